@@ -1,0 +1,280 @@
+/**
+ * The one seam between Kontor and whatever isolates a machine. Read this first.
+ *
+ * A driver boots machines from images, changes what they may use, freezes, checkpoints and removes them, and hands
+ * out a `Guest`: the connection to PID 1 inside. It knows nothing of sandboxes, owners or databases; it keeps no
+ * truth of its own, and `list()` says what really exists so that the caller can compare it with what should.
+ *
+ * Every verb is idempotent where its name allows it: `remove` of a machine that is gone succeeds, `freeze` of a
+ * frozen one too. Every verb has a deadline of its own and fails with a `RuntimeError`; nothing here hangs.
+ */
+import type { Duplex, Readable } from "node:stream";
+
+/** Fixed length, `m` and 19 characters of `[a-z0-9]`: runsc matches ids by prefix, so one may never begin another. */
+export type MachineId = string;
+
+/** `off`: no route at all. `restricted`: only the egress proxy. `open`: the internet, never hosts or private ranges. */
+export type NetworkMode = "off" | "restricted" | "open";
+
+/** What a machine may use. All of it can be changed while the machine runs, but `diskBytes`. */
+export interface Resources {
+  /** Cores; fractions allowed. */
+  vcpus: number;
+  memoryBytes: number;
+  /** What the machine may write on its root disk; the guest gets ENOSPC past it. Fixed at create. */
+  diskBytes: number;
+  maxProcesses: number;
+}
+
+export interface MachineSpec {
+  id: MachineId;
+  /** Counts up each time the machine is started somewhere; orders of an older generation are refused. */
+  generation: number;
+  /** Id of an image that `ensureImage` made. */
+  image: string;
+  resources: Resources;
+  network: NetworkMode;
+  hostname: string;
+  /** Base environment of every process; what `spawn` is given goes on top. */
+  env: Record<string, string>;
+}
+
+/** What may change when a warm machine becomes somebody's: all of it is applied before `claim` answers. */
+export interface ClaimSpec {
+  generation: number;
+  resources: Omit<Resources, "diskBytes">;
+  network: NetworkMode;
+  hostname: string;
+  env: Record<string, string>;
+}
+
+/**
+ * `running`: the guest answers. `frozen`: the cgroup freezer holds it, it uses no CPU. `dead`: its processes ended
+ * (`exit` says why, if that is known) and what is left waits for `remove`.
+ */
+export type MachineState = "running" | "frozen" | "dead";
+
+export interface Machine {
+  id: MachineId;
+  state: MachineState;
+  /** Null where the driver finds a machine whose record it lost. */
+  spec: MachineSpec | null;
+  exit: MachineExit | null;
+}
+
+export interface MachineExit {
+  /** `out_of_memory` where the kernel killed it for its limit, `removed` where we did. */
+  reason: "out_of_memory" | "removed" | "failed";
+  at: Date;
+}
+
+/** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
+export interface MachineStats {
+  at: Date;
+  cpuSeconds: number;
+  /** The working set: without the page cache the kernel can drop. */
+  memoryBytes: number;
+  processes: number;
+  diskBytes: number;
+  egressDenied: number;
+}
+
+export type ImageStep =
+  | { kind: "debian"; suite: string; components: string[]; packages: string[] }
+  | { kind: "image"; name: string }
+  | { kind: "npm"; package: string; version: string; into: string; paths: string[]; links?: Record<string, string> }
+  | { kind: "run"; argv: string[] };
+
+/** An image as data: steps in order, then commands whose output says what it really holds. */
+export interface ImageRecipe {
+  name: string;
+  /** What a user may expect of the name, for example `python 3.12`. */
+  promise: Record<string, string>;
+  /** Each list is one way to make it; the first that works is taken. All but the first are substitutes. */
+  ways: { steps: ImageStep[]; substitute: boolean }[];
+  env: Record<string, string>;
+  /** name of the content → argv that prints its version */
+  probes: Record<string, string[]>;
+}
+
+export interface Image {
+  id: string;
+  name: string;
+  sizeBytes: number;
+  env: Record<string, string>;
+  /** name → version found by the recipe's probes */
+  contents: Record<string, string>;
+  /** True where the image is not what its name promises (Python 3.13 under the name python-3.12). */
+  substituted: boolean;
+  createdAt: Date;
+}
+
+/** `fraction` 0–1 over the whole of the work, `step` for a person. */
+export type Progress = (p: { fraction: number; step: string }) => void;
+
+export interface HostFacts {
+  driver: string;
+  kernel: string;
+  cgroup: "v1" | "v2" | "none";
+  vcpus: number;
+  memoryBytes: number;
+  diskFreeBytes: number;
+  /** What a checkpoint can be restored on. */
+  runtimeBuild: string;
+  cpuClass: string;
+}
+
+export interface Driver {
+  readonly name: "gvisor" | "fake";
+
+  /** Brings the host to what the driver needs (tables, cgroups, sockets) and adopts what runs already. */
+  open(): Promise<void>;
+  /** Lets go of the host without touching a machine: they run on and the next `open` adopts them. */
+  close(): Promise<void>;
+
+  facts(): Promise<HostFacts>;
+  list(): Promise<Machine[]>;
+
+  /** Makes an image unless it is there; two callers at once share one build. */
+  ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image>;
+  images(): Promise<Image[]>;
+  removeImage(id: string): Promise<void>;
+
+  /** Boots a machine; answers when its guest does. On failure nothing of it is left. */
+  create(spec: MachineSpec): Promise<void>;
+  /** Thaws a warm machine and makes it somebody's. Safe to repeat with the same spec. */
+  claim(id: MachineId, spec: ClaimSpec): Promise<void>;
+  setNetwork(id: MachineId, mode: NetworkMode): Promise<void>;
+  setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void>;
+  freeze(id: MachineId): Promise<void>;
+  thaw(id: MachineId): Promise<void>;
+  /** Ends the machine and everything it had on this host. Works in every state, also on what `list` calls dead. */
+  remove(id: MachineId): Promise<void>;
+  stats(id: MachineId): Promise<MachineStats>;
+
+  /** The connection to PID 1. Cheap; fails with `not_found` where there is no such machine. */
+  guest(id: MachineId): Guest;
+  /** Calls back once for every machine that ends, whoever ended it. */
+  onExit(listener: (id: MachineId, exit: MachineExit) => void): void;
+}
+
+/** A process to start inside. Exactly one of `argv` and `shell` is given. */
+export interface SpawnSpec {
+  argv?: string[];
+  /** Run by `/bin/bash -c`, or `/bin/sh -c` where there is no bash. */
+  shell?: string;
+  cwd?: string;
+  env?: Record<string, string>;
+  /** A name or a number; root where absent. */
+  user?: string;
+  /** The whole process group gets SIGKILL at this age. */
+  timeoutMs?: number;
+  /** What becomes of the process when this connection ends: a streamed exec dies with it. */
+  onDisconnect: "kill" | "run_on";
+}
+
+/** Exactly one of `code` and `signal` is a number. `durationUs` is measured inside, from fork to exit. */
+export interface ProcessExit {
+  code: number | null;
+  signal: number | null;
+  timedOut: boolean;
+  durationUs: number;
+}
+
+export interface OutputChunk {
+  stream: "stdout" | "stderr";
+  data: Buffer;
+}
+
+/** Output is pulled: what nobody reads stops the process, not the server. */
+export interface GuestProcess {
+  readonly pid: number;
+  readonly output: AsyncIterable<OutputChunk>;
+  /** Settles after the last chunk was read. */
+  readonly exit: Promise<ProcessExit>;
+  writeStdin(data: Buffer): Promise<void>;
+  endStdin(): void;
+  signal(signal: number): void;
+  /** Lets go of the connection; `onDisconnect` says what that means. */
+  close(): void;
+}
+
+export interface FileStat {
+  isDir: boolean;
+  sizeBytes: number;
+  /** Permission bits only. */
+  mode: number;
+  modifiedAt: Date;
+}
+
+export interface DirEntry extends FileStat {
+  name: string;
+}
+
+/** Where a change may happen: the path, with every symlink followed, must lie under one of these. */
+export interface Within {
+  roots: string[];
+}
+
+export interface Guest {
+  ping(): Promise<void>;
+  spawn(spec: SpawnSpec): Promise<GuestProcess>;
+
+  /** Streams a file without holding it. Fails with `is_directory`, `not_found`, `too_large` past `maxBytes`. */
+  readFile(path: string, options?: { maxBytes?: number }): Promise<{ stat: FileStat; content: Readable }>;
+  /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
+  writeFile(
+    path: string,
+    content: Buffer | AsyncIterable<Buffer>,
+    options: { mode: number } & Within,
+  ): Promise<{ sizeBytes: number }>;
+  list(path: string): Promise<DirEntry[]>;
+  /** Undefined where nothing is there. */
+  stat(path: string): Promise<FileStat | undefined>;
+  mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
+  move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
+  /** Files only; a directory is `is_directory`. */
+  remove(path: string, options: Within): Promise<void>;
+
+  /** A byte stream to a TCP port on the machine's loopback. `connection_refused` where nothing listens. */
+  connect(port: number): Promise<Duplex>;
+}
+
+/** Every way the runtime says no. `machines/` translates these, once, into what a caller may read. */
+export type RuntimeErrorKind =
+  | "not_found"
+  | "already_exists"
+  | "not_running"
+  | "machine_died"
+  | "timeout"
+  | "no_capacity"
+  | "image_failed"
+  | "host_unsupported"
+  | "stale_generation"
+  | "connection_refused"
+  // of files and processes inside
+  | "path_not_found"
+  | "is_directory"
+  | "not_directory"
+  | "exists"
+  | "not_permitted"
+  | "invalid_path"
+  | "too_large"
+  | "disk_full"
+  | "too_many_processes"
+  | "exec_failed"
+  | "guest_protocol"
+  | "failed";
+
+/** `message` may be shown to a caller; `cause` and `details` are for the log. */
+export class RuntimeError extends Error {
+  readonly kind: RuntimeErrorKind;
+  readonly details: Record<string, unknown>;
+
+  constructor(kind: RuntimeErrorKind, message: string, options: { cause?: unknown; details?: Record<string, unknown> } = {}) {
+    super(message, { cause: options.cause });
+    this.name = "RuntimeError";
+    this.kind = kind;
+    this.details = options.details ?? {};
+  }
+}
