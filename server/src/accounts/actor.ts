@@ -1,0 +1,45 @@
+/**
+ * Who is asking. Every verb that reads or changes an owned thing takes an Actor; it is made in one place, by
+ * `authenticate`, from a token or a sign-in session.
+ */
+
+export const scopes = [
+  "platform:read",
+  "platform:write",
+  "sandboxes:read",
+  "sandboxes:write",
+  "agents:read",
+  "agents:write",
+  "agents:invoke",
+] as const;
+export type Scope = (typeof scopes)[number];
+
+export type Plan = "starter" | "pro" | "team";
+export type SandboxTier = "free" | "payg" | "enterprise";
+export type TeamRole = "owner" | "admin" | "member";
+
+/** One workspace an actor can reach: the personal one or a team's. */
+export interface ReachableWorkspace {
+  /** Workspace id (uuid); for a team it is the team's id. */
+  id: string;
+  kind: "personal" | "team";
+  role: TeamRole;
+  plan: Plan;
+  sandboxTier: SandboxTier;
+  suspended: boolean;
+}
+
+export interface Actor {
+  kind: "user" | "api_token" | "worker" | "system";
+  /** User id, token id or worker id. */
+  id: string;
+  label: string;
+  role: TeamRole | null;
+  userId: string;
+  /** Null: full access. */
+  scopes: readonly Scope[] | null;
+  tokenId: string | null;
+  /** Personal one first. A token bound to one workspace reaches that alone. */
+  workspaces: readonly ReachableWorkspace[];
+  ip: string | null;
+}
