@@ -1,0 +1,55 @@
+import { expect, test } from "vitest";
+import { RuntimeError } from "./driver.ts";
+import { run } from "./exec.ts";
+
+const failure = async (promise: Promise<unknown>): Promise<RuntimeError> => {
+  const error = await promise.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+  expect(error).toBeInstanceOf(RuntimeError);
+  return error as RuntimeError;
+};
+
+test("a program gets its stdin and gives back both streams", async () => {
+  const result = await run(["sh", "-c", "cat; echo warning >&2"], { stdin: "hello" });
+  expect(result).toEqual({ code: 0, stdout: "hello", stderr: "warning\n" });
+});
+
+test("arguments reach the program as they are, whatever they hold", async () => {
+  expect((await run(["printf", "%s", "$(id); `id` \"'\n"])).stdout).toBe("$(id); `id` \"'\n");
+});
+
+test("a failure names the program, its exit code and its last words", async () => {
+  const error = await failure(run(["sh", "-c", "echo reason >&2; exit 3"]));
+  expect(error).toMatchObject({ kind: "failed", message: "sh exited with 3: reason", details: { code: 3 } });
+});
+
+test("an exit code that was declared fine is no failure", async () => {
+  expect((await run(["sh", "-c", "exit 4"], { okCodes: [0, 4] })).code).toBe(4);
+});
+
+test("a program that hangs is killed at its deadline, also when a grandchild holds the pipes", async () => {
+  const error = await failure(run(["sh", "-c", "sleep 5 & wait"], { timeoutMs: 50 }));
+  expect(error.kind).toBe("timeout");
+});
+
+test("a program that is not installed is the host's fault", async () => {
+  expect((await failure(run(["kontor-no-such-program"]))).kind).toBe("host_unsupported");
+});
+
+test("output beyond the limit is dropped, but the end of it is kept", async () => {
+  const { stdout } = await run(["sh", "-c", "head -c 3000000 /dev/zero; printf end"], {
+    maxOutputBytes: 1000,
+  });
+  expect(stdout.length).toBeLessThanOrEqual(1000 + 4096);
+  expect(stdout.endsWith("end")).toBe(true);
+});
+
+test("a program that ignores its stdin is judged by its exit code", async () => {
+  expect((await run(["true"], { stdin: "x".repeat(1_000_000) })).code).toBe(0);
+});
+
+test("an abort ends the program", async () => {
+  expect((await failure(run(["sleep", "60"], { signal: AbortSignal.abort() }))).message).toContain("stopped");
+});
