@@ -1,0 +1,63 @@
+/**
+ * Who may know whom. The rooms of the server form layers, imports go downwards, and this table is the whole rule:
+ * `oxlintrc.ts` turns it into `no-restricted-imports` rows of `.oxlintrc.json` (`./kontor check` fails when the two
+ * differ), and `server/test/architecture.test.ts` plants an offender for every row and expects the linter to bark.
+ *
+ * `main.ts` and the other files at the top of `server/src/` are not in the table: they put the rooms together.
+ */
+
+export interface Room {
+  /** Folder below `server/src/`. */
+  name: string;
+  /** Rooms and single files it may import besides itself; `runtime` stands for the package `@kontor/runtime`. */
+  mayKnow: readonly string[];
+  /** The files of the room that may know HTTP exists; none where absent. */
+  httpFiles?: readonly string[];
+}
+
+/** A resource's wire, its list of routes and the streams they answer: the only places that see a request. */
+const wireFiles = ["**/routes.ts", "**/*-routes.ts", "**/api.ts", "**/schema.ts"];
+
+const machinery = ["lib", "db", "jobs"];
+const domains = ["accounts", "machines", "builds"];
+
+export const rooms: readonly Room[] = [
+  { name: "lib", mayKnow: [] },
+  // every folder declares its own tables; the one Database type is put together here
+  { name: "db", mayKnow: ["lib", "*/**/tables.ts"] },
+  { name: "jobs", mayKnow: ["lib", "db"] },
+  // an actor is what a request turns into; who made it, and how, is handed in by main
+  { name: "http", mayKnow: ["lib", "db", "jobs", "accounts/actor.ts"] },
+  { name: "ingress", mayKnow: ["lib"] },
+  { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
+  { name: "machines", mayKnow: [...machinery, "runtime"] },
+  { name: "builds", mayKnow: [...machinery, "machines", "runtime"] },
+  { name: "platform", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
+  { name: "sandbox", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
+  { name: "agent", mayKnow: [...machinery, ...domains, "sandbox"], httpFiles: wireFiles },
+];
+
+/** What a resource folder keeps to itself; neighbours call its verbs. Only an `api.ts` collects routes. */
+export const privateFiles = ["store.ts", "routes.ts"];
+
+export interface PackageFence {
+  /** Folder of the workspace. */
+  package: string;
+  /** Packages of ours it may import. */
+  mayKnow: readonly string[];
+  /** True where the package stands on Node alone. */
+  nodeOnly?: boolean;
+}
+
+export const packages: readonly PackageFence[] = [
+  { package: "runtime", mayKnow: ["@kontor/runtime"], nodeOnly: true },
+  // the client side speaks HTTP; it shares the server's configuration and its database launcher, for `config` and `down`
+  { package: "cli", mayKnow: ["@kontor/server/config.ts", "@kontor/server/db/embedded.ts"] },
+];
+
+/** Child processes are started through one door, with argv arrays, deadlines and bounded output. */
+export const childProcessDoors: readonly string[] = [
+  "runtime/src/exec.ts",
+  "server/src/db/embedded.ts",
+  "cli/src/lib/run.ts",
+];

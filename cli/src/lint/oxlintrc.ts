@@ -1,0 +1,168 @@
+/**
+ * Writes `.oxlintrc.json` from the table in `layers.ts`: `node cli/src/lint/oxlintrc.ts --write | --check`.
+ *
+ * oxlint takes the last matching override and does not merge them, so every file gets its complete set of
+ * patterns from exactly one. Its regular expressions know no look-ahead, hence gitignore-style groups: `[#]room/**`
+ * is `#room/**` (a leading `#` would be a comment), `../**` + `/room/**` the same by a relative path.
+ */
+import { readFileSync, writeFileSync } from "node:fs";
+import path from "node:path";
+import { childProcessDoors, packages, privateFiles, rooms, type Room } from "./layers.ts";
+
+interface Pattern {
+  group: string[];
+  message: string;
+}
+
+interface Override {
+  files: string[];
+  excludeFiles?: string[];
+  rules: Record<string, unknown>;
+}
+
+const tests = ["**/*.test.ts", "**/testing/**", "**/test/**", "**/conformance.ts"];
+const doorMessage =
+  "Child processes are started through the one door (exec.ts, run.ts): argv, deadline, bounded output.";
+
+/** `#room/file` and `../room/file` for a name like `room/file` or `**` + `/file`. */
+function bothSpellings(name: string): string[] {
+  return [`[#]${name}`, `../**/${name}`];
+}
+
+function roomPatterns(room: Room, seesHttp: boolean): Pattern[] {
+  const known = new Set([room.name, ...room.mayKnow, ...(seesHttp ? ["http"] : [])]);
+  const forbidden = rooms.map(({ name }) => name).filter((name) => !known.has(name));
+  const files = room.mayKnow.filter((name) => name.endsWith(".ts"));
+  const patterns: Pattern[] = [
+    {
+      group: [
+        ...forbidden.flatMap((name) => bothSpellings(`${name}/**`)),
+        ...files.flatMap((name) => bothSpellings(name).map((spelled) => `!${spelled}`)),
+      ],
+      message: `${room.name} may know only: ${room.mayKnow.join(", ") || "nothing"}${seesHttp ? ", http" : ""} (cli/src/lint/layers.ts).`,
+    },
+  ];
+  if (!known.has("runtime")) {
+    patterns.push({ group: ["@kontor/runtime/**"], message: "Only machines and builds call the runtime." });
+  }
+  return patterns;
+}
+
+function privatePatterns(): Pattern[] {
+  return privateFiles.map((file) => ({
+    group: [`[#]*/**/${file}`, `../*/**/${file}`],
+    message: `${file} is private to its folder: call the folder's verbs.`,
+  }));
+}
+
+function restrict(patterns: Pattern[], childProcess: boolean): Record<string, unknown> {
+  const paths = childProcess ? [] : [{ name: "node:child_process", message: doorMessage }];
+  return { "no-restricted-imports": ["error", { paths, patterns }] };
+}
+
+function roomOverrides(room: Room): Override[] {
+  const inRoom = (pattern: string): string => `server/src/${room.name}/${pattern}`;
+  const wire = (room.httpFiles ?? []).map(inRoom);
+  const doors = childProcessDoors.filter((file) => file.startsWith(inRoom("")));
+  const inner = [...roomPatterns(room, room.name === "http"), ...privatePatterns()];
+  const overrides: Override[] = [
+    {
+      files: [inRoom("**/*.ts")],
+      excludeFiles: [...tests, ...wire, ...doors],
+      rules: restrict(inner, false),
+    },
+  ];
+  if (wire.length > 0) {
+    const outer = roomPatterns(room, true);
+    const collector = inRoom("**/api.ts");
+    overrides.push(
+      {
+        files: wire,
+        excludeFiles: [...tests, collector],
+        rules: restrict([...outer, ...privatePatterns()], false),
+      },
+      // an api.ts is the one file that collects its neighbours' routes
+      { files: [collector], rules: restrict(outer, false) },
+    );
+  }
+  if (doors.length > 0) overrides.push({ files: doors, rules: restrict(inner, true) });
+  return overrides;
+}
+
+function packageOverrides(): Override[] {
+  return packages.flatMap((fence) => {
+    const known = fence.mayKnow.flatMap((name) => [`!${name}`, `!${name}/**`]);
+    const patterns: Pattern[] = [
+      {
+        // one group: what a second one lets through is through
+        group: fence.nodeOnly ? ["**", "!node:*", "!./**", "!../**", ...known] : ["@kontor/**", ...known],
+        message: `${fence.package} may know only ${fence.nodeOnly ? "Node and " : ""}${fence.mayKnow.join(", ")} (cli/src/lint/layers.ts).`,
+      },
+    ];
+    const doors = childProcessDoors.filter((file) => file.startsWith(`${fence.package}/`));
+    return [
+      {
+        files: [`${fence.package}/src/**/*.ts`],
+        excludeFiles: [...tests, ...doors],
+        rules: restrict(patterns, false),
+      },
+      { files: doors, rules: restrict(patterns, true) },
+    ];
+  });
+}
+
+/** The whole lint configuration as text. */
+export function oxlintrc(): string {
+  const config = {
+    plugins: ["eslint", "typescript", "unicorn", "oxc", "import", "promise", "node", "vitest"],
+    categories: { correctness: "error", suspicious: "off", perf: "off" },
+    options: { typeAware: true },
+    ignorePatterns: ["node_modules", "**/build/**", "openapi/**"],
+    rules: {
+      "import/no-cycle": "error",
+      "typescript/no-floating-promises": "error",
+      "typescript/no-misused-promises": [
+        "error",
+        { checksVoidReturn: { arguments: false, attributes: false } },
+      ],
+      "typescript/await-thenable": "error",
+      "typescript/no-explicit-any": "error",
+      "typescript/switch-exhaustiveness-check": "error",
+      "typescript/only-throw-error": "error",
+      "typescript/consistent-type-imports": "error",
+      "unicorn/prefer-node-protocol": "error",
+      "import/no-default-export": "error",
+      "vitest/expect-expect": [
+        "error",
+        { assertFunctionNames: ["expect", "expect*", "assert*", "fc.assert", "conformance"] },
+      ],
+      eqeqeq: ["error", "always", { null: "ignore" }],
+      "no-var": "error",
+      "prefer-const": "error",
+      "no-eval": "error",
+    },
+    overrides: [
+      { files: ["**/vitest.config.ts"], rules: { "import/no-default-export": "off" } },
+      {
+        // configuration is read in one place, so that an unknown or bad value can be refused by name
+        files: ["server/src/**/*.ts"],
+        excludeFiles: [...tests, "server/src/config.ts"],
+        rules: { "node/no-process-env": "error" },
+      },
+      ...rooms.flatMap(roomOverrides),
+      ...packageOverrides(),
+    ],
+  };
+  return `${JSON.stringify(config, null, 2)}\n`;
+}
+
+if (import.meta.main) {
+  const file = path.join(import.meta.dirname, "../../../.oxlintrc.json");
+  if (process.argv.includes("--write")) writeFileSync(file, oxlintrc());
+  else if (readFileSync(file, "utf8") !== oxlintrc()) {
+    console.error(
+      ".oxlintrc.json is not what cli/src/lint/layers.ts says: run node cli/src/lint/oxlintrc.ts --write",
+    );
+    process.exitCode = 1;
+  }
+}

@@ -1,0 +1,144 @@
+/**
+ * The fence between the rooms holds only if the linter really barks, so this test plants offenders in a copy of the
+ * tree's outline (the real lint configuration, invented files) and reads what oxlint says about each.
+ */
+import { spawnSync } from "node:child_process";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterAll, expect, test } from "vitest";
+import { oxlintrc } from "../../cli/src/lint/oxlintrc.ts";
+import { packages, privateFiles, rooms } from "../../cli/src/lint/layers.ts";
+
+const root = path.join(import.meta.dirname, "../..");
+const outline = mkdtempSync(path.join(tmpdir(), "kontor-fence-"));
+afterAll(() => rmSync(outline, { recursive: true, force: true }));
+
+/** What is planted: a file, the line in it, and what the linter must say (or that it must be silent). */
+interface Planted {
+  file: string;
+  source: string;
+  rule: string | null;
+}
+
+const fence = "eslint(no-restricted-imports)";
+const imports = (specifier: string): string =>
+  `import { planted } from "${specifier}";\nexport const use = planted;\n`;
+
+const planted: Planted[] = [
+  ...rooms.flatMap((room) =>
+    rooms
+      .filter((other) => other.name !== room.name)
+      .flatMap((other): Planted[] => {
+        const allowed = room.mayKnow.includes(other.name);
+        const rule = allowed ? null : fence;
+        return [
+          {
+            file: `server/src/${room.name}/knows-${other.name}.ts`,
+            source: imports(`#${other.name}/thing.ts`),
+            rule,
+          },
+          {
+            file: `server/src/${room.name}/deep/knows-${other.name}.ts`,
+            source: imports(`../../${other.name}/thing.ts`),
+            rule,
+          },
+        ];
+      }),
+  ),
+  ...rooms
+    .filter((room) => room.httpFiles)
+    .map((room): Planted => ({
+      file: `server/src/${room.name}/things/routes.ts`,
+      source: imports("#http/define-route.ts"),
+      rule: null,
+    })),
+  ...rooms
+    .filter((room) => room.name !== "lib")
+    .flatMap((room) =>
+      privateFiles.map((file): Planted => ({
+        file: `server/src/${room.name}/things/takes-${file}`,
+        source: imports(`../other/${file}`),
+        rule: fence,
+      })),
+    ),
+  ...rooms.map((room): Planted => ({
+    file: `server/src/${room.name}/knows-runtime.ts`,
+    source: imports("@kontor/runtime/driver.ts"),
+    rule: room.mayKnow.includes("runtime") ? null : fence,
+  })),
+  ...rooms.map((room): Planted => ({
+    file: `server/src/${room.name}/starts-process.ts`,
+    source: imports("node:child_process"),
+    rule: fence,
+  })),
+  { file: "server/src/http/takes-actor.ts", source: imports("#accounts/actor.ts"), rule: null },
+  { file: "server/src/db/takes-tables.ts", source: imports("#sandbox/sandboxes/tables.ts"), rule: null },
+  { file: "server/src/sandbox/own-store.ts", source: imports("./store.ts"), rule: null },
+  {
+    file: "server/src/jobs/env.ts",
+    source: "export const use = process.env;\n",
+    rule: "node(no-process-env)",
+  },
+  ...packages.flatMap((one): Planted[] => [
+    { file: `${one.package}/src/knows-server.ts`, source: imports("@kontor/server/app.ts"), rule: fence },
+    { file: `${one.package}/src/starts-process.ts`, source: imports("node:child_process"), rule: fence },
+    { file: `${one.package}/src/takes-package.ts`, source: imports("pg"), rule: one.nodeOnly ? fence : null },
+    { file: `${one.package}/src/takes-node.ts`, source: imports("node:path"), rule: null },
+    ...one.mayKnow.map((name, index): Planted => ({
+      file: `${one.package}/src/allowed-${index}.ts`,
+      source: imports(name.endsWith(".ts") ? name : `${name}/thing.ts`),
+      rule: null,
+    })),
+  ]),
+  {
+    file: "server/src/lib/circle-a.ts",
+    source: 'import { b } from "./circle-b.ts";\nexport const a = (): number => b();\n',
+    rule: "import(no-cycle)",
+  },
+  {
+    file: "server/src/lib/circle-b.ts",
+    source: 'import { a } from "#lib/circle-a.ts";\nexport const b = (): number => a();\n',
+    rule: "import(no-cycle)",
+  },
+];
+
+/** file → rules it broke */
+function lint(): Map<string, Set<string>> {
+  for (const { file, source } of planted) {
+    mkdirSync(path.join(outline, path.dirname(file)), { recursive: true });
+    writeFileSync(path.join(outline, file), source);
+  }
+  cpSync(path.join(root, "server/package.json"), path.join(outline, "server/package.json"));
+  // the fence is syntax: without types the linter needs no tsconfig and no packages in the outline
+  const config = JSON.parse(readFileSync(path.join(root, ".oxlintrc.json"), "utf8")) as Record<
+    string,
+    unknown
+  >;
+  writeFileSync(path.join(outline, ".oxlintrc.json"), JSON.stringify({ ...config, options: {} }));
+  const { stdout } = spawnSync(
+    process.execPath,
+    [path.join(root, "node_modules/oxlint/bin/oxlint"), "-c", ".oxlintrc.json", "--format", "json", "."],
+    { cwd: outline, encoding: "utf8", maxBuffer: 64 << 20 },
+  );
+  const report = JSON.parse(stdout) as { diagnostics: { filename: string; code: string }[] };
+  const broken = new Map<string, Set<string>>();
+  for (const { filename, code } of report.diagnostics) {
+    broken.set(filename, (broken.get(filename) ?? new Set()).add(code));
+  }
+  return broken;
+}
+
+test("the linter barks at every import that goes against the layer table, and at no other", () => {
+  const broken = lint();
+  const wrong = planted.filter(({ file, rule }) =>
+    rule === null ? (broken.get(file)?.size ?? 0) > 0 : !broken.get(file)?.has(rule),
+  );
+  expect(
+    wrong.map(({ file, rule }) => ({ file, expected: rule, said: [...(broken.get(file) ?? [])] })),
+  ).toEqual([]);
+});
+
+test("the lint configuration is the one the layer table writes", () => {
+  expect(readFileSync(path.join(root, ".oxlintrc.json"), "utf8")).toBe(oxlintrc());
+});
