@@ -1,0 +1,108 @@
+/** Columns as they are stored; migrations/0001_accounts.sql says what they mean. */
+import type { ColumnType, Generated } from "kysely";
+import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
+
+export interface InstallationTable {
+  singleton: Generated<boolean>;
+  id: Generated<string>;
+  created_at: Generated<Date>;
+  secrets_canary: Buffer | null;
+}
+
+export interface UsersTable {
+  id: Generated<string>;
+  email: string;
+  name: string;
+  password_hash: string;
+  is_operator: Generated<boolean>;
+  created_at: Generated<Date>;
+}
+
+export interface WorkspacesTable {
+  id: Generated<string>;
+  kind: "personal" | "team";
+  owner_user_id: string | null;
+  name: string;
+  plan: Generated<Plan>;
+  sandbox_tier: Generated<SandboxTier>;
+  suspended_at: Date | null;
+  created_at: Generated<Date>;
+}
+
+export interface TeamMembersTable {
+  workspace_id: string;
+  user_id: string;
+  role: TeamRole;
+  created_at: Generated<Date>;
+}
+
+export interface SessionsTable {
+  id: Generated<string>;
+  user_id: string;
+  token_hash: string;
+  created_at: Generated<Date>;
+  expires_at: Date;
+  last_seen_at: Generated<Date>;
+  user_agent: string | null;
+  ip: string | null;
+}
+
+export interface ApiTokensTable {
+  id: string;
+  user_id: string;
+  name: string;
+  prefix: string;
+  token_hash: string;
+  scopes: string[] | null;
+  class: Generated<"user" | "agent">;
+  worker_id: string | null;
+  workspace_id: string | null;
+  created_at: Generated<Date>;
+  expires_at: Date | null;
+  last_used_at: Date | null;
+  revoked_at: Date | null;
+}
+
+export interface ActivityTable {
+  id: Generated<string>;
+  at: Generated<Date>;
+  actor_kind: "user" | "api_token" | "worker" | "system";
+  actor_id: string;
+  actor_label: string;
+  actor_role: string | null;
+  action: string;
+  target_kind: string;
+  target_id: string | null;
+  target_label: string | null;
+  workspace_id: string | null;
+  ip: string | null;
+  detail: Json<Record<string, unknown>>;
+}
+
+export interface IdempotencyKeysTable {
+  caller: string;
+  route: string;
+  key: string;
+  body_hash: string;
+  state: "running" | "done";
+  status: number | null;
+  headers: ColumnType<Record<string, string> | null, string | null, string | null>;
+  body: ColumnType<unknown, string | null, string | null>;
+  created_at: Generated<Date>;
+  process_id: string;
+  expires_at: Date;
+}
+
+/** Parsed when read, written as JSON text: pg would send an array as a PostgreSQL array. Has a default. */
+type Json<T> = ColumnType<T, string | undefined, string>;
+
+export interface AccountsTables {
+  installation: InstallationTable;
+  users: UsersTable;
+  workspaces: WorkspacesTable;
+  team_members: TeamMembersTable;
+  sessions: SessionsTable;
+  api_tokens: ApiTokensTable;
+  activity: ActivityTable;
+  idempotency_keys: IdempotencyKeysTable;
+}

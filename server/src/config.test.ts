@@ -1,0 +1,105 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, expect, test } from "vitest";
+import { ConfigError, describeConfig, loadConfig } from "./config.ts";
+
+const dataDir = mkdtempSync(join(tmpdir(), "kontor-config-"));
+afterAll(() => rmSync(dataDir, { recursive: true }));
+
+function load(env: NodeJS.ProcessEnv, file = "", overrides = {}) {
+  writeFileSync(join(dataDir, "kontor.toml"), file);
+  return loadConfig({ env: { PATH: "/bin", ...env }, dataDir, overrides });
+}
+
+function problems(env: NodeJS.ProcessEnv, file = "", overrides = {}): readonly string[] {
+  try {
+    load(env, file, overrides);
+  } catch (error) {
+    if (error instanceof ConfigError) return error.problems;
+    throw error;
+  }
+  return [];
+}
+
+test("with nothing set every key has its default, and nobody can change it", () => {
+  const config = load({});
+  expect(config).toMatchObject({ port: 8080, host: "127.0.0.1", dataDir, runtime: "gvisor", instance: null });
+  expect(() => Object.assign(config, { port: 1 })).toThrow(TypeError);
+});
+
+test("a flag beats the environment, the environment beats the file, the file beats the default", () => {
+  const file =
+    'port = 1000\npool_size = 3\nmemory_overcommit = 2.5\npool_templates = ["a", "b"]\nrate_limits = false';
+  const config = load({ KONTOR_PORT: "2000", KONTOR_HOST: "0.0.0.0" }, file, { port: "3000" });
+  expect(config).toMatchObject({
+    port: 3000,
+    host: "0.0.0.0",
+    poolSize: 3,
+    memoryOvercommit: 2.5,
+    rateLimits: false,
+  });
+  expect(config.poolTemplates).toEqual(["a", "b"]);
+  const sources = Object.fromEntries(describeConfig(config).map(({ name, source }) => [name, source]));
+  expect(sources).toMatchObject({
+    port: "flag",
+    host: "environment",
+    pool_size: "file",
+    pool_max: "default",
+  });
+});
+
+test("an unknown name is refused and says which known one is near", () => {
+  expect(problems({ KONTOR_PROT: "1" })).toEqual(["KONTOR_PROT is not a setting, did you mean KONTOR_PORT?"]);
+  expect(problems({ KONTOR_NOTHING_LIKE_IT_AT_ALL: "1" })).toEqual([
+    "KONTOR_NOTHING_LIKE_IT_AT_ALL is not a setting",
+  ]);
+  expect(problems({}, "pool_sise = 1")).toEqual([
+    `${dataDir}/kontor.toml: pool_sise is not a setting, did you mean pool_size?`,
+  ]);
+  expect(problems({}, 'data_dir = "/x"')[0]).toContain("data_dir is not a setting");
+});
+
+test("a value that does not fit is refused with the key, what was expected and what was given", () => {
+  expect(problems({ KONTOR_PORT: "http" })).toEqual([
+    'KONTOR_PORT: expected a whole number from 1 to 65535, got "http"',
+  ]);
+  expect(problems({ KONTOR_PORT: "0x10" })).toHaveLength(1);
+  expect(problems({}, "port = 99999")[0]).toContain("kontor.toml: port: expected a whole number");
+  expect(problems({}, "[port]\nx = 1")[0]).toContain("expected a whole number");
+  expect(problems({}, "port = [")[0]).toContain("kontor.toml: ");
+  expect(problems({}, "", { port: "x" })[0]).toContain("--port: expected");
+});
+
+test("all mistakes are named at once", () => {
+  expect(
+    problems({ KONTOR_PORT: "x", KONTOR_POOL_SIZE: "-1", KONTOR_NOPE: "1" }, "log_level = 'loud'"),
+  ).toHaveLength(4);
+});
+
+test("a secret is never printed, not even when it is wrong", () => {
+  const key = "0123456789abcdef".repeat(4);
+  const config = load({ KONTOR_SECRETS_KEY: key, DATABASE_URL: "postgres://me:canary@db/x" });
+  expect(config.secretsKey).toEqual(Buffer.from(key, "hex"));
+  expect(config.databaseUrl).toBe("postgres://me:canary@db/x");
+  expect(JSON.stringify(describeConfig(config))).not.toMatch(/canary|0123456789abcdef/);
+  expect(problems({ KONTOR_SECRETS_KEY: "canary" }).join()).not.toContain("canary");
+});
+
+test("an empty variable counts as not set", () => {
+  expect(load({ KONTOR_PORT: "" }).port).toBe(8080);
+});
+
+test("the runtime that isolates nothing has to be allowed by name", () => {
+  expect(problems({ KONTOR_RUNTIME: "fake" })[0]).toContain("KONTOR_ALLOW_FAKE_RUNTIME=1");
+  expect(load({ KONTOR_RUNTIME: "fake", KONTOR_ALLOW_FAKE_RUNTIME: "1" }).runtime).toBe("fake");
+});
+
+test("every key is described once, and its printed value is one it accepts", () => {
+  const rows = describeConfig(load({}));
+  expect(new Set(rows.map(({ env }) => env)).size).toBe(rows.length);
+  for (const { env, value } of rows) {
+    if (value !== "(not set)" && value !== "")
+      expect(problems({ [env]: value }), `${env}=${value}`).toEqual([]);
+  }
+});

@@ -1,0 +1,449 @@
+/**
+ * Every setting of the server, in one table: what it is called, what it may be, what it is by default and what it is
+ * for. This file is the only reader of the environment.
+ *
+ * A key `poolSize` is `KONTOR_POOL_SIZE` in the environment and `pool_size` in `<data>/kontor.toml`. Flags beat the
+ * environment, the environment beats the file, the file beats the default. A name nobody knows or a value that does
+ * not fit is an error that names the key: a typing mistake must not become a default.
+ */
+import { readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { parse as parseToml } from "smol-toml";
+import { nearest } from "./http/nearest.ts";
+
+/** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
+interface Kind<T> {
+  expected: string;
+  parse(text: string): T | undefined;
+}
+
+interface Key<T> extends Kind<T> {
+  group: Group;
+  default: T;
+  doc: string;
+  /** Its value is never printed. */
+  secret?: boolean;
+  /** A second name in the environment, one that other programs use too. */
+  alias?: string;
+  /** Not in the file: it says where the file is. */
+  notInFile?: boolean;
+}
+
+const groups = ["server", "database", "machines", "network", "accounts", "limits"] as const;
+type Group = (typeof groups)[number];
+
+const text: Kind<string> = { expected: "a text", parse: (value) => value || undefined };
+const path: Kind<string> = { expected: "a path", parse: (value) => (value ? resolve(value) : undefined) };
+const flag: Kind<boolean> = {
+  expected: "on or off",
+  parse: (value) =>
+    ({ on: true, true: true, "1": true, off: false, false: false, "0": false })[value.toLowerCase()],
+};
+const list: Kind<readonly string[]> = {
+  expected: "a list, separated by commas",
+  parse: (value) =>
+    Object.freeze(
+      value
+        .split(",")
+        .map((item) => item.trim())
+        .filter(Boolean),
+    ),
+};
+const url: Kind<string> = {
+  expected: "an http or https address without a path",
+  parse: (value) => {
+    const parsed = URL.parse(value);
+    return parsed && /^https?:$/.test(parsed.protocol) && parsed.pathname === "/" ? parsed.origin : undefined;
+  },
+};
+const databaseUrl: Kind<string> = {
+  expected: "postgres://user:password@host:port/database",
+  parse: (value) => (/^postgres(ql)?:\/\/./.test(value) ? value : undefined),
+};
+const email: Kind<string> = {
+  expected: "an e-mail address",
+  parse: (value) => (/^[^@\s]+@[^@\s]+$/.test(value) ? value.toLowerCase() : undefined),
+};
+const domain: Kind<string> = {
+  expected: "a host name, with a port where it is not 443",
+  parse: (value) => (/^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:\d{1,5})?$/.test(value) ? value : undefined),
+};
+/** 32 bytes, as 64 hexadecimal digits or as base64. */
+const secretsKey: Kind<Buffer> = {
+  expected: "32 bytes as 64 hexadecimal digits or base64",
+  parse: (value) => {
+    const bytes = /^[0-9a-f]{64}$/i.test(value) ? Buffer.from(value, "hex") : Buffer.from(value, "base64");
+    return bytes.length === 32 ? bytes : undefined;
+  },
+};
+
+function whole(min: number, max: number): Kind<number> {
+  return {
+    expected: `a whole number from ${min} to ${max}`,
+    parse: (value) =>
+      /^\d{1,15}$/.test(value) && Number(value) >= min && Number(value) <= max ? Number(value) : undefined,
+  };
+}
+
+function decimal(min: number, max: number): Kind<number> {
+  return {
+    expected: `a number from ${min} to ${max}`,
+    parse: (value) =>
+      /^\d+(\.\d+)?$/.test(value) && Number(value) >= min && Number(value) <= max ? Number(value) : undefined,
+  };
+}
+
+function oneOf<const T extends string>(...values: readonly T[]): Kind<T> {
+  return { expected: values.join(" | "), parse: (value) => values.find((known) => known === value) };
+}
+
+/** The kind itself, or a word that stands for null. */
+function or<T>(word: string, kind: Kind<T>): Kind<T | null> {
+  return {
+    expected: `${word}, or ${kind.expected}`,
+    parse: (value) => (value === word ? null : kind.parse(value)),
+  };
+}
+
+/** Null where it is not set; there is no word for that. */
+function optional<T>(kind: Kind<T>): Kind<T | null> {
+  return kind;
+}
+
+function key<T>(
+  group: Group,
+  kind: Kind<T>,
+  fallback: NoInfer<T>,
+  doc: string,
+  more: Partial<Key<T>> = {},
+): Key<T> {
+  return { ...kind, group, default: fallback, doc, ...more };
+}
+
+const keys = {
+  dataDir: key("server", path, "/var/lib/kontor", "Where everything is kept: database, images, keys.", {
+    notInFile: true,
+  }),
+  host: key("server", text, "127.0.0.1", "Address the HTTP server listens on."),
+  port: key("server", whole(1, 65_535), 8080, "Port the HTTP server listens on."),
+  publicUrl: key(
+    "server",
+    optional(url),
+    null,
+    "Address callers reach the server by, where it is not the loopback one.",
+  ),
+  logLevel: key(
+    "server",
+    oneOf("debug", "info", "warn", "error", "silent"),
+    "info",
+    "Least important line that is logged.",
+  ),
+  logFormat: key(
+    "server",
+    oneOf("json", "pretty"),
+    "json",
+    "One JSON object per line, or lines for a person.",
+  ),
+  shutdownGraceSeconds: key(
+    "server",
+    whole(0, 3600),
+    10,
+    "How long running requests and jobs may take to end at a shutdown.",
+  ),
+  secretsKey: key(
+    "server",
+    optional(secretsKey),
+    null,
+    "Key of the secrets at rest; <data>/secrets.key, made at first start, where it is not set.",
+    { secret: true },
+  ),
+
+  databaseUrl: key(
+    "database",
+    optional(databaseUrl),
+    null,
+    "PostgreSQL 15 or newer to use; without it the server runs its own under <data>/postgres.",
+    { secret: true, alias: "DATABASE_URL" },
+  ),
+  databaseConnections: key(
+    "database",
+    whole(4, 1000),
+    20,
+    "Most connections this server opens to PostgreSQL.",
+  ),
+
+  runtime: key(
+    "machines",
+    oneOf("gvisor", "fake"),
+    "gvisor",
+    "What isolates machines; fake runs nothing and is for tests.",
+  ),
+  allowFakeRuntime: key("machines", flag, false, "Must be on for runtime = fake."),
+  runscPlatform: key(
+    "machines",
+    oneOf("auto", "systrap", "kvm"),
+    "auto",
+    "How gVisor intercepts system calls.",
+  ),
+  instance: key(
+    "machines",
+    or("auto", whole(0, 63)),
+    null,
+    "Number that keeps several servers on one host apart: addresses, network and cgroup names.",
+  ),
+  region: key("machines", text, "eu-1", "Region code of this host."),
+  regionName: key("machines", text, "This host", "What the region is called in lists."),
+  poolTemplates: key("machines", list, Object.freeze(["debian-12"]), "Templates that keep warm machines."),
+  poolSize: key("machines", whole(0, 100), 2, "Warm machines kept per pool template, at least."),
+  poolMax: key("machines", whole(0, 100), 8, "Warm machines a busy pool template grows to."),
+  prepareTemplates: key(
+    "machines",
+    or("all", list),
+    null,
+    "Templates made ahead of time; the others on first use.",
+  ),
+  memoryOvercommit: key(
+    "machines",
+    decimal(0.1, 10),
+    1.5,
+    "Memory promised to machines over the host's memory.",
+  ),
+  cpuOvercommit: key("machines", decimal(0.1, 100), 16, "Cores promised to machines over the host's cores."),
+  maxMachines: key("machines", whole(1, 10_000), 500, "Machines this host holds at once."),
+  machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
+
+  uplink: key(
+    "network",
+    or("auto", text),
+    null,
+    "Interface machines reach the outside through; auto: the default route's.",
+  ),
+  dnsServers: key("network", or("auto", list), null, "Resolvers for machines; auto: the host's own."),
+  allowPrivateHosts: key(
+    "network",
+    list,
+    Object.freeze([]),
+    "Hosts and CIDRs in private ranges that callers may name.",
+  ),
+  defaultEgressAllowlist: key(
+    "network",
+    list,
+    Object.freeze([]),
+    "Hosts every restricted machine may reach.",
+  ),
+  appsDomain: key("network", domain, "apps.localhost:8443", "Deployed apps are served under this name."),
+  previewDomain: key(
+    "network",
+    domain,
+    "localhost:8443",
+    "Previews of sandbox ports are served under this name.",
+  ),
+
+  operatorEmail: key(
+    "accounts",
+    email,
+    "operator@kontor.local",
+    "Sign-in name of the account made at first start.",
+  ),
+
+  rateLimits: key("limits", flag, true, "Requests per token are limited."),
+  rateLimitPlatformStarter: key("limits", whole(1, 1e6), 60, "Platform requests per minute, plan starter."),
+  rateLimitPlatformPro: key("limits", whole(1, 1e6), 100, "Platform requests per minute, plan pro."),
+  rateLimitPlatformTeam: key("limits", whole(1, 1e6), 500, "Platform requests per minute, plan team."),
+  rateLimitPlatformBurst: key("limits", whole(1, 1e6), 30, "Platform requests at once."),
+  rateLimitSandboxFree: key("limits", whole(1, 1e6), 240, "Sandbox requests per minute, tier free."),
+  rateLimitSandboxPayg: key("limits", whole(1, 1e6), 2400, "Sandbox requests per minute, tier payg."),
+  rateLimitSandboxEnterprise: key(
+    "limits",
+    whole(1, 1e6),
+    12_000,
+    "Sandbox requests per minute, tier enterprise.",
+  ),
+  rateLimitSandboxCreatesPerSecond: key("limits", whole(1, 1e6), 10, "Sandboxes created per second."),
+  rateLimitSandboxCreatesBurst: key("limits", whole(1, 1e6), 100, "Sandboxes created at once."),
+  maxSandboxesFree: key("limits", whole(0, 10_000), 5, "Sandboxes running at once, tier free."),
+  maxSandboxesPayg: key("limits", whole(0, 10_000), 50, "Sandboxes running at once, tier payg."),
+  maxSandboxesEnterprise: key("limits", whole(0, 10_000), 500, "Sandboxes running at once, tier enterprise."),
+};
+
+type Keys = typeof keys;
+export type ConfigKey = keyof Keys;
+export type Config = { readonly [K in ConfigKey]: Keys[K] extends Key<infer T> ? T : never };
+export type ConfigSource = "default" | "file" | "environment" | "flag";
+
+/** Every complaint about the configuration at once, each naming its key. */
+export class ConfigError extends Error {
+  override readonly name = "ConfigError";
+  readonly problems: readonly string[];
+
+  constructor(problems: readonly string[]) {
+    super(problems.join("\n"));
+    this.problems = problems;
+  }
+}
+
+/** Where each value of a configuration came from; kept aside, so that a Config is nothing but its values. */
+const sourcesOf = new WeakMap<Config, Record<string, ConfigSource>>();
+
+/**
+ * Reads the configuration. `dataDir` and `overrides` are what flags said (`overrides` as text, keys as in Config).
+ * Throws a `ConfigError`.
+ */
+export function loadConfig(
+  options: {
+    env?: NodeJS.ProcessEnv;
+    dataDir?: string | undefined;
+    overrides?: Partial<Record<ConfigKey, string>>;
+  } = {},
+): Config {
+  const env = options.env ?? process.env;
+  const problems: string[] = [];
+  const values: Record<string, unknown> = {};
+  const sources: Record<string, ConfigSource> = {};
+
+  const take = (name: ConfigKey, value: string, source: ConfigSource, said: string) => {
+    const { parse, expected, secret } = keys[name] as Key<unknown>;
+    const parsed = parse(value.trim());
+    if (parsed === undefined) {
+      problems.push(
+        `${said}: expected ${expected}, got ${secret ? "something else" : JSON.stringify(value)}`,
+      );
+      return;
+    }
+    values[name] = parsed;
+    sources[name] = source;
+  };
+  const takeEnvironment = (name: ConfigKey) => {
+    for (const variable of environmentNames(name)) {
+      const value = env[variable];
+      // An empty variable is one a shell script left out, not a value.
+      if (value !== undefined && value.trim() !== "") return take(name, value, "environment", variable);
+    }
+  };
+
+  for (const name of configKeys) {
+    values[name] = keys[name].default;
+    sources[name] = "default";
+  }
+  takeEnvironment("dataDir");
+  if (options.dataDir !== undefined) take("dataDir", options.dataDir, "flag", "--data");
+
+  const file = join(values["dataDir"] as string, "kontor.toml");
+  for (const [fileKey, value] of Object.entries(readFile(file, problems))) {
+    const name = configKeys.find((known) => snake(known) === fileKey && !isNotInFile(known));
+    if (name) take(name, tomlText(value), "file", `${file}: ${fileKey}`);
+    else problems.push(`${file}: ${fileKey} is not a setting${hint(fileKey, configKeys.map(snake))}`);
+  }
+
+  const variables = configKeys.flatMap((name) => environmentNames(name));
+  for (const variable of Object.keys(env)) {
+    if (variable.startsWith("KONTOR_") && !variables.includes(variable)) {
+      problems.push(`${variable} is not a setting${hint(variable, variables)}`);
+    }
+  }
+  for (const name of configKeys) if (name !== "dataDir") takeEnvironment(name);
+  for (const [name, value] of Object.entries(options.overrides ?? {})) {
+    take(name as ConfigKey, value, "flag", `--${snake(name).replaceAll("_", "-")}`);
+  }
+
+  const config = Object.freeze(values) as Config;
+  if (problems.length === 0) problems.push(...contradictions(config));
+  if (problems.length > 0) throw new ConfigError(problems);
+  sourcesOf.set(config, sources);
+  return config;
+}
+
+/** What each key may be, is, and comes from, for a person. Secrets are `(set)`. */
+export interface ConfigRow {
+  group: string;
+  /** As in the file. */
+  name: string;
+  env: string;
+  value: string;
+  source: ConfigSource;
+  expected: string;
+  doc: string;
+}
+
+export function describeConfig(config: Config): ConfigRow[] {
+  const sources = sourcesOf.get(config) ?? {};
+  return configKeys
+    .map((name) => ({ name, key: keys[name] as Key<unknown> }))
+    .toSorted((a, b) => groups.indexOf(a.key.group) - groups.indexOf(b.key.group))
+    .map(({ name, key: row }) => ({
+      group: row.group,
+      name: snake(name),
+      env: environmentNames(name)[0]!,
+      value: show(config[name], row),
+      source: sources[name] ?? "default",
+      expected: row.expected,
+      doc: row.doc,
+    }));
+}
+
+/** The address that always works on this host: plain loopback. */
+export function baseUrl(config: Pick<Config, "port">): string {
+  return `http://127.0.0.1:${config.port}`;
+}
+
+const configKeys = Object.keys(keys) as ConfigKey[];
+
+function contradictions(config: Config): string[] {
+  const problems: string[] = [];
+  if (config.runtime === "fake" && !config.allowFakeRuntime) {
+    problems.push("KONTOR_RUNTIME: fake isolates nothing; it needs KONTOR_ALLOW_FAKE_RUNTIME=1");
+  }
+  if (config.poolMax < config.poolSize) {
+    problems.push(`KONTOR_POOL_MAX: expected at least pool_size (${config.poolSize}), got ${config.poolMax}`);
+  }
+  return problems;
+}
+
+function readFile(file: string, problems: string[]): Record<string, unknown> {
+  let content: string;
+  try {
+    content = readFileSync(file, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT")
+      problems.push(`${file}: ${(error as Error).message}`);
+    return {};
+  }
+  try {
+    return parseToml(content);
+  } catch (error) {
+    problems.push(`${file}: ${(error as Error).message}`);
+    return {};
+  }
+}
+
+/** The text a TOML value would be in the environment; a table becomes text that no kind accepts. */
+function tomlText(value: unknown): string {
+  if (Array.isArray(value)) return value.map(String).join(",");
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function environmentNames(name: ConfigKey): string[] {
+  const { alias } = keys[name] as Key<unknown>;
+  const own = `KONTOR_${snake(name).toUpperCase()}`;
+  return alias ? [own, alias] : [own];
+}
+
+function isNotInFile(name: ConfigKey): boolean {
+  return (keys[name] as Key<unknown>).notInFile ?? false;
+}
+
+function show(value: unknown, { secret, parse }: Key<unknown>): string {
+  if (value === null) return ["auto", "all"].find((word) => parse(word) === null) ?? "(not set)";
+  if (secret) return "(set)";
+  if (typeof value === "boolean") return value ? "on" : "off";
+  return Array.isArray(value) ? value.join(",") : String(value);
+}
+
+function hint(name: string, known: readonly string[]): string {
+  const near = nearest(name, known);
+  return near ? `, did you mean ${near}?` : "";
+}
+
+function snake(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}

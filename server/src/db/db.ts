@@ -1,0 +1,75 @@
+/**
+ * The connection to PostgreSQL, and what a table looks like from TypeScript.
+ *
+ * `Database` is put together from each folder's `tables.ts`: a folder that owns tables exports one interface of
+ * them (`table name → columns`) and adds it to the `extends` list below. Nothing else about a folder is known here.
+ *
+ * How values are read is decided once, here: `bigint` is a number, and one past 2^53 is an error instead of a
+ * wrong number; `timestamptz` is a Date; `numeric` stays text; `json` is parsed. A JSON value is written as text
+ * (`JSON.stringify`), because pg would send an array as a PostgreSQL array.
+ */
+import { Kysely, PostgresDialect, type Transaction as KyselyTransaction } from "kysely";
+import pg from "pg";
+import type { AccountsTables } from "#accounts/tables.ts";
+import type { JobsTables } from "#jobs/tables.ts";
+import type { MachinesTables } from "#machines/tables.ts";
+import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
+
+export interface Database extends AccountsTables, JobsTables, MachinesTables, SandboxTables {}
+
+/** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */
+export type Db = Kysely<Database>;
+export type Transaction = KyselyTransaction<Database>;
+
+/** Where PostgreSQL is: a `postgres://` address, or the socket directory of the embedded one. */
+export type Connection = { url: string } | { socketDirectory: string; user: string; database: string };
+
+export interface OpenDatabase {
+  db: Db;
+  /** For graphile-worker, which shares it. */
+  pool: pg.Pool;
+  close(): Promise<void>;
+}
+
+/** Opens a pool of at most `maxConnections`. `onError` hears of idle connections that broke; the pool replaces them. */
+export function openDatabase(
+  connection: Connection,
+  options: { maxConnections: number; onError: (error: Error) => void },
+): OpenDatabase {
+  const pool = new pg.Pool({
+    ...clientOptions(connection),
+    max: options.maxConnections,
+    // A pool that is exhausted says so instead of holding every request for ever.
+    connectionTimeoutMillis: 10_000,
+  });
+  // Without a listener an idle connection that breaks (a restart of PostgreSQL) ends the whole process.
+  pool.on("error", options.onError);
+  const db = new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
+  return { db, pool, close: () => db.destroy() };
+}
+
+/** Options of one `pg` client to the same place, with the same reading of values. */
+export function clientOptions(connection: Connection): pg.ClientConfig {
+  const place =
+    "url" in connection
+      ? { connectionString: connection.url }
+      : { host: connection.socketDirectory, user: connection.user, database: connection.database };
+  return { ...place, application_name: "kontor", types: { getTypeParser } };
+}
+
+/** Runs `work` in a transaction; inside one already it joins it, so that verbs can call one another. */
+export function transaction<T>(db: Db, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  return db.isTransaction ? work(db as Transaction) : db.transaction().execute(work);
+}
+
+const int8 = pg.types.builtins.INT8;
+
+// pg's own type says the parser's format decides its input; only the text format is ever used here.
+const getTypeParser: NonNullable<pg.CustomTypesConfig["getTypeParser"]> = ((oid: number, format?: "text") =>
+  oid === int8 ? parseBigint : pg.types.getTypeParser(oid, format)) as never;
+
+function parseBigint(text: string): number {
+  const value = Number(text);
+  if (!Number.isSafeInteger(value)) throw new RangeError(`${text} is past what a number holds exactly`);
+  return value;
+}

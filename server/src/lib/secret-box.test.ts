@@ -1,0 +1,40 @@
+import { randomBytes } from "node:crypto";
+import { expect, test } from "vitest";
+import { SealedValueError, SecretBox } from "./secret-box.ts";
+
+const key = randomBytes(32);
+const box = new SecretBox(key);
+
+test("what was sealed opens again in its own place, text and bytes alike", () => {
+  expect(box.open(box.seal("grüße", "users:1:note"), "users:1:note").toString()).toBe("grüße");
+  const bytes = randomBytes(1000);
+  expect(box.open(box.seal(bytes, "a"), "a")).toEqual(bytes);
+  expect(box.open(box.seal("", "a"), "a")).toHaveLength(0);
+});
+
+test("sealing the same text twice gives two different values, neither of which shows it", () => {
+  const first = box.seal("secret-canary", "a");
+  expect(first).not.toEqual(box.seal("secret-canary", "a"));
+  expect(first.toString("latin1")).not.toContain("canary");
+});
+
+test("a sealed value copied to another place does not open", () => {
+  expect(() => box.open(box.seal("x", "users:1:note"), "users:2:note")).toThrow(SealedValueError);
+});
+
+test("a change of any single byte is noticed", () => {
+  const sealed = box.seal("hello", "a");
+  for (let at = 0; at < sealed.length; at += 1) {
+    const changed = Buffer.from(sealed);
+    changed[at] = changed[at]! ^ 1;
+    expect(() => box.open(changed, "a"), `byte ${at}`).toThrow(SealedValueError);
+  }
+  for (let length = 0; length < sealed.length; length += 1) {
+    expect(() => box.open(sealed.subarray(0, length), "a"), `${length} bytes`).toThrow(SealedValueError);
+  }
+});
+
+test("another key says that it is another key", () => {
+  expect(() => new SecretBox(randomBytes(32)).open(box.seal("x", "a"), "a")).toThrow("another key");
+  expect(() => new SecretBox(randomBytes(16))).toThrow("32 bytes");
+});

@@ -1,0 +1,67 @@
+/**
+ * Secrets at rest: AES-256-GCM with a random 96-bit nonce per seal (NIST SP 800-38D: up to 2^32 seals per key).
+ * The `aad` names the place a secret is stored in (`table:row:column`), so that a sealed value copied to another row
+ * does not open there.
+ *
+ * Layout: version (1 byte) | key id (4) | nonce (12) | tag (16) | ciphertext. The key id makes "wrong key" a
+ * sentence of its own, and a later rotation possible.
+ */
+import { createCipheriv, createDecipheriv, createHash, randomBytes } from "node:crypto";
+
+const version = 1;
+const headerBytes = 5;
+const nonceBytes = 12;
+const tagBytes = 16;
+export const keyBytes = 32;
+
+/** A sealed value that does not open: another key, another place, or changed bytes. */
+export class SealedValueError extends Error {
+  override readonly name = "SealedValueError";
+}
+
+export class SecretBox {
+  readonly #key: Buffer;
+  readonly #header: Buffer;
+
+  /** `key` is 32 random bytes. */
+  constructor(key: Buffer) {
+    if (key.length !== keyBytes)
+      throw new RangeError(`a secrets key is ${keyBytes} bytes, not ${key.length}`);
+    this.#key = key;
+    this.#header = Buffer.from([version, ...createHash("sha256").update(key).digest().subarray(0, 4)]);
+  }
+
+  seal(plain: string | Buffer, aad: string): Buffer {
+    const nonce = randomBytes(nonceBytes);
+    const cipher = createCipheriv("aes-256-gcm", this.#key, nonce).setAAD(this.#aad(aad));
+    const body = Buffer.concat([
+      typeof plain === "string" ? cipher.update(plain, "utf8") : cipher.update(plain),
+      cipher.final(),
+    ]);
+    return Buffer.concat([this.#header, nonce, cipher.getAuthTag(), body]);
+  }
+
+  /** The plain bytes; throws `SealedValueError`. */
+  open(sealed: Buffer, aad: string): Buffer {
+    if (sealed.length < headerBytes + nonceBytes + tagBytes)
+      throw new SealedValueError("the sealed value is cut short");
+    if (!sealed.subarray(0, headerBytes).equals(this.#header)) {
+      throw new SealedValueError("the value was sealed with another key");
+    }
+    const nonce = sealed.subarray(headerBytes, headerBytes + nonceBytes);
+    const tag = sealed.subarray(headerBytes + nonceBytes, headerBytes + nonceBytes + tagBytes);
+    const decipher = createDecipheriv("aes-256-gcm", this.#key, nonce).setAAD(this.#aad(aad)).setAuthTag(tag);
+    try {
+      return Buffer.concat([
+        decipher.update(sealed.subarray(headerBytes + nonceBytes + tagBytes)),
+        decipher.final(),
+      ]);
+    } catch (cause) {
+      throw new SealedValueError("the sealed value was changed, or belongs elsewhere", { cause });
+    }
+  }
+
+  #aad(place: string): Buffer {
+    return Buffer.concat([this.#header, Buffer.from(place, "utf8")]);
+  }
+}

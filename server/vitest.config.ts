@@ -1,0 +1,15 @@
+import { defineConfig } from "vitest/config";
+
+/** Tests of the server that need no root: on a real PostgreSQL, each file with a database of its own. */
+export default defineConfig({
+  test: {
+    name: "server",
+    root: import.meta.dirname,
+    include: ["src/**/*.test.ts", "test/**/*.test.ts"],
+    exclude: ["**/*.host.test.ts"],
+    pool: "forks",
+    globalSetup: ["test/global-setup.ts"],
+    testTimeout: 30_000,
+    hookTimeout: 60_000,
+  },
+});
