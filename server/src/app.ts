@@ -5,14 +5,14 @@ import type { Db } from "./db/db.ts";
 import type { Jobs } from "./jobs/jobs.ts";
 import type { Clock } from "./lib/clock.ts";
 import type { SecretBox } from "./lib/secret-box.ts";
-import type { Host } from "./machines/host.ts";
+import type { Machines } from "./machines/machines.ts";
 
 export interface App {
   config: Config;
   db: Db;
   jobs: Jobs;
-  /** This server's own host; with more hosts the placement chooses among several. */
-  host: Host;
+  /** What runs on this host: the pool, the images, the connection to each machine. */
+  machines: Machines;
   secrets: SecretBox;
   clock: Clock;
   log: Logger;

@@ -1,0 +1,42 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { refusal } from "./admission.ts";
+
+const GiB = 1024 ** 3;
+const capacity = { memoryBytes: 8 * GiB, vcpus: 16, machines: 3 };
+
+test("a machine fits up to the last byte and no further", () => {
+  const committed = { memoryBytes: 7 * GiB, vcpus: 1, machines: 1 };
+  expect(refusal(capacity, committed, { memoryBytes: GiB, vcpus: 1 })).toBeUndefined();
+  expect(refusal(capacity, committed, { memoryBytes: GiB + 1, vcpus: 1 })).toMatch(
+    /^memory: 1024 of 8192 MiB left/,
+  );
+});
+
+test("what is short is named: count, memory, CPU", () => {
+  expect(refusal(capacity, { memoryBytes: 0, vcpus: 0, machines: 3 }, { memoryBytes: 1, vcpus: 1 })).toBe(
+    "3 machines run already",
+  );
+  expect(refusal(capacity, { memoryBytes: 0, vcpus: 15, machines: 0 }, { memoryBytes: 1, vcpus: 2 })).toBe(
+    "CPU: 1 of 16 cores left, 2 needed",
+  );
+});
+
+test("however machines are admitted, the sum never passes the capacity", () => {
+  fc.assert(
+    fc.property(fc.array(fc.record({ memoryBytes: fc.nat(8 * GiB), vcpus: fc.nat(16) })), (wanted) => {
+      const committed = { memoryBytes: 0, vcpus: 0, machines: 0 };
+      for (const one of wanted) {
+        if (refusal(capacity, committed, one) !== undefined) continue;
+        committed.memoryBytes += one.memoryBytes;
+        committed.vcpus += one.vcpus;
+        committed.machines += 1;
+      }
+      return (
+        committed.memoryBytes <= capacity.memoryBytes &&
+        committed.vcpus <= capacity.vcpus &&
+        committed.machines <= capacity.machines
+      );
+    }),
+  );
+});

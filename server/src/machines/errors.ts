@@ -1,0 +1,108 @@
+/** How machines say no, and the one place where the runtime's errors become ours. */
+import { RuntimeError, type RuntimeErrorKind } from "@kontor/runtime/driver.ts";
+import { defineError, type DomainError } from "#lib/errors.ts";
+
+export const noCapacity = defineError("no_capacity", 503, (needs: string) => ({
+  detail: `This host has no room for another machine (${needs}). Delete machines that are not needed, or try again shortly.`,
+  meta: { retry_after: 5 },
+}));
+
+export const startFailed = defineError("start_failed", 503, (cause: unknown) => ({
+  detail:
+    "The machine could not be started. Try again; if it keeps failing, `./kontor doctor` on the host says what is missing.",
+  meta: { retry_after: 2 },
+  cause,
+}));
+
+export const templatePreparing = defineError(
+  "template_preparing",
+  503,
+  (name: string, progress: { fraction: number; step: string }) => ({
+    detail: `Template "${name}" is still being made (${Math.round(progress.fraction * 100)} %: ${progress.step}). Try again shortly.`,
+    meta: { retry_after: 5, progress: Number(progress.fraction.toFixed(2)) },
+  }),
+);
+
+export const templateFailed = defineError("template_failed", 503, (name: string, why: string) => ({
+  detail: `Template "${name}" could not be made on this host: ${why} It is tried again with the next request.`,
+  meta: { retry_after: 30 },
+}));
+
+export const machineDied = defineError("machine_died", 503, (cause: unknown) => ({
+  detail: "The machine ended while the call was under way.",
+  meta: { retry_after: 1 },
+  cause,
+}));
+
+export const machineTimeout = defineError("machine_timeout", 504, (cause: unknown) => ({
+  detail: "The machine did not answer in time.",
+  cause,
+}));
+
+export const machineFailed = defineError("machine_failed", 500, (cause: unknown) => ({
+  detail: "The machine could not carry out the call.",
+  cause,
+}));
+
+export const fileNotFound = defineError("file_not_found", 404, (detail: string) => detail);
+export const isDirectory = defineError("is_directory", 400, (detail: string) => detail);
+export const notDirectory = defineError("not_directory", 400, (detail: string) => detail);
+export const fileExists = defineError("file_exists", 409, (detail: string) => detail);
+export const notPermitted = defineError("not_permitted", 403, (detail: string) => detail);
+export const invalidPath = defineError("invalid_path", 400, (detail: string) => detail);
+export const fileTooLarge = defineError("payload_too_large", 413, (detail: string) => detail);
+export const diskFull = defineError("disk_full", 507, (detail: string) => detail);
+export const tooManyProcesses = defineError("too_many_processes", 409, (detail: string) => detail);
+export const execFailed = defineError("exec_failed", 400, (detail: string) => detail);
+
+/** Rows that any call into a machine may answer; routes list them for OpenAPI. */
+export const machineErrors = [machineDied, machineTimeout, machineFailed] as const;
+export const fileErrors = [
+  fileNotFound,
+  isDirectory,
+  notDirectory,
+  fileExists,
+  notPermitted,
+  invalidPath,
+  fileTooLarge,
+  diskFull,
+] as const;
+
+const translation: Record<RuntimeErrorKind, (error: RuntimeError) => DomainError> = {
+  path_not_found: (error) => fileNotFound(error.message),
+  is_directory: (error) => isDirectory(error.message),
+  not_directory: (error) => notDirectory(error.message),
+  exists: (error) => fileExists(error.message),
+  not_permitted: (error) => notPermitted(error.message),
+  invalid_path: (error) => invalidPath(error.message),
+  too_large: (error) => fileTooLarge(error.message),
+  disk_full: (error) => diskFull(error.message),
+  too_many_processes: (error) => tooManyProcesses(error.message),
+  exec_failed: (error) => execFailed(error.message),
+  machine_died: (error) => machineDied(error),
+  not_running: (error) => machineDied(error),
+  not_found: (error) => machineDied(error),
+  timeout: (error) => machineTimeout(error),
+  no_capacity: (error) => noCapacity(error.message),
+  image_failed: (error) => startFailed(error),
+  host_unsupported: (error) => startFailed(error),
+  stale_generation: (error) => machineFailed(error),
+  already_exists: (error) => machineFailed(error),
+  connection_refused: (error) => machineFailed(error),
+  guest_protocol: (error) => machineFailed(error),
+  failed: (error) => machineFailed(error),
+};
+
+/** Any error as one the caller may see; what is not the runtime's passes through. */
+export function translate(error: unknown): unknown {
+  return error instanceof RuntimeError ? translation[error.kind](error) : error;
+}
+
+/** Runs a call into a machine with its errors translated. */
+export async function translated<T>(call: () => Promise<T>): Promise<T> {
+  try {
+    return await call();
+  } catch (error) {
+    throw translate(error);
+  }
+}

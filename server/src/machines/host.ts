@@ -1,0 +1,69 @@
+/**
+ * A host as the rest of the server sees it: somewhere machines run. One host lives in this process (`LocalHost`);
+ * more hosts are the same interface over the network. That is why every changing call carries the order it stems
+ * from, and why no path, pid or socket crosses this line.
+ */
+import type {
+  Guest,
+  HostFacts,
+  MachineExit,
+  MachineState,
+  MachineStats,
+  NetworkMode,
+  Progress,
+  Resources,
+} from "@kontor/runtime/driver.ts";
+
+export interface Order {
+  machine: string;
+  /** The epoch the host had when the order was written; a host of a later epoch refuses it. */
+  hostEpoch: number;
+  /** The machine's generation; an older one gets `stale_generation`. */
+  generation: number;
+}
+
+export interface StartSpec {
+  image: string;
+  resources: Resources;
+  network: NetworkMode;
+  hostname: string;
+  env: Record<string, string>;
+}
+
+export interface ClaimSpec {
+  resources: Omit<Resources, "diskBytes">;
+  network: NetworkMode;
+  hostname: string;
+  env: Record<string, string>;
+}
+
+export interface HostImage {
+  id: string;
+  sizeBytes: number;
+  contents: Record<string, string>;
+  substituted: boolean;
+}
+
+export interface Host {
+  readonly id: string;
+  readonly epoch: number;
+  facts(): Promise<HostFacts>;
+  list(): Promise<{ machine: string; state: MachineState; exit: MachineExit | null }[]>;
+  ensureImage(name: string, progress?: Progress): Promise<HostImage>;
+  /** Names of the images the host knows how to make. */
+  imageNames(): string[];
+  /** Boots a machine; it runs when this returns. */
+  start(order: Order, spec: StartSpec): Promise<void>;
+  /** Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns. */
+  claim(order: Order, spec: ClaimSpec): Promise<void>;
+  freeze(order: Order): Promise<void>;
+  thaw(order: Order): Promise<void>;
+  remove(order: Order): Promise<void>;
+  stats(machine: string): Promise<MachineStats>;
+  /** The connection to the machine's PID 1. */
+  connect(machine: string): Guest;
+  /** True while a start of this machine is under way in this process. */
+  isStarting(machine: string): boolean;
+  onExit(listener: (machine: string, exit: MachineExit) => void): void;
+  close(): Promise<void>;
+}

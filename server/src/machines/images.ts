@@ -1,0 +1,120 @@
+/**
+ * The root file systems of this host: made once each, in the background or when somebody first asks, and never in
+ * two copies. A failed build is remembered with its reason and tried again by the next request.
+ */
+import type { Logger } from "pino";
+import type { Db } from "#db/db.ts";
+import { templateFailed, templatePreparing } from "./errors.ts";
+import type { Host, HostImage } from "./host.ts";
+import { saveImage } from "./store.ts";
+
+export interface ImageStatus {
+  name: string;
+  state: "absent" | "preparing" | "ready" | "failed";
+  fraction: number;
+  step: string;
+  error: string | null;
+  image: HostImage | null;
+}
+
+export class HostImages {
+  readonly #host: Host;
+  readonly #db: Db;
+  readonly #log: Logger;
+  readonly #status = new Map<string, ImageStatus>();
+  readonly #building = new Map<string, Promise<HostImage>>();
+
+  constructor(deps: { host: Host; db: Db; log: Logger }) {
+    this.#host = deps.host;
+    this.#db = deps.db;
+    this.#log = deps.log;
+    for (const name of deps.host.imageNames()) this.#status.set(name, absent(name));
+  }
+
+  status(): ImageStatus[] {
+    return [...this.#status.values()];
+  }
+
+  has(name: string): boolean {
+    return this.#status.has(name);
+  }
+
+  find(name: string): ImageStatus | undefined {
+    return this.#status.get(name);
+  }
+
+  /** The image, made now if need be; waits up to `waitMs` for it, then says how far it is. */
+  async ready(name: string, waitMs: number): Promise<HostImage> {
+    const known = this.#status.get(name);
+    if (known?.image) return known.image;
+    const building = this.ensure(name);
+    // The build goes on without this caller; its failure is in the status.
+    building.catch(() => {});
+    const image = await Promise.race([building, delay(waitMs)]).catch((error: unknown) => {
+      throw templateFailed(name, sentence(error));
+    });
+    if (image) return image;
+    throw templatePreparing(name, this.#status.get(name) ?? absent(name));
+  }
+
+  ensure(name: string): Promise<HostImage> {
+    const running = this.#building.get(name);
+    if (running) return running;
+    const build = this.#make(name).finally(() => this.#building.delete(name));
+    this.#building.set(name, build);
+    return build;
+  }
+
+  async #make(name: string): Promise<HostImage> {
+    const startedAt = Date.now();
+    this.#set(name, { state: "preparing", fraction: 0, step: "starting", error: null });
+    try {
+      const image = await this.#host.ensureImage(name, ({ fraction, step }) =>
+        this.#set(name, { fraction, step }),
+      );
+      await this.#save(name, "ready", image, null);
+      this.#set(name, { state: "ready", fraction: 1, step: "ready", image });
+      this.#log.info({ template: name, ms: Date.now() - startedAt, ...image }, "template ready");
+      return image;
+    } catch (error) {
+      this.#set(name, { state: "failed", error: sentence(error) });
+      this.#log.error({ template: name, err: error }, "template could not be made");
+      await this.#save(name, "failed", null, sentence(error));
+      throw error;
+    }
+  }
+
+  #save(
+    name: string,
+    state: "ready" | "failed",
+    image: HostImage | null,
+    error: string | null,
+  ): Promise<void> {
+    return saveImage(this.#db, {
+      host_id: this.#host.id,
+      name,
+      state,
+      image_id: image?.id ?? null,
+      contents: image?.contents ?? {},
+      substituted: image?.substituted ?? false,
+      size_bytes: image?.sizeBytes ?? null,
+      error,
+    });
+  }
+
+  #set(name: string, change: Partial<ImageStatus>): void {
+    this.#status.set(name, { ...(this.#status.get(name) ?? absent(name)), ...change });
+  }
+}
+
+function absent(name: string): ImageStatus {
+  return { name, state: "absent", fraction: 0, step: "waiting", error: null, image: null };
+}
+
+function sentence(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function delay(ms: number): Promise<undefined> {
+  return new Promise((resolve) => setTimeout(() => resolve(undefined), ms).unref());
+}

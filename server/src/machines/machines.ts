@@ -1,0 +1,147 @@
+/**
+ * What should run on this host. A machine is a row that says what is desired and a thing on the host that is; this
+ * folder is the sole caller of the runtime and keeps the two together: it admits, claims from a warm pool, samples,
+ * reconciles and removes. It promises that a reservation which committed is either brought up or ended, and that
+ * what is to go goes, however often that has to be tried. It never decides who may have a machine: owners do.
+ */
+import type { Logger } from "pino";
+import type { Guest, MachineExit } from "@kontor/runtime/driver.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import type { Clock } from "#lib/clock.ts";
+import type { Capacity } from "./admission.ts";
+import { orderFor } from "./claim.ts";
+import type { Host } from "./host.ts";
+import { HostImages } from "./images.ts";
+import type { MachineOwners } from "./owners.ts";
+import { Pool } from "./pool.ts";
+import { reconcile } from "./reconcile.ts";
+import { Sampler } from "./sampler.ts";
+import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } from "./store.ts";
+
+const reconcileEveryMs = 30_000;
+const leaseSeconds = 15;
+const beatEveryMs = 5_000;
+
+export class Machines {
+  readonly host: Host;
+  readonly capacity: Capacity;
+  readonly images: HostImages;
+  readonly pool: Pool;
+  readonly sampler: Sampler;
+  readonly #db: Db;
+  readonly #log: Logger;
+  readonly #going = new Map<string, Promise<void>>();
+  readonly #timers: NodeJS.Timeout[] = [];
+  #closed = false;
+
+  constructor(deps: {
+    host: Host;
+    capacity: Capacity;
+    poolCeiling: number;
+    db: Db;
+    clock: Clock;
+    log: Logger;
+  }) {
+    this.host = deps.host;
+    this.capacity = deps.capacity;
+    this.#db = deps.db;
+    this.#log = deps.log;
+    this.images = new HostImages(deps);
+    this.sampler = new Sampler(deps);
+    this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
+  }
+
+  /** Adopts what runs, then keeps watching. */
+  async start(app: App, owners: MachineOwners): Promise<void> {
+    await reconcile(app, owners, { atStart: true });
+    this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
+    this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
+    this.#every(beatEveryMs, () => this.#beat());
+    this.#every(beatEveryMs * 6, async () => this.pool.nudge());
+  }
+
+  /** Lets go of the host; machines run on, and the next start finds them. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    for (const timer of this.#timers) clearInterval(timer);
+    this.sampler.close();
+    await this.pool.close();
+    await Promise.allSettled(this.#going.values());
+    await this.host.close();
+  }
+
+  connect(machine: string): Guest {
+    return this.host.connect(machine);
+  }
+
+  /** CPU a machine used so far; what nobody can read any more is what was read last. */
+  async cpuSeconds(machine: string): Promise<number> {
+    const stats = await this.host.stats(machine).catch(() => this.sampler.latest(machine));
+    return stats?.cpuSeconds ?? 0;
+  }
+
+  /** Removes a machine and then its row. Safe to call again; two calls share one removal. */
+  destroy(row: MachineRow): Promise<void> {
+    const going = this.#going.get(row.id);
+    if (going) return going;
+    const removal = this.#remove(row).finally(() => this.#going.delete(row.id));
+    this.#going.set(row.id, removal);
+    return removal;
+  }
+
+  /** The same without waiting: what fails now, reconcile does later. */
+  destroyLater(row: MachineRow): void {
+    this.destroy(row).catch((error: unknown) => {
+      this.#log.warn({ machine: row.id, err: error }, "a machine could not be removed yet");
+    });
+  }
+
+  isGoing(machine: string): boolean {
+    return this.#going.has(machine);
+  }
+
+  async #remove(row: MachineRow): Promise<void> {
+    this.sampler.forget(row.id);
+    await markRemoved(this.#db, row.id);
+    await this.host.remove({ ...orderFor(row), hostEpoch: this.host.epoch });
+    await deleteRemoved(this.#db, row.id);
+  }
+
+  async #exited(app: App, owners: MachineOwners, machine: string, exit: MachineExit): Promise<void> {
+    try {
+      const row = await findMachine(this.#db, machine);
+      if (!row || row.desired === "removed" || this.host.isStarting(machine)) return;
+      const cpuSeconds = await this.cpuSeconds(machine);
+      if (row.owner_kind !== "pool" && row.owner_id !== null) {
+        await owners[row.owner_kind].ended(row.owner_id, { exit, neverStarted: false, cpuSeconds });
+      }
+      await this.destroy(row);
+      if (row.owner_kind === "pool") this.pool.nudge();
+    } catch (error) {
+      app.log.error({ machine, err: error }, "a machine ended and could not be cleaned up yet");
+    }
+  }
+
+  async #beat(): Promise<void> {
+    if (await renewLease(this.#db, this.host, leaseSeconds)) return;
+    this.#log.fatal({ host: this.host.id }, "another process registered this host; this one must stop");
+    process.kill(process.pid, "SIGTERM");
+  }
+
+  #every(ms: number, work: () => Promise<void>): void {
+    let running = false;
+    const timer = setInterval(() => {
+      if (running || this.#closed) return;
+      running = true;
+      work()
+        .catch((error: unknown) =>
+          this.#log.error({ err: error }, "a periodic task of the machine layer failed"),
+        )
+        .finally(() => (running = false));
+    }, ms);
+    this.#timers.push(timer.unref());
+  }
+}
+
+export { leaseSeconds };

@@ -1,0 +1,20 @@
+/**
+ * Who owns machines, seen from below. This layer knows no sandbox; main hands it one of these per kind of owner, so
+ * that an owner hears when its machine ended without having been asked to.
+ */
+import type { MachineExit } from "@kontor/runtime/driver.ts";
+import type { MachineRow } from "./store.ts";
+
+export interface Ending {
+  /** Null where nobody saw it: the machine was gone when the server came back. */
+  exit: MachineExit | null;
+  /** True where its start was never finished, so that nobody was told of it. */
+  neverStarted: boolean;
+  cpuSeconds: number;
+}
+
+export interface MachineOwner {
+  ended(ownerId: string, ending: Ending): Promise<void>;
+}
+
+export type MachineOwners = Record<Exclude<MachineRow["owner_kind"], "pool">, MachineOwner>;

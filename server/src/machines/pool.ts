@@ -1,0 +1,178 @@
+/**
+ * Warm machines: started, answered, frozen, nobody's. A frozen machine costs about 14 MB and no CPU, and thawing
+ * takes less than a millisecond, so a pool is what makes create fast: a restore is no faster than a cold start.
+ *
+ * How many wait follows use: the configured floor for the templates named there, and for any shape as many as were
+ * claimed in the last minute, up to a ceiling. Machines that nobody took for a while are given back.
+ */
+import type { Logger } from "pino";
+import type { Db } from "#db/db.ts";
+import type { Clock } from "#lib/clock.ts";
+import { DomainError } from "#lib/errors.ts";
+import { makeRoom, newMachineId, orderFor } from "./claim.ts";
+import type { Machines } from "./machines.ts";
+import type { Shape } from "./shape.ts";
+import { countPools, evictWarm, insertMachine, setObserved } from "./store.ts";
+
+const demandWindowMs = 60_000;
+/** A refill takes CPU from whoever was just given a machine: let their first command pass. */
+const settleMs = 150;
+const retryMs = 10_000;
+/** What most sandboxes ask for: a claim then has no packet filter to change. Nothing runs in it meanwhile. */
+const waitingNetwork = "restricted";
+
+interface Entry {
+  shape: Shape;
+  floor: number;
+  claims: number[];
+}
+
+export class Pool {
+  readonly #machines: Machines;
+  readonly #db: Db;
+  readonly #clock: Clock;
+  readonly #log: Logger;
+  readonly #ceiling: number;
+  readonly #entries = new Map<string, Entry>();
+  #timer: NodeJS.Timeout | undefined;
+  #filling: Promise<void> | undefined;
+  #again = false;
+  #closed = false;
+
+  constructor(deps: { machines: Machines; db: Db; clock: Clock; log: Logger; ceiling: number }) {
+    this.#machines = deps.machines;
+    this.#db = deps.db;
+    this.#clock = deps.clock;
+    this.#log = deps.log;
+    this.#ceiling = deps.ceiling;
+  }
+
+  /** At least `floor` machines of this shape are kept waiting. */
+  keep(shape: Shape, floor: number): void {
+    this.#entries.set(shape.poolKey, {
+      shape,
+      floor,
+      claims: this.#entries.get(shape.poolKey)?.claims ?? [],
+    });
+    this.nudge(0);
+  }
+
+  /** A machine of this shape was asked for. */
+  used(shape: Shape): void {
+    const entry = this.#entries.get(shape.poolKey) ?? { shape, floor: 0, claims: [] };
+    entry.claims.push(this.#clock.now().getTime());
+    this.#entries.set(shape.poolKey, entry);
+    this.nudge(settleMs);
+  }
+
+  nudge(delayMs = settleMs): void {
+    if (this.#closed || this.#ceiling === 0) return;
+    this.#again = true;
+    this.#timer ??= setTimeout(() => this.#run(), delayMs).unref();
+  }
+
+  /** Resolves when the pool holds what it wants; for tests and benchmarks. */
+  async settled(): Promise<void> {
+    while (this.#timer || this.#filling) {
+      await (this.#filling ?? new Promise((resolve) => setTimeout(resolve, 10)));
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    await this.#filling;
+  }
+
+  target(poolKey: string): number {
+    const entry = this.#entries.get(poolKey);
+    if (!entry) return 0;
+    const since = this.#clock.now().getTime() - demandWindowMs;
+    entry.claims = entry.claims.filter((at) => at > since);
+    return Math.min(this.#ceiling, Math.max(entry.floor, entry.claims.length));
+  }
+
+  #run(): void {
+    this.#timer = undefined;
+    if (this.#filling) return;
+    this.#filling = this.#fill()
+      .catch((error: unknown) => {
+        const full = error instanceof DomainError && error.code === "no_capacity";
+        this.#log[full ? "info" : "warn"](
+          { err: error },
+          "the pool could not be filled; trying again shortly",
+        );
+        this.#again = false;
+        if (!this.#closed) this.#timer = setTimeout(() => this.#retry(), retryMs).unref();
+      })
+      .finally(() => {
+        this.#filling = undefined;
+        if (this.#again) this.nudge(settleMs);
+      });
+  }
+
+  #retry(): void {
+    this.#timer = undefined;
+    this.nudge(0);
+  }
+
+  async #fill(): Promise<void> {
+    this.#again = false;
+    const waiting = await countPools(this.#db, this.#machines.host.id);
+    for (const { shape } of this.#entries.values()) {
+      const missing = this.target(shape.poolKey) - (waiting.get(shape.poolKey) ?? 0);
+      if (missing < 0) await this.#giveBack(shape, -missing);
+      for (let made = 0; made < missing && !this.#closed; made += 1) await this.#add(shape);
+    }
+  }
+
+  /** One machine at a time: refilling must never be what makes the host slow. */
+  async #add(shape: Shape): Promise<void> {
+    const image = await this.#machines.images.ensure(shape.template);
+    const { host } = this.#machines;
+    const row = await this.#db.transaction().execute(async (tx) => {
+      await makeRoom({ machines: this.#machines }, tx, shape, { mayEvict: false });
+      return insertMachine(tx, {
+        id: newMachineId(),
+        host_id: host.id,
+        host_epoch: host.epoch,
+        pool_key: shape.poolKey,
+        image_id: image.id,
+        owner_kind: "pool",
+        owner_id: null,
+        vcpus: shape.resources.vcpus,
+        memory_bytes: shape.resources.memoryBytes,
+        disk_bytes: shape.resources.diskBytes,
+        max_processes: shape.resources.maxProcesses,
+        network: waitingNetwork,
+        hostname: "kontor",
+        env_sealed: null,
+        desired: "frozen",
+      });
+    });
+    try {
+      const order = orderFor(row);
+      const { resources } = shape;
+      await host.start(order, {
+        image: row.image_id,
+        resources,
+        network: waitingNetwork,
+        hostname: row.hostname,
+        env: {},
+      });
+      await host.freeze(order);
+      await setObserved(this.#db, row.id, "ready");
+    } catch (error) {
+      await this.#machines.destroy(row);
+      throw error;
+    }
+  }
+
+  async #giveBack(shape: Shape, count: number): Promise<void> {
+    const surplus = await this.#db
+      .transaction()
+      .execute((tx) => evictWarm(tx, this.#machines.host.id, { only: shape.poolKey }, count));
+    for (const row of surplus) this.#machines.destroyLater(row);
+  }
+}

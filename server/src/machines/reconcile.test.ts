@@ -1,0 +1,53 @@
+import { expect, test } from "vitest";
+import { judge } from "./reconcile.ts";
+import type { MachineRow } from "./store.ts";
+
+const row = (change: Partial<MachineRow>): MachineRow => ({
+  id: "m0000000000000000000",
+  host_id: "h",
+  host_epoch: 1,
+  generation: 1,
+  pool_key: null,
+  image_id: "i",
+  owner_kind: "sandbox",
+  owner_id: "sbx_1",
+  vcpus: 1,
+  memory_bytes: 1,
+  disk_bytes: 1,
+  max_processes: 1,
+  network: "off",
+  hostname: "h",
+  env_sealed: null,
+  desired: "running",
+  observed: "ready",
+  takeover: "none",
+  created_at: new Date(0),
+  claimed_at: null,
+  ...change,
+});
+const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });
+
+test("an owned machine that lives is adopted, frozen or not", () => {
+  expect(judge(row({}), found("running"))).toBe("adopt");
+  expect(judge(row({}), found("frozen"))).toBe("adopt");
+});
+
+test("an owned machine that is dead or missing has ended, and its owner hears of it", () => {
+  expect(judge(row({}), found("dead"))).toBe("ended");
+  expect(judge(row({}), undefined)).toBe("ended");
+});
+
+test("a pool machine is kept only while it is frozen and was ready: a thawed one may have been touched", () => {
+  const warm = { owner_kind: "pool", owner_id: null, desired: "frozen" } as const;
+  expect(judge(row(warm), found("frozen"))).toBe("keep");
+  expect(judge(row(warm), found("running"))).toBe("remove");
+  expect(judge(row({ ...warm, observed: "starting" }), found("frozen"))).toBe("remove");
+  expect(judge(row(warm), undefined)).toBe("remove");
+});
+
+test("what should be gone is removed, whatever it does", () => {
+  for (const state of ["running", "frozen", "dead"] as const) {
+    expect(judge(row({ desired: "removed" }), found(state))).toBe("remove");
+  }
+  expect(judge(row({ desired: "removed" }), undefined)).toBe("remove");
+});

@@ -1,0 +1,111 @@
+/**
+ * Compares what should run with what does, at start and on a timer. Crash recovery and drift are this one path:
+ *
+ * | should | does | then |
+ * |---|---|---|
+ * | gone | anything | removed, and the row with it |
+ * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
+ * | run for an owner | dead or missing | the owner is told, then removed |
+ * | wait in a pool | frozen, and was ready | kept |
+ * | wait in a pool | anything else | removed: it may have been touched, and a pool machine never was |
+ * | no row | anything | removed |
+ */
+import type { MachineExit, MachineState } from "@kontor/runtime/driver.ts";
+import type { App } from "#app.ts";
+import { openEnv, orderFor } from "./claim.ts";
+import type { MachineOwners } from "./owners.ts";
+import { type MachineRow, machinesOfHost } from "./store.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
+
+interface Found {
+  machine: string;
+  state: MachineState;
+  exit: MachineExit | null;
+}
+
+export type Verdict = "keep" | "adopt" | "ended" | "remove";
+
+/** What to do about one row; pure, and the table above. */
+export function judge(row: MachineRow, found: Found | undefined): Verdict {
+  if (row.desired === "removed") return "remove";
+  if (row.owner_kind === "pool") {
+    return row.observed === "ready" && found?.state === "frozen" ? "keep" : "remove";
+  }
+  return found && found.state !== "dead" ? "adopt" : "ended";
+}
+
+/** `atStart`: nothing of this process is under way yet, so a start that is not finished never will be. */
+export async function reconcile(
+  app: Needs,
+  owners: MachineOwners,
+  options: { atStart: boolean },
+): Promise<void> {
+  const { host } = app.machines;
+  // Rows first: a machine made between the two reads then has no row in hand and is looked up again below.
+  const rows = await machinesOfHost(app.db, host.id);
+  const found = new Map((await host.list()).map((machine) => [machine.machine, machine]));
+  const settled = rows.filter((row) => !host.isStarting(row.id) && !app.machines.isGoing(row.id));
+  for (const row of settled) {
+    if (!options.atStart && isYoung(row)) continue;
+    try {
+      await actions[judge(row, found.get(row.id))](
+        app,
+        owners,
+        row,
+        found.get(row.id) ?? null,
+        options.atStart,
+      );
+    } catch (error) {
+      app.log.error(
+        { machine: row.id, err: error },
+        "reconcile failed for a machine; the next round tries again",
+      );
+    }
+  }
+  const known = new Set((await machinesOfHost(app.db, host.id)).map((row) => row.id));
+  for (const { machine } of found.values()) {
+    if (known.has(machine) || rows.some((row) => row.id === machine)) continue;
+    app.log.warn({ machine }, "a machine nobody knows; removing it");
+    await host.remove({ machine, hostEpoch: host.epoch, generation: Number.MAX_SAFE_INTEGER });
+  }
+}
+
+const actions: Record<
+  Verdict,
+  (
+    app: Needs,
+    owners: MachineOwners,
+    row: MachineRow,
+    found: Found | null,
+    atStart: boolean,
+  ) => Promise<void> | void
+> = {
+  keep: () => {},
+  remove: (app, _owners, row) => app.machines.destroy(row),
+  adopt: async (app, _owners, row, _found, atStart) => {
+    if (!atStart) return;
+    const { vcpus, memory_bytes: memoryBytes, max_processes: maxProcesses, network, hostname } = row;
+    const resources = { vcpus, memoryBytes, maxProcesses };
+    await app.machines.host.claim(orderFor(row), { resources, network, hostname, env: openEnv(app, row) });
+    app.machines.sampler.watch(row.id);
+    app.log.info({ machine: row.id, owner: row.owner_id }, "adopted a running machine");
+  },
+  ended: async (app, owners, row, found, atStart) => {
+    const cpuSeconds = await app.machines.cpuSeconds(row.id);
+    if (row.owner_kind !== "pool" && row.owner_id !== null) {
+      const neverStarted = atStart && !found;
+      await owners[row.owner_kind].ended(row.owner_id, {
+        exit: found?.exit ?? null,
+        neverStarted,
+        cpuSeconds,
+      });
+    }
+    await app.machines.destroy(row);
+  },
+};
+
+/** Between its commit and its start a machine has a row and nothing else; it gets a minute to appear. */
+function isYoung(row: MachineRow): boolean {
+  return Date.now() - (row.claimed_at ?? row.created_at).getTime() < 60_000 && row.desired !== "removed";
+}

@@ -1,0 +1,34 @@
+import { expect, test } from "vitest";
+import { record, windowSeconds } from "./sampler.ts";
+
+const reading = (second: number, cpuSeconds: number) => ({
+  at: new Date(second * 1000),
+  cpuSeconds,
+  memoryBytes: 5,
+  processes: 1,
+  diskBytes: 0,
+  egressDenied: 0,
+});
+const track = () => ({ last: undefined, samples: [] }) as Parameters<typeof record>[0];
+
+test("CPU is what was used between two readings, over the time between them", () => {
+  const one = track();
+  record(one, reading(10, 1));
+  expect(one.samples).toEqual([]);
+  record(one, reading(12, 2));
+  expect(one.samples).toEqual([{ at: new Date(12_000), usageCores: 0.5, memoryBytes: 5 }]);
+});
+
+test("a counter that went back reads as no use, not as negative", () => {
+  const one = track();
+  record(one, reading(10, 5));
+  record(one, reading(11, 0));
+  expect(one.samples[0]?.usageCores).toBe(0);
+});
+
+test("only the last minute is kept", () => {
+  const one = track();
+  for (let second = 0; second < 200; second += 1) record(one, reading(second, second));
+  expect(one.samples).toHaveLength(windowSeconds);
+  expect(one.samples[0]?.at.getTime()).toBe(140_000);
+});

@@ -1,0 +1,244 @@
+/** All SQL of the machine tables. Only this folder calls it. */
+import { type Kysely, sql, type Selectable, type Transaction } from "kysely";
+import type { Database } from "#db/db.ts";
+import type { HostFacts, NetworkMode } from "@kontor/runtime/driver.ts";
+import type { HostImagesTable, MachinesTable } from "./tables.ts";
+
+type Queryable = Kysely<Database> | Transaction<Database>;
+export type MachineRow = Selectable<MachinesTable>;
+export type HostImageRow = Selectable<HostImagesTable>;
+
+/** Registers the host under a new epoch and takes its machines along; answers the epoch. */
+export async function registerHost(
+  tx: Transaction<Database>,
+  host: {
+    id: string;
+    region: string;
+    regionName: string;
+    address: string;
+    leaseSeconds: number;
+    facts: HostFacts;
+  },
+): Promise<number> {
+  await tx
+    .insertInto("regions")
+    .values({ code: host.region, name: host.regionName })
+    .onConflict((conflict) => conflict.column("code").doUpdateSet({ name: host.regionName }))
+    .execute();
+  const values = {
+    region: host.region,
+    address: host.address,
+    state: "ready" as const,
+    lease_until: sql<Date>`now() + make_interval(secs => ${host.leaseSeconds})`,
+    cpu_class: host.facts.cpuClass,
+    runtime_builds: [host.facts.runtimeBuild],
+    vcpus: host.facts.vcpus,
+    memory_bytes: host.facts.memoryBytes,
+    disk_bytes: host.facts.diskFreeBytes,
+  };
+  const { epoch } = await tx
+    .insertInto("hosts")
+    .values({ id: host.id, ...values })
+    .onConflict((conflict) =>
+      conflict.column("id").doUpdateSet({ ...values, epoch: sql<number>`hosts.epoch + 1` }),
+    )
+    .returning("epoch")
+    .executeTakeFirstOrThrow();
+  await tx.updateTable("machines").set({ host_epoch: epoch }).where("host_id", "=", host.id).execute();
+  return epoch;
+}
+
+/** False where the lease is another process's by now. */
+export async function renewLease(
+  db: Queryable,
+  host: { id: string; epoch: number },
+  leaseSeconds: number,
+): Promise<boolean> {
+  const { numUpdatedRows } = await db
+    .updateTable("hosts")
+    .set({ lease_until: sql<Date>`now() + make_interval(secs => ${leaseSeconds})` })
+    .where("id", "=", host.id)
+    .where("epoch", "=", host.epoch)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** What all machines of the host may use together, as their rows promise it. Locks the host's row. */
+export async function lockCommitted(
+  tx: Transaction<Database>,
+  hostId: string,
+): Promise<{ machines: number; memoryBytes: number; vcpus: number }> {
+  await tx.selectFrom("hosts").select("id").where("id", "=", hostId).forUpdate().execute();
+  const sums = await tx
+    .selectFrom("machines")
+    .select((eb) => [
+      eb.fn.countAll<number>().as("machines"),
+      eb.fn.coalesce(eb.fn.sum<number>("memory_bytes"), sql<number>`0`).as("memory_bytes"),
+      eb.fn.coalesce(eb.fn.sum<number>("vcpus"), sql<number>`0`).as("vcpus"),
+    ])
+    .where("host_id", "=", hostId)
+    .where("desired", "<>", "removed")
+    .executeTakeFirstOrThrow();
+  return {
+    machines: Number(sums.machines),
+    memoryBytes: Number(sums.memory_bytes),
+    vcpus: Number(sums.vcpus),
+  };
+}
+
+export type NewMachine = Pick<
+  MachineRow,
+  | "id"
+  | "host_id"
+  | "host_epoch"
+  | "pool_key"
+  | "image_id"
+  | "owner_kind"
+  | "owner_id"
+  | "vcpus"
+  | "memory_bytes"
+  | "disk_bytes"
+  | "max_processes"
+  | "network"
+  | "hostname"
+  | "env_sealed"
+  | "desired"
+>;
+
+export function insertMachine(tx: Queryable, machine: NewMachine): Promise<MachineRow> {
+  return tx
+    .insertInto("machines")
+    .values({ ...machine, observed: "starting", claimed_at: null })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
+/** The oldest warm machine of a pool becomes somebody's. Two callers never get the same one. */
+export async function takeWarm(
+  tx: Queryable,
+  wanted: {
+    hostId: string;
+    poolKey: string;
+    ownerKind: "sandbox";
+    ownerId: string;
+    network: NetworkMode;
+    hostname: string;
+    envSealed: Buffer;
+  },
+): Promise<MachineRow | undefined> {
+  const warm = tx
+    .selectFrom("machines")
+    .select("id")
+    .where("host_id", "=", wanted.hostId)
+    .where("pool_key", "=", wanted.poolKey)
+    .where("owner_kind", "=", "pool")
+    .where("desired", "=", "frozen")
+    .where("observed", "=", "ready")
+    .orderBy("created_at")
+    .limit(1)
+    .forUpdate()
+    .skipLocked();
+  return tx
+    .updateTable("machines")
+    .set({
+      owner_kind: wanted.ownerKind,
+      owner_id: wanted.ownerId,
+      network: wanted.network,
+      hostname: wanted.hostname,
+      env_sealed: wanted.envSealed,
+      desired: "running",
+      claimed_at: sql<Date>`now()`,
+    })
+    .where("id", "=", warm)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Marks up to `count` waiting machines for removal, the oldest first; answers those to remove. */
+export async function evictWarm(
+  tx: Transaction<Database>,
+  hostId: string,
+  which: { only: string } | { except: string },
+  count: number,
+): Promise<MachineRow[]> {
+  const victims = tx
+    .selectFrom("machines")
+    .select("id")
+    .where("host_id", "=", hostId)
+    .where("owner_kind", "=", "pool")
+    .where("desired", "=", "frozen")
+    .where("observed", "=", "ready")
+    .where("pool_key", "only" in which ? "=" : "<>", "only" in which ? which.only : which.except)
+    .orderBy("created_at")
+    .limit(count)
+    .forUpdate()
+    .skipLocked();
+  return tx
+    .updateTable("machines")
+    .set({ desired: "removed" })
+    .where("id", "in", victims)
+    .returningAll()
+    .execute();
+}
+
+export async function setObserved(
+  db: Queryable,
+  id: string,
+  observed: MachineRow["observed"],
+): Promise<MachineRow | undefined> {
+  return db.updateTable("machines").set({ observed }).where("id", "=", id).returningAll().executeTakeFirst();
+}
+
+export async function markRemoved(db: Queryable, id: string): Promise<MachineRow | undefined> {
+  return db
+    .updateTable("machines")
+    .set({ desired: "removed" })
+    .where("id", "=", id)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** The row goes when nothing of the machine is left; only a machine that should be gone may lose its row. */
+export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
+  await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();
+}
+
+export function findMachine(db: Queryable, id: string): Promise<MachineRow | undefined> {
+  return db.selectFrom("machines").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+export function machinesOfHost(db: Queryable, hostId: string): Promise<MachineRow[]> {
+  return db.selectFrom("machines").selectAll().where("host_id", "=", hostId).orderBy("created_at").execute();
+}
+
+/** Warm and warming machines per pool. */
+export async function countPools(db: Queryable, hostId: string): Promise<Map<string, number>> {
+  const rows = await db
+    .selectFrom("machines")
+    .select((eb) => ["pool_key", eb.fn.countAll<number>().as("count")])
+    .where("host_id", "=", hostId)
+    .where("owner_kind", "=", "pool")
+    .where("desired", "=", "frozen")
+    .groupBy("pool_key")
+    .execute();
+  return new Map(rows.map((row) => [row.pool_key ?? "", Number(row.count)]));
+}
+
+export async function saveImage(
+  db: Queryable,
+  image: Pick<
+    HostImageRow,
+    "host_id" | "name" | "state" | "image_id" | "substituted" | "size_bytes" | "error"
+  > & {
+    contents: Record<string, string>;
+  },
+): Promise<void> {
+  const values = { ...image, contents: JSON.stringify(image.contents) };
+  await db
+    .insertInto("host_images")
+    .values(values)
+    .onConflict((conflict) =>
+      conflict.columns(["host_id", "name"]).doUpdateSet({ ...values, updated_at: sql<Date>`now()` }),
+    )
+    .execute();
+}

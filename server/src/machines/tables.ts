@@ -1,0 +1,64 @@
+import type { ColumnType, Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0003_machines.sql for what they mean. */
+export interface RegionsTable {
+  code: string;
+  name: string;
+}
+
+export interface HostsTable {
+  id: string;
+  region: string;
+  address: string;
+  state: "joining" | "ready" | "draining" | "lost" | "retired";
+  epoch: Generated<number>;
+  lease_until: Date;
+  cpu_class: string;
+  runtime_builds: string[];
+  vcpus: number;
+  memory_bytes: number;
+  disk_bytes: number;
+  labels: Generated<Record<string, unknown>>;
+}
+
+export interface HostImagesTable {
+  host_id: string;
+  name: string;
+  state: "preparing" | "ready" | "failed";
+  image_id: string | null;
+  contents: ColumnType<Record<string, string>, string | undefined, string>;
+  substituted: Generated<boolean>;
+  size_bytes: number | null;
+  error: string | null;
+  updated_at: Generated<Date>;
+}
+
+export interface MachinesTable {
+  id: string;
+  host_id: string;
+  host_epoch: number;
+  generation: Generated<number>;
+  pool_key: string | null;
+  image_id: string;
+  owner_kind: "pool" | "sandbox";
+  owner_id: string | null;
+  vcpus: number;
+  memory_bytes: number;
+  disk_bytes: number;
+  max_processes: number;
+  network: "off" | "restricted" | "open";
+  hostname: string;
+  env_sealed: Buffer | null;
+  desired: "running" | "frozen" | "removed";
+  observed: "starting" | "ready" | "dead";
+  takeover: Generated<"none" | "auto">;
+  created_at: Generated<Date>;
+  claimed_at: Date | null;
+}
+
+export interface MachinesTables {
+  regions: RegionsTable;
+  hosts: HostsTable;
+  host_images: HostImagesTable;
+  machines: MachinesTable;
+}
