@@ -1,0 +1,301 @@
+// Files: streamed, never held. What is read are regular files only (opening a FIFO could hold a thread for ever, a
+// device could do anything); what is written is written aside and renamed, so that a reader sees the old file or the
+// new one, and a connection that ends half-way leaves nothing.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "paths.h"
+#include "services.h"
+
+enum { ENTRY_LIMIT = 10000, BATCH = 64 * 1024 };
+
+// One temporary name per write: pid 1 has one counter for the whole life of the machine.
+static atomic_uint_fast64_t temporaries;
+
+static void reply_stat(struct reply *reply, const struct stat *info) {
+  reply_number(reply, F_SIZE, S_ISDIR(info->st_mode) ? 0 : (uint64_t)info->st_size);
+  reply_number(reply, F_MODE, info->st_mode & 07777);
+  reply_number(reply, F_MODIFIED_MS, (uint64_t)info->st_mtim.tv_sec * 1000 + (uint64_t)info->st_mtim.tv_nsec / 1000000);
+  reply_number(reply, F_IS_DIR, S_ISDIR(info->st_mode));
+}
+
+static bool need_path(const struct request *request, struct failure *failure) {
+  return request->has[F_PATH] || fail(failure, "guest_protocol", "path is missing");
+}
+
+// ---- reading
+
+static int open_regular(const char *path, struct stat *info, struct failure *failure) {
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0 || fstat(fd, info)) fail_errno(failure, errno, path);
+  else if (S_ISDIR(info->st_mode)) fail_errno(failure, EISDIR, path);
+  else if (!S_ISREG(info->st_mode)) fail(failure, "not_permitted", "%.400s is not a regular file", path);
+  else return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+static bool send_meta(int connection, const struct stat *info) {
+  struct reply reply;
+  reply_begin(&reply, META);
+  reply_stat(&reply, info);
+  return send_reply(connection, &reply);
+}
+
+// Read to its end, not to the size it had: files of /proc say 0, and a log may grow.
+static bool send_content(int connection, int fd, uint64_t limit, unsigned char *frame, const char *path) {
+  struct failure failure;
+  for (uint64_t sent = 0;;) {
+    ssize_t got = read(fd, frame + HEADER_BYTES, FRAME_LIMIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno(&failure, errno, path), send_failure(connection, &failure);
+    if (got == 0) return send_empty(connection, END);
+    sent += (uint64_t)got;
+    if (sent > limit) return send_error(connection, "too_large", "the file is larger than was asked for");
+    if (!send_prefixed(connection, frame, (uint32_t)got, DATA)) return false;
+  }
+}
+
+void serve_read(int connection, const struct request *request) {
+  struct failure failure;
+  struct stat info;
+  const char *path = request->text[F_PATH];
+  uint64_t limit = request->has[F_MAX_BYTES] ? request->number[F_MAX_BYTES] : UINT64_MAX;
+  int fd = need_path(request, &failure) ? open_regular(path, &info, &failure) : -1;
+  unsigned char *frame = fd >= 0 ? malloc(HEADER_BYTES + FRAME_LIMIT) : NULL;
+  if (fd < 0) send_failure(connection, &failure);
+  else if (!frame) send_error(connection, "failed", "no memory");
+  else if ((uint64_t)info.st_size > limit)
+    send_error(connection, "too_large", "the file is larger than was asked for");
+  else if (send_meta(connection, &info)) send_content(connection, fd, limit, frame, path);
+  free(frame);
+  if (fd >= 0) close(fd);
+}
+
+// ---- writing
+
+static void temporary_beside(const char *target, char *path, size_t size) {
+  int directory = (int)(strrchr(target, '/') - target);
+  snprintf(path, size, "%.*s/.kontor-%d-%llu", directory, target, getpid(),
+           (unsigned long long)atomic_fetch_add(&temporaries, 1));
+}
+
+// A file that will take the target's place; an old one's owner is kept.
+static int create_beside(struct real_path *target, char *path, size_t size, struct failure *failure) {
+  struct stat old;
+  bool replaces = lstat(target->text, &old) == 0;
+  if (replaces && S_ISDIR(old.st_mode)) return fail_errno(failure, EISDIR, target->text), -1;
+  if (replaces && !S_ISREG(old.st_mode))
+    return fail(failure, "not_permitted", "%.400s is not a regular file", target->text), -1;
+  if (!make_parents(target, failure)) return -1;
+  temporary_beside(target->text, path, size);
+  int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return fail_errno(failure, errno, target->text), -1;
+  if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // only where we may: not on every mount
+  return fd;
+}
+
+// Takes the frames of an upload. False without a failure's code: the host broke off, there is nobody to answer.
+static bool receive_content(int connection, int fd, uint64_t *size, unsigned char *piece, struct failure *failure) {
+  unsigned char header[HEADER_BYTES];
+  for (;;) {
+    if (!read_exactly(connection, header, sizeof header)) return false;
+    uint32_t length = get_u32(header);
+    if (header[4] == UPLOAD_END && length == 0) return true;
+    if (header[4] != UPLOAD || length > FRAME_LIMIT) return fail(failure, "guest_protocol", "not an upload frame");
+    if (!read_exactly(connection, piece, length)) return false;
+    if (!write_exactly(fd, piece, length)) return fail_errno(failure, errno, "write");
+    *size += length;
+  }
+}
+
+static bool put_in_place(int fd, const char *temporary, const char *target, mode_t mode, struct failure *failure) {
+  // close first: some file systems say only then that the disk was full
+  bool ok = fchmod(fd, mode) == 0;
+  int error = errno;
+  if (close(fd) && ok) ok = false, error = errno;
+  if (ok && rename(temporary, target)) ok = false, error = errno;
+  return ok || fail_errno(failure, error, target);
+}
+
+void serve_write(int connection, const struct request *request) {
+  struct failure failure = {0};
+  struct real_path *target = malloc(sizeof *target);
+  unsigned char *piece = malloc(FRAME_LIMIT);
+  char temporary[PATH_LIMIT + 64];
+  uint64_t size = 0;
+  mode_t mode = request->has[F_MODE] ? request->number[F_MODE] & 07777 : 0644;
+  int fd = -1;
+  bool ok = target && piece;
+  if (!ok) fail(&failure, "failed", "no memory");
+  ok = ok && need_path(request, &failure) &&
+       resolve_target_below_roots(request, request->text[F_PATH], target, &failure) &&
+       (fd = create_beside(target, temporary, sizeof temporary, &failure)) >= 0;
+  if (ok && !receive_content(connection, fd, &size, piece, &failure)) {
+    close(fd);
+    ok = false;
+  } else if (ok) {
+    ok = put_in_place(fd, temporary, target->text, mode, &failure);
+  }
+  if (fd >= 0 && !ok) unlink(temporary);
+  struct reply reply;
+  reply_begin(&reply, DONE);
+  reply_number(&reply, F_SIZE, size);
+  if (ok) send_reply(connection, &reply);
+  else if (failure.code) send_failure(connection, &failure);
+  free(piece);
+  free(target);
+}
+
+// ---- directories
+
+void serve_stat(int connection, const struct request *request) {
+  struct failure failure;
+  struct stat info;
+  if (need_path(request, &failure) &&
+      (stat(request->text[F_PATH], &info) == 0 || fail_errno(&failure, errno, request->text[F_PATH])))
+    send_meta(connection, &info);
+  else send_failure(connection, &failure);
+}
+
+// Entries are small: they leave in batches of BATCH bytes, or a large directory would be thousands of writes.
+static bool send_entries(int connection, DIR *directory, unsigned char *batch) {
+  size_t held = 0, count = 0;
+  for (struct dirent *entry; (entry = readdir(directory));) {
+    struct stat info;
+    struct reply reply;
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    if (++count > ENTRY_LIMIT) return send_error(connection, "too_large", "the directory has more than 10000 entries");
+    // what a symlink leads to, or the symlink itself where that is nothing; gone meanwhile: not an entry
+    if (fstatat(dirfd(directory), entry->d_name, &info, 0) &&
+        fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW))
+      continue;
+    reply_begin(&reply, ENTRY);
+    reply_text(&reply, F_NAME, entry->d_name);
+    reply_stat(&reply, &info);
+    put_u32(reply.bytes, (uint32_t)(reply.length - HEADER_BYTES));
+    if (held + reply.length > BATCH) {
+      if (!write_exactly(connection, batch, held)) return false;
+      held = 0;
+    }
+    memcpy(batch + held, reply.bytes, reply.length);
+    held += reply.length;
+  }
+  return write_exactly(connection, batch, held) && send_empty(connection, END);
+}
+
+void serve_list(int connection, const struct request *request) {
+  struct failure failure;
+  DIR *directory = NULL;
+  unsigned char *batch = malloc(BATCH);
+  if (!batch) send_error(connection, "failed", "no memory");
+  else if (need_path(request, &failure) && ((directory = opendir(request->text[F_PATH])) ||
+                                            fail_errno(&failure, errno, request->text[F_PATH])))
+    send_entries(connection, directory, batch);
+  else send_failure(connection, &failure);
+  if (directory) closedir(directory);
+  free(batch);
+}
+
+static bool is_directory(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool make_directory(const struct request *request, struct real_path *real, struct failure *failure) {
+  if (!need_path(request, failure)) return false;
+  bool parents = request->number[F_PARENTS];
+  mode_t mode = request->has[F_MODE] ? request->number[F_MODE] & 07777 : 0755;
+  if (!resolve_at_or_below_roots(request, request->text[F_PATH], real, failure)) return false;
+  if (parents && !make_parents(real, failure)) return false;
+  if (mkdir(real->text, mode) == 0) return true;
+  return (errno == EEXIST && parents && is_directory(real->text)) || fail_errno(failure, errno, real->text);
+}
+
+// ---- moving and removing
+
+static int rename_without_replacing(const char *from, const char *to) {
+  int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+  if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
+  // a file system without that flag: look first, and accept the race
+  if (access(to, F_OK) == 0) return errno = EEXIST, -1;
+  return rename(from, to);
+}
+
+static bool copy_content(int from, int to, unsigned char *piece, const char *path, struct failure *failure) {
+  for (;;) {
+    ssize_t got = read(from, piece, FRAME_LIMIT);
+    if (got == 0) return true;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 || !write_exactly(to, piece, (size_t)got)) return fail_errno(failure, errno, path);
+  }
+}
+
+// Between two mounts (the workspace and a volume) a file is copied aside, put in its place, and then removed.
+static bool move_across(const char *from, struct real_path *to, bool overwrite, struct failure *failure) {
+  struct stat info;
+  char temporary[PATH_LIMIT + 64];
+  if (!overwrite && access(to->text, F_OK) == 0) return fail_errno(failure, EEXIST, to->text);
+  int source = open_regular(from, &info, failure);
+  if (source < 0) return strcmp(failure->code, "is_directory") ? false : fail_errno(failure, EXDEV, from);
+  unsigned char *piece = malloc(FRAME_LIMIT);
+  int target = piece ? create_beside(to, temporary, sizeof temporary, failure) : -1;
+  if (!piece) fail(failure, "failed", "no memory");
+  bool ok = target >= 0;
+  if (ok && !copy_content(source, target, piece, to->text, failure)) {
+    close(target);
+    ok = false;
+  } else if (ok) {
+    ok = put_in_place(target, temporary, to->text, info.st_mode & 07777, failure);
+  }
+  if (target >= 0 && !ok) unlink(temporary);
+  free(piece);
+  close(source);
+  return ok && (unlink(from) == 0 || fail_errno(failure, errno, from));
+}
+
+static bool move(const struct request *request, struct real_path *from, struct real_path *to,
+                 struct failure *failure) {
+  bool overwrite = request->number[F_OVERWRITE];
+  if (!need_path(request, failure)) return false;
+  if (!request->has[F_TO]) return fail(failure, "guest_protocol", "to is missing");
+  if (!resolve_below_roots(request, request->text[F_PATH], from, failure) ||
+      !resolve_below_roots(request, request->text[F_TO], to, failure))
+    return false;
+  int result = overwrite ? rename(from->text, to->text) : rename_without_replacing(from->text, to->text);
+  if (result == 0) return true;
+  if (errno == EXDEV) return move_across(from->text, to, overwrite, failure);
+  if (errno == EINVAL) return fail(failure, "invalid_path", "a directory cannot be moved into itself");
+  return fail_errno(failure, errno, errno == ENOENT && access(from->text, F_OK) ? from->text : to->text);
+}
+
+static bool remove_file(const struct request *request, struct real_path *real, struct failure *failure) {
+  struct stat info;
+  if (!need_path(request, failure) || !resolve_below_roots(request, request->text[F_PATH], real, failure))
+    return false;
+  if (lstat(real->text, &info)) return fail_errno(failure, errno, real->text);
+  if (S_ISDIR(info.st_mode)) return fail_errno(failure, EISDIR, real->text);
+  return unlink(real->text) == 0 || fail_errno(failure, errno, real->text);
+}
+
+void serve_change(int connection, const struct request *request) {
+  struct failure failure;
+  struct real_path *paths = malloc(2 * sizeof *paths);
+  bool ok = false;
+  if (!paths) fail(&failure, "failed", "no memory");
+  else if (request->type == MKDIR) ok = make_directory(request, &paths[0], &failure);
+  else if (request->type == MOVE) ok = move(request, &paths[0], &paths[1], &failure);
+  else ok = remove_file(request, &paths[0], &failure);
+  if (ok) send_empty(connection, OK);
+  else send_failure(connection, &failure);
+  free(paths);
+}

@@ -1,0 +1,205 @@
+// kontor-guest SOCKET: PID 1 inside every machine.
+//
+// It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
+// takes the spare: the guest dials the next one and serves the taken one, one request, in a thread of its own
+// (PROTOCOL.md). It does so because a socket bound in here could not be part of a checkpoint; a dialled one that
+// the host closed beforehand leaves nothing behind, and after a restore the guest simply dials again.
+//
+// An idle guest makes no system call at all: the dialler waits in a read, the reaper in sigwait. Everything it starts
+// is a process group of its own, and every child that ends, ours or an orphan, is collected here.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "machine.h"
+#include "process.h"
+#include "services.h"
+
+#ifndef KONTOR_BUILD
+#define KONTOR_BUILD "development"
+#endif
+
+enum {
+  STREAM_LIMIT = 512,
+  // Dialling every 5 ms costs 8 % of a core inside gVisor; 50 ms is not felt, and 2 ms is where it begins, so that a
+  // host that comes back at once is found at once.
+  DIAL_FIRST_MS = 2,
+  DIAL_LAST_MS = 50,
+  HELD_MS = 1000, // a spare that lived this long was no failed dial
+};
+
+static atomic_int streams;
+
+static void serve_ping(int connection, const struct request *request) {
+  (void)request;
+  struct reply reply;
+  reply_begin(&reply, PONG);
+  reply_number(&reply, F_VERSION, PROTOCOL_VERSION);
+  reply_text(&reply, F_BUILD, KONTOR_BUILD);
+  send_reply(connection, &reply);
+}
+
+static void serve_signal(int connection, const struct request *request) {
+  uint64_t signal = request->number[F_SIGNAL], pid = request->number[F_PID];
+  if (signal < 1 || signal > 64 || pid > INT32_MAX) send_error(connection, "guest_protocol", "no such signal");
+  else if (process_signal_pid((pid_t)pid, (int)signal)) send_empty(connection, OK);
+  else send_error(connection, "not_found", "no such process");
+}
+
+static void serve_any_spawn(int connection, const struct request *request) {
+  (request->has[F_COMMAND_ID] ? serve_background : serve_spawn)(connection, request);
+}
+
+static void serve_any_blockers(int connection, const struct request *request) {
+  (void)request;
+  serve_blockers(connection);
+}
+
+static void (*const SERVICES[256])(int connection, const struct request *request) = {
+    [PING] = serve_ping,
+    [CONFIGURE] = serve_configure,
+    [SPAWN] = serve_any_spawn,
+    [SIGNAL] = serve_signal,
+    [READ] = serve_read,
+    [WRITE] = serve_write,
+    [LIST] = serve_list,
+    [STAT] = serve_stat,
+    [MKDIR] = serve_change,
+    [MOVE] = serve_change,
+    [REMOVE] = serve_change,
+    [TUNNEL] = serve_tunnel,
+    [COMMAND_LIST] = serve_command,
+    [COMMAND_GET] = serve_command,
+    [COMMAND_LOGS] = serve_command,
+    [COMMAND_KILL] = serve_command,
+    [COMMAND_STDIN] = serve_command,
+    [BLOCKERS] = serve_any_blockers,
+};
+
+static void serve_request(int connection) {
+  unsigned char header[HEADER_BYTES];
+  struct failure failure;
+  if (!read_exactly(connection, header, sizeof header)) return;
+  size_t length = get_u32(header);
+  if (!SERVICES[header[4]] || length > REQUEST_LIMIT) {
+    send_error(connection, "guest_protocol", "unknown or oversized request");
+    return;
+  }
+  // One block: most requests are a few hundred bytes, and a thread's stack is small.
+  struct request *request = malloc(sizeof *request + length + 1);
+  unsigned char *payload = (unsigned char *)(request + 1);
+  if (!request) send_error(connection, "failed", "no memory for the request");
+  else if (!read_exactly(connection, payload, length));
+  else if (!request_parse(request, header[4], payload, length, &failure)) send_failure(connection, &failure);
+  else SERVICES[header[4]](connection, request);
+  free(request);
+}
+
+// Says that nothing more will come and takes what the host is still sending: closing on unread bytes would destroy
+// the reply on its way (the peer then gets a reset).
+static void hang_up(int connection) {
+  char rest[4096];
+  shutdown(connection, SHUT_WR);
+  while (read(connection, rest, sizeof rest) > 0);
+  close(connection);
+}
+
+static void *serve(void *argument) {
+  int connection = (int)(intptr_t)argument;
+  serve_request(connection);
+  hang_up(connection);
+  atomic_fetch_sub(&streams, 1);
+  return NULL;
+}
+
+static void take(int connection) {
+  if (atomic_fetch_add(&streams, 1) < STREAM_LIMIT && start_thread(serve, (void *)(intptr_t)connection)) return;
+  atomic_fetch_sub(&streams, 1);
+  send_error(connection, "busy", "too many streams");
+  close(connection);
+}
+
+static int dial_once(const struct sockaddr_un *address) {
+  int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connection < 0) return -1;
+  if (connect(connection, (const struct sockaddr *)address, sizeof *address) == 0) return connection;
+  close(connection);
+  return -1;
+}
+
+// Waits, without taking anything, until the host's first byte is there. False: it hung up.
+static bool wait_until_taken(int connection) {
+  char first;
+  ssize_t got;
+  while ((got = recv(connection, &first, 1, MSG_PEEK)) < 0 && errno == EINTR);
+  return got == 1;
+}
+
+static void *dial(void *argument) {
+  const struct sockaddr_un *address = argument;
+  for (int pause_ms = DIAL_FIRST_MS;;) {
+    int connection = dial_once(address);
+    if (connection >= 0) {
+      uint64_t since = now_us();
+      if (wait_until_taken(connection)) {
+        take(connection);
+        pause_ms = DIAL_FIRST_MS;
+        continue;
+      }
+      close(connection);
+      if (now_us() - since >= HELD_MS * 1000) pause_ms = DIAL_FIRST_MS;
+    }
+    poll(NULL, 0, pause_ms);
+    pause_ms = pause_ms * 2 < DIAL_LAST_MS ? pause_ms * 2 : DIAL_LAST_MS;
+  }
+  return NULL;
+}
+
+static void ignore(int signal) { (void)signal; }
+
+// PID 1 starts with whatever the runtime left: descriptors 0-2 may be missing, and a child's pipe must never be one.
+static void open_stdio(void) {
+  for (int fd; (fd = open("/dev/null", O_RDWR)) >= 0;)
+    if (fd > 2) {
+      close(fd);
+      return;
+    }
+}
+
+int main(int count, char **arguments) {
+  static struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (count != 2 || strlen(arguments[1]) >= sizeof address.sun_path) {
+    fprintf(stderr, "usage: kontor-guest SOCKET\n");
+    return 2;
+  }
+  strcpy(address.sun_path, arguments[1]);
+  open_stdio();
+  umask(0);
+
+  // Blocked everywhere and waited for here; the handlers only keep the kernel from ignoring them for PID 1.
+  sigset_t waited;
+  sigemptyset(&waited);
+  sigaddset(&waited, SIGCHLD);
+  sigaddset(&waited, SIGTERM);
+  sigaddset(&waited, SIGINT);
+  sigprocmask(SIG_BLOCK, &waited, NULL);
+  signal(SIGCHLD, ignore);
+  signal(SIGTERM, ignore);
+  signal(SIGINT, ignore);
+  signal(SIGPIPE, SIG_IGN);
+
+  if (!start_drainer() || !start_thread(dial, &address)) return 1;
+  for (int signal = 0; signal != SIGTERM && signal != SIGINT; sigwait(&waited, &signal)) reap_children();
+  return 0;
+}

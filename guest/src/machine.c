@@ -1,0 +1,249 @@
+#define _GNU_SOURCE
+#include "machine.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- users. By hand: getpwnam in a static glibc loads the host's NSS modules, or crashes on their absence.
+
+// Splits a line at its colons, in place; answers how many fields there are.
+static int split(char *line, char *fields[], int limit) {
+  int count = 0;
+  line[strcspn(line, "\n")] = 0;
+  for (char *rest = line; rest && count < limit;) fields[count++] = strsep(&rest, ":");
+  return count;
+}
+
+static bool is_number(const char *text) {
+  size_t length = strlen(text);
+  return length > 0 && length < 10 && strspn(text, "0123456789") == length;
+}
+
+static void take_text(char *into, size_t size, const char *text) { snprintf(into, size, "%s", text); }
+
+static bool is_member(char *members, const char *name) {
+  for (char *member; (member = strsep(&members, ","));)
+    if (!strcmp(member, name)) return true;
+  return false;
+}
+
+static void find_groups(struct user *user) {
+  char line[4096], *fields[4];
+  FILE *file = fopen("/etc/group", "re");
+  if (!file) return;
+  while (user->group_count < 64 && fgets(line, sizeof line, file))
+    if (split(line, fields, 4) == 4 && is_number(fields[2]) && is_member(fields[3], user->name))
+      user->groups[user->group_count++] = (unsigned)atoi(fields[2]);
+  fclose(file);
+}
+
+bool find_user(const char *wanted, struct user *user, struct failure *failure) {
+  bool numeric = is_number(wanted), found = false;
+  char line[2048], *fields[7];
+  memset(user, 0, sizeof *user);
+  FILE *file = fopen("/etc/passwd", "re");
+  while (file && !found && fgets(line, sizeof line, file)) {
+    if (split(line, fields, 7) < 7 || !is_number(fields[2]) || !is_number(fields[3])) continue;
+    found = !strcmp(fields[numeric ? 2 : 0], wanted);
+    if (!found) continue;
+    user->uid = (unsigned)atoi(fields[2]);
+    user->gid = (unsigned)atoi(fields[3]);
+    take_text(user->name, sizeof user->name, fields[0]);
+    take_text(user->home, sizeof user->home, *fields[5] ? fields[5] : "/");
+    take_text(user->shell, sizeof user->shell, *fields[6] ? fields[6] : "/bin/sh");
+  }
+  if (file) fclose(file);
+  if (!found) {
+    bool is_root = !strcmp(wanted, "root");
+    if (!numeric && !is_root) return fail(failure, "exec_failed", "unknown user %.100s", wanted);
+    user->uid = user->gid = (unsigned)atoi(wanted);
+    take_text(user->name, sizeof user->name, wanted);
+    take_text(user->home, sizeof user->home, user->uid == 0 ? "/root" : "/");
+    take_text(user->shell, sizeof user->shell, "/bin/sh");
+  }
+  find_groups(user);
+  return true;
+}
+
+// ---- environment
+
+static pthread_mutex_t base_lock = PTHREAD_MUTEX_INITIALIZER;
+static char **base; // NULL-terminated, one block; replaced whole by CONFIGURE
+static size_t base_count;
+
+// A NULL-terminated list and its texts in one block, so that free() of the list is all there is to do.
+static char **copy_list(char *const *entries, size_t count) {
+  size_t bytes = (count + 1) * sizeof(char *);
+  for (size_t i = 0; i < count; i++) bytes += strlen(entries[i]) + 1;
+  char **list = malloc(bytes);
+  if (!list) return NULL;
+  char *text = (char *)(list + count + 1);
+  for (size_t i = 0; i < count; i++) {
+    list[i] = text;
+    text = stpcpy(text, entries[i]) + 1;
+  }
+  list[count] = NULL;
+  return list;
+}
+
+// Adds an entry in place of an earlier one of the same name.
+static void put(char **list, size_t *count, char *entry) {
+  size_t name = strcspn(entry, "=") + 1, i = 0;
+  while (i < *count && strncmp(list[i], entry, name)) i++;
+  list[i] = entry;
+  if (i == *count) ++*count;
+}
+
+char **make_environment(const struct user *user, char *const *extra, size_t extra_count) {
+  char home[600], name[300], logname[300], shell[300];
+  snprintf(home, sizeof home, "HOME=%s", user->home);
+  snprintf(name, sizeof name, "USER=%s", user->name);
+  snprintf(logname, sizeof logname, "LOGNAME=%s", user->name);
+  snprintf(shell, sizeof shell, "SHELL=%s", user->shell);
+  char *defaults[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", home, name,
+                      logname, shell};
+  size_t default_count = sizeof defaults / sizeof *defaults, count = 0;
+  pthread_mutex_lock(&base_lock);
+  char **list = malloc((default_count + base_count + extra_count + 1) * sizeof(char *)), **copy = NULL;
+  if (list) {
+    for (size_t i = 0; i < default_count; i++) put(list, &count, defaults[i]);
+    for (size_t i = 0; i < base_count; i++) put(list, &count, base[i]);
+    for (size_t i = 0; i < extra_count; i++) put(list, &count, extra[i]);
+    copy = copy_list(list, count);
+  }
+  pthread_mutex_unlock(&base_lock);
+  free(list);
+  return copy;
+}
+
+// ---- name
+
+static bool is_hostname(const char *name) {
+  size_t length = strlen(name);
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)name[i]) && name[i] != '-' && name[i] != '.') return false;
+  return length > 0 && length <= 63;
+}
+
+// In place, not by rename: these files may be bind mounts, which cannot be renamed over.
+static void overwrite(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  write_exactly(fd, text, strlen(text));
+  close(fd);
+}
+
+// Keeps every line of /etc/hosts but our own, which is known by its comment.
+static void write_hosts(const char *hostname) {
+  static const char MARK[] = "# this machine";
+  char line[1024], *text = calloc(1, 64 * 1024);
+  size_t at = 0;
+  FILE *file = fopen("/etc/hosts", "re");
+  while (text && file && fgets(line, sizeof line, file))
+    if (!strstr(line, MARK) && at + strlen(line) < 60 * 1024) at += (size_t)sprintf(text + at, "%s", line);
+  if (file) fclose(file);
+  if (!text) return;
+  if (at == 0) at = (size_t)sprintf(text, "127.0.0.1 localhost\n::1 localhost\n");
+  if (text[at - 1] != '\n') text[at++] = '\n';
+  sprintf(text + at, "127.0.1.1 %s %s\n", hostname, MARK);
+  overwrite("/etc/hosts", text);
+  free(text);
+}
+
+void serve_configure(int connection, const struct request *request) {
+  const char *hostname = request->text[F_HOSTNAME];
+  if (hostname && !is_hostname(hostname)) {
+    send_error(connection, "guest_protocol", "not a host name");
+    return;
+  }
+  char **list = copy_list(request->env, request->env_count);
+  if (!list) {
+    send_error(connection, "failed", "no memory");
+    return;
+  }
+  pthread_mutex_lock(&base_lock);
+  char **old = base;
+  base = list;
+  base_count = request->env_count;
+  pthread_mutex_unlock(&base_lock);
+  free(old);
+  if (hostname) {
+    char text[80];
+    if (sethostname(hostname, strlen(hostname))) {
+      send_error(connection, "not_permitted", "cannot set the host name");
+      return;
+    }
+    snprintf(text, sizeof text, "%s\n", hostname);
+    overwrite("/etc/hostname", text);
+    write_hosts(hostname);
+  }
+  send_empty(connection, OK);
+}
+
+// ---- what would make a checkpoint fail: deleted files still open on the volume, TCP connections to elsewhere
+
+static bool send_blocker(int connection, int pid, const char *comm, const char *reason, const char *path) {
+  struct reply reply;
+  reply_begin(&reply, BLOCKER);
+  reply_number(&reply, F_PID, (uint64_t)pid);
+  reply_text(&reply, F_COMM, comm);
+  reply_text(&reply, F_REASON, reason);
+  reply_text(&reply, F_PATH, path);
+  return send_reply(connection, &reply);
+}
+
+static void find_deleted_files(int connection, int pid, int *left) {
+  char directory[64], path[4200], target[4200], comm[64] = "";
+  snprintf(path, sizeof path, "/proc/%d/comm", pid);
+  FILE *file = fopen(path, "re");
+  if (file && fgets(comm, sizeof comm, file)) comm[strcspn(comm, "\n")] = 0;
+  if (file) fclose(file);
+  snprintf(directory, sizeof directory, "/proc/%d/fd", pid);
+  DIR *fds = opendir(directory);
+  for (struct dirent *entry; fds && *left > 0 && (entry = readdir(fds));) {
+    snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 10) continue;
+    target[length] = 0;
+    if (strncmp(target, "/persist/", 9) || strcmp(target + length - 10, " (deleted)")) continue;
+    --*left;
+    send_blocker(connection, pid, comm, "deleted_file", target);
+  }
+  if (fds) closedir(fds);
+}
+
+static void find_connections(int connection, const char *table, int *left) {
+  char line[512], local[64], remote[64];
+  unsigned state;
+  FILE *file = fopen(table, "re");
+  while (file && *left > 0 && fgets(line, sizeof line, file)) {
+    if (sscanf(line, " %*d: %63s %63s %x", local, remote, &state) != 3 || state == 0x0a) continue;
+    size_t address = strcspn(local, ":");
+    // 127.0.0.0/8 as the kernel prints it (little endian: its last two digits), ::1, and ::ffff:127.x
+    bool loopback = (address == 8 && !strncmp(local + 6, "7F", 2)) ||
+                    (address == 32 && !strncmp(local, "00000000000000000000000001000000", 32)) ||
+                    (address == 32 && !strncmp(local, "0000000000000000FFFF0000", 24) && !strncmp(local + 30, "7F", 2));
+    if (loopback) continue;
+    --*left;
+    send_blocker(connection, 0, "", "tcp_connection", remote);
+  }
+  if (file) fclose(file);
+}
+
+void serve_blockers(int connection) {
+  int left = 100;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *entry; processes && left > 0 && (entry = readdir(processes));)
+    if (is_number(entry->d_name)) find_deleted_files(connection, atoi(entry->d_name), &left);
+  if (processes) closedir(processes);
+  find_connections(connection, "/proc/net/tcp", &left);
+  find_connections(connection, "/proc/net/tcp6", &left);
+  send_empty(connection, END);
+}

@@ -1,0 +1,122 @@
+// The rule of roots is the owner's own guard rail, not the wall: whoever can swap a symlink between this look and the
+// change runs inside the machine already and may write anywhere in it. The wall is the machine.
+#define _GNU_SOURCE
+#include "paths.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LINK_LIMIT = 40 }; // the kernel's own number
+
+static void cut_last(char *path) {
+  char *slash = strrchr(path, '/');
+  if (slash) *slash = 0;
+}
+
+// Like realpath, but goes on where nothing exists, and can leave the last component alone. `rest` is used up.
+static bool walk(char *rest, bool follow_last, struct real_path *real, struct failure *failure) {
+  char *text = real->text, link[PATH_LIMIT + 1], joined[PATH_LIMIT + 1];
+  int links = 0;
+  bool missing = false;
+  text[0] = 0;
+  real->existing = 0;
+  while (*(rest += strspn(rest, "/"))) {
+    size_t length = strcspn(rest, "/"), at = strlen(text);
+    bool last = rest[length + strspn(rest + length, "/")] == 0;
+    if (length > NAME_MAX) return fail(failure, "invalid_path", "a name is longer than %d bytes", NAME_MAX);
+    if (!strncmp(rest, "..", length) && length == 2) {
+      if (missing) return fail_errno(failure, ENOENT, text);
+      cut_last(text);
+      rest += length;
+      continue;
+    }
+    if (length == 1 && *rest == '.') {
+      rest += length;
+      continue;
+    }
+    if (at + 1 + length > PATH_LIMIT) return fail_errno(failure, ENAMETOOLONG, "path");
+    text[at] = '/';
+    memcpy(text + at + 1, rest, length);
+    text[at + 1 + length] = 0;
+    rest += length;
+    struct stat info;
+    if (missing) continue;
+    if (lstat(text, &info)) {
+      if (errno != ENOENT) return fail_errno(failure, errno, text);
+      missing = true;
+      real->existing = at;
+      continue;
+    }
+    if (!S_ISLNK(info.st_mode) || (last && !follow_last)) continue;
+    ssize_t target = readlink(text, link, PATH_LIMIT);
+    if (target < 0 || ++links > LINK_LIMIT) return fail_errno(failure, target < 0 ? errno : ELOOP, text);
+    link[target] = 0;
+    if ((size_t)target + 1 + strlen(rest) > PATH_LIMIT) return fail_errno(failure, ENAMETOOLONG, "path");
+    stpcpy(stpcpy(stpcpy(joined, link), "/"), rest);
+    if (last) joined[target] = 0; // no slash behind what may be a file
+    strcpy(link, joined);
+    rest = link;
+    if (link[0] == '/') text[0] = 0;
+    else text[at] = 0;
+  }
+  if (!missing) real->existing = strlen(text);
+  return true;
+}
+
+static bool lies_below(const char *path, const char *root, bool or_at) {
+  size_t length = strlen(root);
+  return !strncmp(path, root, length) && (path[length] == '/' || (or_at && path[length] == 0));
+}
+
+static bool resolve(const struct request *request, const char *path, bool follow_last, bool or_at,
+                    struct real_path *real, struct failure *failure) {
+  char *rest = strdup(path);
+  bool ok = rest && walk(rest, follow_last, real, failure);
+  if (!rest) fail(failure, "failed", "no memory");
+  free(rest);
+  if (!ok) return false;
+  struct real_path *root = malloc(sizeof *root);
+  struct failure unused;
+  bool below = false;
+  for (size_t i = 0; root && i < request->root_count && !below; i++) {
+    rest = strdup(request->roots[i]);
+    below = rest && walk(rest, true, root, &unused) && lies_below(real->text, root->text, or_at);
+    free(rest);
+  }
+  free(root);
+  return below || fail(failure, "not_permitted", "%.400s is outside the writable directories", path);
+}
+
+bool resolve_below_roots(const struct request *request, const char *path, struct real_path *real,
+                         struct failure *failure) {
+  return resolve(request, path, false, false, real, failure);
+}
+
+bool resolve_target_below_roots(const struct request *request, const char *path, struct real_path *real,
+                                struct failure *failure) {
+  return resolve(request, path, true, false, real, failure);
+}
+
+bool resolve_at_or_below_roots(const struct request *request, const char *path, struct real_path *real,
+                               struct failure *failure) {
+  return resolve(request, path, true, true, real, failure);
+}
+
+bool make_parents(struct real_path *real, struct failure *failure) {
+  char *last = strrchr(real->text, '/');
+  for (char *at = real->text + real->existing; at < last;) {
+    char *end = strchr(at + 1, '/');
+    *end = 0;
+    int failed = mkdir(real->text, 0755) && errno != EEXIST ? errno : 0;
+    if (failed) fail_errno(failure, failed, real->text);
+    *end = '/';
+    if (failed) return false;
+    at = end;
+  }
+  return true;
+}

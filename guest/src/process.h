@@ -1,0 +1,51 @@
+// Processes: how one is started, how its end becomes known, and who kills it.
+//
+// Every child is a leader of its own session and group. It is known to the registry from before its first
+// instruction, so the reaper (PID 1's duty: it collects every child, ours or an orphan) can never miss one of ours.
+#ifndef KONTOR_PROCESS_H
+#define KONTOR_PROCESS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "frame.h"
+
+struct process {
+  struct process *next;
+  volatile pid_t pid;       // 0 until the child itself has stored it
+  int input, output, error; // our ends of its pipes; -1 once closed
+  int exit_event;           // an eventfd, readable once it has been reaped
+  bool exited;              // this and what follows: under the registry's lock until `exit_event` is readable
+  int status;               // as of waitpid
+  uint64_t started_us, ended_us; // CLOCK_MONOTONIC
+  volatile int exec_error;  // errno of what failed in the child before its program ran
+  const char *volatile exec_stage;
+};
+
+uint64_t now_us(void);
+uint64_t now_ms(void); // CLOCK_REALTIME
+
+// Starts what a SPAWN request describes. Blocks until its program runs or is known not to.
+bool process_start(const struct request *request, struct process **started, struct failure *failure);
+// Signals a process's group. False where it has been reaped: its number may be somebody else's by now.
+bool process_signal(struct process *process, int signal);
+// The same by the number of a leader that the registry knows.
+bool process_signal_pid(pid_t pid, int signal);
+// Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere.
+void process_release(struct process *process);
+
+// Puts the exit of a process into a reply.
+void reply_exit(struct reply *reply, const struct process *process, bool timed_out);
+
+// Bytes that wait in a pipe.
+size_t pipe_backlog(int fd);
+// A buffer of `size` bytes from a pipe, or 0 at its end.
+size_t pipe_read(int fd, void *bytes, size_t size);
+
+void reap_children(void);
+bool start_thread(void *(*run)(void *), void *argument);
+bool start_drainer(void);
+
+#endif
