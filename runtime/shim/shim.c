@@ -1,0 +1,121 @@
+/*
+ * kontor-shim: the parent of one machine's processes.
+ *
+ *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
+ *
+ * It starts PROGRAM (runsc) with /dev/null as stdin, stdout and stderr, writes how it ended as one line on the
+ * status fd, closes that, and stays until the last descendant has ended. It is not the server's child in any way
+ * that matters: a server that is killed takes no machine with it.
+ *
+ *  - As the child subreaper (prctl(2)) it inherits the sandbox and the gofer that runsc leaves behind and reaps them
+ *    at once. Left to PID 1 they can stay zombies for seconds, and everything that waits for a machine's end waits.
+ *  - stdio is /dev/null because runsc hands its own to PID 1 inside: a file here would be a host file that the guest
+ *    can fill.
+ *  - --mask-proc-sys-net: runsc takes a network namespace that shows /proc/sys/net/core/rmem_default for the host's
+ *    and refuses to start; kernels since 6.17 show it in all of them. PROGRAM then runs in a mount namespace of its
+ *    own with an empty directory over /proc/sys/net. Only PROGRAM does: were the shim in it too, it would hold every
+ *    other machine's disk mounted for as long as it lives.
+ *
+ * Status line: "exit CODE", "signal NUMBER" or "error WHAT ERRNO" (PROGRAM was never started).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What the child writes when it cannot come as far as PROGRAM. */
+struct failure {
+    char what[24];
+    int error;
+};
+
+static void say(int fd, const char *line) {
+    /* The reader may be gone: the server can be killed while a machine starts. */
+    if (write(fd, line, strlen(line)) < 0) return;
+}
+
+static _Noreturn void give_up(int fd, const char *what) {
+    struct failure failure = {.error = errno};
+    snprintf(failure.what, sizeof failure.what, "%s", what);
+    if (write(fd, &failure, sizeof failure) < 0) _exit(126);
+    _exit(127);
+}
+
+static _Noreturn void become_program(int failure_fd, int mask_proc_sys_net, char **argv) {
+    if (mask_proc_sys_net) {
+        if (unshare(CLONE_NEWNS) != 0) give_up(failure_fd, "unshare");
+        if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) give_up(failure_fd, "make-private");
+        if (mount("none", "/proc/sys/net", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k") != 0)
+            give_up(failure_fd, "mask");
+    }
+    signal(SIGPIPE, SIG_DFL);
+    execvp(argv[0], argv);
+    give_up(failure_fd, "exec");
+}
+
+static void report(int status_fd, int failure_fd, int status) {
+    struct failure failure;
+    char line[80];
+    if (read(failure_fd, &failure, sizeof failure) == (ssize_t)sizeof failure)
+        snprintf(line, sizeof line, "error %s %d\n", failure.what, failure.error);
+    else if (WIFSIGNALED(status))
+        snprintf(line, sizeof line, "signal %d\n", WTERMSIG(status));
+    else
+        snprintf(line, sizeof line, "exit %d\n", WEXITSTATUS(status));
+    say(status_fd, line);
+}
+
+static int usage(void) {
+    fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n", stderr);
+    return 64;
+}
+
+int main(int argc, char **argv) {
+    int status_fd = -1, mask = 0, at = 2;
+    if (argc < 2 || strcmp(argv[1], "run") != 0) return usage();
+    for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
+        if (strcmp(argv[at], "--mask-proc-sys-net") == 0) mask = 1;
+        else if (strcmp(argv[at], "--status-fd") == 0 && at + 1 < argc) status_fd = atoi(argv[++at]);
+        else return usage();
+    }
+    if (at + 1 >= argc || status_fd < 3) return usage();
+
+    setsid(); /* fails only where we lead a session already */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 1;
+    /* "/" so that no directory of the server's is kept busy by a machine. */
+    if (chdir("/") != 0) return 1;
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) return 1;
+    fcntl(status_fd, F_SETFD, FD_CLOEXEC);
+
+    int failure[2];
+    if (pipe2(failure, O_CLOEXEC) != 0) return 1;
+    pid_t program = fork();
+    if (program < 0) {
+        say(status_fd, "error fork 0\n");
+        return 1;
+    }
+    if (program == 0) become_program(failure[1], mask, argv + at + 1);
+    close(failure[1]);
+
+    for (;;) {
+        int status;
+        pid_t ended = waitpid(-1, &status, 0);
+        if (ended == program) {
+            report(status_fd, failure[0], status);
+            close(failure[0]);
+            close(status_fd);
+        }
+        if (ended < 0 && errno != EINTR) return 0;
+    }
+}

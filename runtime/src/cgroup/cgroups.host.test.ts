@@ -1,0 +1,68 @@
+import { spawn, type ChildProcess } from "node:child_process";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { Cgroups } from "./cgroups.ts";
+
+const resources = { vcpus: 1, memoryBytes: 64 * 1024 * 1024, maxProcesses: 10 };
+const NAME = "m0000000000000000000";
+let cgroups: Cgroups;
+const children: ChildProcess[] = [];
+
+beforeEach(async () => {
+  cgroups = await Cgroups.detect("kontor63-cgroup-test");
+  await cgroups.open();
+  await cgroups.create(NAME, resources);
+});
+
+afterEach(async () => {
+  for (const child of children.splice(0)) child.kill("SIGKILL");
+  await cgroups.killAll(NAME);
+  await cgroups.remove(NAME);
+  await cgroups.removeParent();
+});
+
+/** A process that waits outside until it is put into the group, and then runs `script`. */
+async function inGroup(script: string): Promise<ChildProcess> {
+  const child = spawn("sh", ["-c", `read go; ${script}`], { stdio: ["pipe", "ignore", "ignore"] });
+  children.push(child);
+  for (const tree of new Set(Object.values(cgroups.layout.trees))) {
+    await writeFile(join(tree, cgroups.pathOf(NAME), "cgroup.procs"), String(child.pid));
+  }
+  child.stdin?.end("go\n");
+  return child;
+}
+
+test("a frozen group uses no CPU and goes on once thawed", async () => {
+  await inGroup("while :; do :; done");
+  await cgroups.freeze(NAME);
+  await cgroups.freeze(NAME);
+  expect(await cgroups.isFrozen(NAME)).toBe(true);
+  const before = (await cgroups.usage(NAME)).cpuSeconds;
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect((await cgroups.usage(NAME)).cpuSeconds).toBe(before);
+  await cgroups.thaw(NAME);
+  expect(await cgroups.isFrozen(NAME)).toBe(false);
+});
+
+test("a frozen group can be killed, and is empty and removable afterwards", async () => {
+  await inGroup("sleep 60 & sleep 60");
+  await cgroups.freeze(NAME);
+  await cgroups.killAll(NAME);
+  expect(await cgroups.processes(NAME)).toEqual([]);
+  await cgroups.remove(NAME);
+  await cgroups.remove(NAME);
+  expect(await cgroups.list()).toEqual([]);
+});
+
+test("a kill for the memory limit is seen", async () => {
+  expect(await cgroups.oomKilled(NAME)).toBe(false);
+  const child = await inGroup(`exec ${process.execPath} -e 'Buffer.alloc(200e6, 1)'`);
+  await new Promise((resolve) => child.once("exit", resolve));
+  expect(await cgroups.oomKilled(NAME)).toBe(true);
+});
+
+test("limits go up and down again", async () => {
+  await cgroups.setLimits(NAME, { ...resources, memoryBytes: 512 * 1024 * 1024 });
+  await expect(cgroups.setLimits(NAME, resources)).resolves.toBeUndefined();
+});

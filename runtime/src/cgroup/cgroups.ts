@@ -1,0 +1,239 @@
+/**
+ * The machines' control groups: one group per machine under one group per installation, in whichever of cgroup v1 and
+ * v2 the host has. The group is what a machine's processes are: who is in it is alive, an empty one is dead, and
+ * killing a machine means killing all that is in its group. Groups are made before runsc runs, with their limits
+ * already written, and runsc joins them as they are; what it adds in other v1 trees goes with `remove`.
+ */
+import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { RuntimeError, type Resources } from "../driver.ts";
+import {
+  CONTROLLERS,
+  flatValue,
+  freezerFiles,
+  limitWrites,
+  parseLayout,
+  type CgroupLayout,
+  type Controller,
+} from "./layout.ts";
+
+const FREEZE_TIMEOUT_MS = 5_000;
+/** Tearing down gigabytes of guest memory takes the kernel a while on a busy host. */
+const KILL_TIMEOUT_MS = 20_000;
+const RMDIR_TIMEOUT_MS = 5_000;
+
+export interface CgroupUsage {
+  cpuSeconds: number;
+  memoryBytes: number;
+  processes: number;
+}
+
+export class Cgroups {
+  readonly layout: CgroupLayout;
+  readonly #parent: string;
+
+  /** `parent` is one path component below the root of every tree, for example `kontor0`. */
+  constructor(layout: CgroupLayout, parent: string) {
+    this.layout = layout;
+    this.#parent = parent;
+  }
+
+  /** Fails with `host_unsupported` where the host has no usable cgroups. */
+  static async detect(parent: string): Promise<Cgroups> {
+    const layout = parseLayout(await readFile("/proc/self/mountinfo", "utf8"));
+    if (layout === undefined) {
+      throw new RuntimeError(
+        "host_unsupported",
+        "this host mounts neither cgroup v2 nor all of the v1 controllers memory, cpu, cpuacct, pids and freezer",
+      );
+    }
+    return new Cgroups(layout, parent);
+  }
+
+  /** Makes the installation's own group; on v2 it hands the controllers down to the machines. */
+  async open(): Promise<void> {
+    await Promise.all(this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent), { recursive: true })));
+    if (this.layout.version === "v1") return;
+    const [tree = ""] = this.layout.allTrees;
+    for (const directory of [tree, join(tree, this.#parent)]) {
+      await writeFile(join(directory, "cgroup.subtree_control"), "+cpu +memory +pids").catch((error) => {
+        throw new RuntimeError(
+          "host_unsupported",
+          `the cgroup controllers cpu, memory and pids cannot be enabled in ${directory}`,
+          { cause: error },
+        );
+      });
+    }
+  }
+
+  /** The path to name in an OCI spec: absolute, from the root of every tree. */
+  pathOf(name: string): string {
+    return `/${this.#parent}/${name}`;
+  }
+
+  /** Names of all groups that exist below ours, whoever made them. */
+  async list(): Promise<string[]> {
+    const names = await Promise.all(
+      this.layout.allTrees.map(async (tree) => {
+        const entries = await readdir(join(tree, this.#parent), { withFileTypes: true }).catch(nothing);
+        return (entries ?? []).filter((entry) => entry.isDirectory()).map((entry) => entry.name);
+      }),
+    );
+    return [...new Set(names.flat())];
+  }
+
+  async create(name: string, resources: Omit<Resources, "diskBytes">): Promise<void> {
+    await Promise.all(
+      this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent, name), { recursive: true })),
+    );
+    await this.setLimits(name, resources);
+  }
+
+  /** Acts at once, on a running machine too. Memory that is in use and cannot be reclaimed refuses to shrink. */
+  async setLimits(name: string, resources: Omit<Resources, "diskBytes">): Promise<void> {
+    for (const { path, value, optional } of limitWrites(this.layout, this.pathOf(name), resources)) {
+      await writeFile(path, value, { flag: "r+" }).catch((error: NodeJS.ErrnoException) => {
+        if (optional === true && (error.code === "ENOENT" || error.code === "EACCES")) return;
+        if (error.code === "EBUSY") {
+          throw new RuntimeError("no_capacity", "the machine uses more memory than its new limit", {
+            cause: error,
+          });
+        }
+        throw new RuntimeError("failed", `${path} did not take ${value}`, { cause: error });
+      });
+    }
+  }
+
+  /** Answers when every task is held; a group that dies meanwhile counts as frozen. */
+  async freeze(name: string): Promise<void> {
+    const files = freezerFiles(this.layout, this.pathOf(name));
+    const deadline = performance.now() + FREEZE_TIMEOUT_MS;
+    for (let waitMs = 0; ; waitMs = Math.min(waitMs + 1, 20)) {
+      // v1 can stay FREEZING when a task forks meanwhile; writing again makes it look again (freezer-subsystem.rst).
+      await writeFile(files.control, files.frozen, { flag: "r+" });
+      if (files.isFrozen.test(await readFile(files.state, "utf8"))) return;
+      if (performance.now() > deadline) {
+        await writeFile(files.control, files.thawed, { flag: "r+" });
+        throw new RuntimeError("timeout", `the machine could not be frozen within ${FREEZE_TIMEOUT_MS} ms`);
+      }
+      await sleep(waitMs);
+    }
+  }
+
+  async thaw(name: string): Promise<void> {
+    const files = freezerFiles(this.layout, this.pathOf(name));
+    await writeFile(files.control, files.thawed, { flag: "r+" });
+  }
+
+  async isFrozen(name: string): Promise<boolean> {
+    const files = freezerFiles(this.layout, this.pathOf(name));
+    return files.isFrozen.test((await readFile(files.state, "utf8").catch(nothing)) ?? "");
+  }
+
+  /** Process ids in the group; empty where there is no group. Zombies are not in it. */
+  async processes(name: string): Promise<number[]> {
+    const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(nothing);
+    return (text ?? "").split("\n").filter(Boolean).map(Number);
+  }
+
+  /** True once the kernel has killed something in the group for its memory limit. */
+  async oomKilled(name: string): Promise<boolean> {
+    const file = this.layout.version === "v2" ? "memory.events" : "memory.oom_control";
+    const text = (await readFile(this.#file("memory", name, file), "utf8").catch(nothing)) ?? "";
+    return flatValue(text, "oom_kill") > 0;
+  }
+
+  async usage(name: string): Promise<CgroupUsage> {
+    const read = (controller: Controller, file: string) =>
+      readFile(this.#file(controller, name, file), "utf8").catch((error) => {
+        throw new RuntimeError("not_running", "the machine has no control group", { cause: error });
+      });
+    if (this.layout.version === "v2") {
+      const [cpu, memory, memoryStat, tasks] = await Promise.all([
+        read("cpu", "cpu.stat"),
+        read("memory", "memory.current"),
+        read("memory", "memory.stat"),
+        read("pids", "pids.current"),
+      ]);
+      return {
+        cpuSeconds: flatValue(cpu, "usage_usec") / 1e6,
+        memoryBytes: Math.max(0, Number(memory) - flatValue(memoryStat, "inactive_file")),
+        processes: Number(tasks),
+      };
+    }
+    const [cpu, memory, memoryStat, tasks] = await Promise.all([
+      read("cpuacct", "cpuacct.usage"),
+      read("memory", "memory.usage_in_bytes"),
+      read("memory", "memory.stat"),
+      read("pids", "pids.current"),
+    ]);
+    return {
+      cpuSeconds: Number(cpu) / 1e9,
+      memoryBytes: Math.max(0, Number(memory) - flatValue(memoryStat, "total_inactive_file")),
+      processes: Number(tasks),
+    };
+  }
+
+  /** SIGKILL to all in the group until it is empty. A frozen task dies only once it is thawed. */
+  async killAll(name: string): Promise<void> {
+    const deadline = performance.now() + KILL_TIMEOUT_MS;
+    for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
+      const pids = await this.processes(name);
+      if (pids.length === 0) return;
+      for (const pid of pids) killIfThere(pid);
+      await this.thaw(name).catch(ignoreMissing);
+      if (performance.now() > deadline) {
+        throw new RuntimeError("timeout", `processes ${pids.join(", ")} outlive SIGKILL`);
+      }
+      await sleep(waitMs);
+    }
+  }
+
+  /** Removes the group from every tree. It must be empty; the last task may still be on its way out. */
+  async remove(name: string): Promise<void> {
+    await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent, name))));
+  }
+
+  /** Removes the installation's own group; for tests and uninstalling. */
+  async removeParent(): Promise<void> {
+    await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent))));
+  }
+
+  #ourTrees(): string[] {
+    return [...new Set(CONTROLLERS.map((controller) => this.layout.trees[controller]))];
+  }
+
+  #file(controller: Controller, name: string, file: string): string {
+    return join(this.layout.trees[controller], this.#parent, name, file);
+  }
+}
+
+async function removeGroup(directory: string): Promise<void> {
+  const deadline = performance.now() + RMDIR_TIMEOUT_MS;
+  for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
+    try {
+      await rmdir(directory);
+      return;
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === "ENOENT") return;
+      if (code !== "EBUSY" || performance.now() > deadline) throw error;
+      await sleep(waitMs);
+    }
+  }
+}
+
+function killIfThere(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    ignoreMissing(error as NodeJS.ErrnoException);
+  }
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): void {
+  if (error.code !== "ENOENT" && error.code !== "ESRCH") throw error;
+}
+
+const nothing = () => undefined;

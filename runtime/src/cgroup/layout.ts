@@ -1,0 +1,125 @@
+/**
+ * Where this host keeps its cgroups and what the files are called (cgroup-v1/*.rst and cgroup-v2.rst in the kernel's
+ * documentation). All of it is text in, text out; `cgroups.ts` does the reading and writing.
+ */
+import { join } from "node:path";
+import type { Resources } from "../driver.ts";
+
+/** The controllers whose files we write. On v1 each has a tree of its own, on v2 there is one tree. */
+export const CONTROLLERS = ["memory", "cpu", "cpuacct", "pids", "freezer"] as const;
+export type Controller = (typeof CONTROLLERS)[number];
+
+export interface CgroupLayout {
+  version: "v1" | "v2";
+  /** Root of the tree that holds each controller's files. On v2 all are the same. */
+  trees: Record<Controller, string>;
+  /** Every tree of the host: runsc makes a group in each of them. */
+  allTrees: string[];
+}
+
+/**
+ * Reads `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A hybrid host has the controllers on v1 and an empty v2 tree
+ * beside them: what has the memory controller decides. Undefined where no tree has what a machine needs.
+ */
+export function parseLayout(mountinfo: string): CgroupLayout | undefined {
+  const v1 = new Map<string, string>();
+  const allV1: string[] = [];
+  let v2: string | undefined;
+  for (const line of mountinfo.split("\n")) {
+    const [before, after] = line.split(" - ");
+    const mountPoint = before?.split(" ")[4];
+    const [type, , superOptions] = after?.split(" ") ?? [];
+    if (mountPoint === undefined || superOptions === undefined) continue;
+    if (type === "cgroup2") v2 ??= mountPoint;
+    if (type !== "cgroup") continue;
+    allV1.push(mountPoint);
+    for (const option of superOptions.split(",")) if (!v1.has(option)) v1.set(option, mountPoint);
+  }
+  if (v1.has("memory")) {
+    const trees = CONTROLLERS.map((controller) => [controller, v1.get(controller)] as const);
+    if (trees.some(([, tree]) => tree === undefined)) return undefined;
+    return { version: "v1", trees: Object.fromEntries(trees) as Record<Controller, string>, allTrees: allV1 };
+  }
+  if (v2 === undefined) return undefined;
+  const tree = v2;
+  const trees = Object.fromEntries(CONTROLLERS.map((controller) => [controller, tree]));
+  return { version: "v2", trees: trees as Record<Controller, string>, allTrees: [tree] };
+}
+
+/** `optional`: the file is missing on kernels built without it (memsw without swap accounting). */
+export interface CgroupWrite {
+  path: string;
+  value: string;
+  optional?: true;
+}
+
+const CPU_PERIOD_US = 100_000;
+/** The kernel refuses a quota below 1 ms. */
+const MIN_CPU_QUOTA_US = 1_000;
+
+/**
+ * How many tasks of the host's a machine may have. The limit a user meets is RLIMIT_NPROC inside, which answers EAGAIN
+ * and leaves the machine alive; this one is the fence behind it for a guest that multiplies by changing its uid, and
+ * running into it ends the machine, because the sentry cannot go on without a thread. Measured: 22 tasks
+ * with one process inside, and two more for each.
+ */
+export function hostTaskLimit(maxProcesses: number): number {
+  return 256 + 4 * maxProcesses;
+}
+
+/** The writes that make `resources` true, in an order the kernel accepts whatever held before. */
+export function limitWrites(
+  layout: CgroupLayout,
+  group: string,
+  resources: Omit<Resources, "diskBytes">,
+): CgroupWrite[] {
+  const file = (controller: Controller, name: string) => join(layout.trees[controller], group, name);
+  const quotaUs = String(Math.max(MIN_CPU_QUOTA_US, Math.round(resources.vcpus * CPU_PERIOD_US)));
+  const memory = String(resources.memoryBytes);
+  const tasks = String(hostTaskLimit(resources.maxProcesses));
+  if (layout.version === "v2") {
+    return [
+      { path: file("memory", "memory.max"), value: memory },
+      { path: file("memory", "memory.swap.max"), value: "0", optional: true },
+      { path: file("cpu", "cpu.max"), value: `${quotaUs} ${CPU_PERIOD_US}` },
+      { path: file("pids", "pids.max"), value: tasks },
+    ];
+  }
+  return [
+    // memory+swap may never be below memory: open it, move memory, close it again.
+    { path: file("memory", "memory.memsw.limit_in_bytes"), value: "-1", optional: true },
+    { path: file("memory", "memory.limit_in_bytes"), value: memory },
+    { path: file("memory", "memory.memsw.limit_in_bytes"), value: memory, optional: true },
+    { path: file("cpu", "cpu.cfs_period_us"), value: String(CPU_PERIOD_US) },
+    { path: file("cpu", "cpu.cfs_quota_us"), value: quotaUs },
+    { path: file("pids", "pids.max"), value: tasks },
+  ];
+}
+
+/** What freezes a group, and what its files say once it is frozen. */
+export function freezerFiles(layout: CgroupLayout, group: string) {
+  const tree = join(layout.trees.freezer, group);
+  return layout.version === "v2"
+    ? {
+        control: join(tree, "cgroup.freeze"),
+        frozen: "1",
+        thawed: "0",
+        state: join(tree, "cgroup.events"),
+        isFrozen: /^frozen 1$/m,
+      }
+    : {
+        control: join(tree, "freezer.state"),
+        frozen: "FROZEN",
+        thawed: "THAWED",
+        state: join(tree, "freezer.state"),
+        isFrozen: /^FROZEN$/m,
+      };
+}
+
+/** The value of `key` in a flat-keyed file such as memory.stat; 0 where it is not there. */
+export function flatValue(text: string, key: string): number {
+  for (const line of text.split("\n")) {
+    if (line.startsWith(`${key} `)) return Number(line.slice(key.length + 1));
+  }
+  return 0;
+}
