@@ -1,0 +1,86 @@
+/**
+ * Every name and address of a machine's network follows from two numbers: the instance (which server on this host)
+ * and the slot. Nothing has to be stored, and two servers on one host can never take each other's.
+ */
+import { RuntimeError } from "../driver.ts";
+
+/** What every machine sees, whichever slot it lives in: a checkpoint made in one slot restores in another. */
+export const MACHINE_ADDRESS = "10.0.0.2";
+export const MACHINE_PREFIX_LENGTH = 30;
+export const GATEWAY_ADDRESS = "10.0.0.1";
+
+export const MACHINE_MAC = "02:00:0a:00:00:02";
+export const GATEWAY_MAC = "02:00:0a:00:00:01";
+
+/** 100.64.0.0/10 holds 64 blocks of /16, one for each instance. */
+export const MAX_INSTANCE = 63;
+/** Host numbers 1 to 65534 of the instance's /16; 65535 is the gateway's. */
+export const MAX_SLOT = 65_533;
+
+/** Names of one instance's things on the host. */
+export interface InstanceNames {
+  /** nft: one table of family inet and one of family netdev. */
+  table: string;
+  /** Begins every interface and namespace of the instance; the dash keeps `kv6-` from matching `kv61-0`. */
+  interfacePrefix: string;
+  /** All outer addresses of the instance. */
+  range: string;
+  /** The host's own address towards its machines, which they know as 10.0.0.1. */
+  gateway: string;
+}
+
+export interface SlotNames {
+  /** The host's end of the veth pair, and the namespace. At most 11 characters (IFNAMSIZ allows 15). */
+  hostInterface: string;
+  netnsPath: string;
+  /** nft: chains of the instance's netdev table. */
+  chains: { fromMachine: string; toMachine: string };
+  /** Unique on this host; the host and its proxies know the machine by it. */
+  address: string;
+}
+
+export function instanceNames(instance: number): InstanceNames {
+  if (!Number.isInteger(instance) || instance < 0 || instance > MAX_INSTANCE) {
+    throw new RuntimeError("failed", `instance must be a whole number from 0 to ${MAX_INSTANCE}`);
+  }
+  const block = `100.${64 + instance}`;
+  return {
+    table: `kontor${instance}`,
+    interfacePrefix: `kv${instance}-`,
+    range: `${block}.0.0/16`,
+    gateway: `${block}.255.255`,
+  };
+}
+
+export function slotNames(instance: number, slot: number): SlotNames {
+  if (!Number.isInteger(slot) || slot < 0 || slot > MAX_SLOT) {
+    throw new RuntimeError("failed", `slot must be a whole number from 0 to ${MAX_SLOT}`);
+  }
+  const host = slot + 1;
+  const name = `kv${instance}-${slot}`;
+  return {
+    hostInterface: name,
+    netnsPath: `/run/netns/${name}`,
+    chains: { fromMachine: `from_${slot}`, toMachine: `to_${slot}` },
+    address: `100.${64 + instance}.${host >> 8}.${host & 255}`,
+  };
+}
+
+/** The slot an interface or namespace of this instance belongs to; undefined for everybody else's. */
+export function slotOfName(instance: number, name: string): number | undefined {
+  const match = /^kv(\d+)-(\d+)$/.exec(name);
+  if (match === null || Number(match[1]) !== instance) return undefined;
+  return Number(match[2]);
+}
+
+/** The slot of an outer address of this instance, the inverse of `slotNames`. */
+export function slotOfAddress(instance: number, address: string): number | undefined {
+  const [a, b, hi, lo] = address.split(".").map(Number);
+  if (a !== 100 || b !== 64 + instance || hi === undefined || lo === undefined) return undefined;
+  return hi * 256 + lo - 1;
+}
+
+/** An IPv4 address as the number nft's raw expressions want, `0x0a000002`. */
+export function addressAsHex(address: string): string {
+  return `0x${Buffer.from(address.split(".").map(Number)).toString("hex")}`;
+}

@@ -1,0 +1,50 @@
+/** Reads what `nft -j -n list` prints (libnftables-json(5)), pure. */
+import { instanceNames, slotOfAddress } from "./addresses.ts";
+import type { Door } from "./rules.ts";
+
+type Json = Record<string, unknown>;
+
+/** What `nft -j list ruleset` says of this instance: which slots have both their chains, and each slot's door. */
+export function readRuleset(
+  instance: number,
+  listing: string,
+): { chained: Set<number>; doors: Map<number, Door> } {
+  const { table } = instanceNames(instance);
+  const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
+  const chains = items.flatMap(({ chain }) =>
+    chain?.["family"] === "netdev" && chain["table"] === table ? [String(chain["name"])] : [],
+  );
+  const withChain = (begin: string) =>
+    chains.filter((name) => name.startsWith(begin)).map((name) => Number(name.slice(begin.length)));
+  const complete = new Set(withChain("to_"));
+  const chained = new Set(withChain("from_").filter((slot) => complete.has(slot)));
+  const elements = (kind: "set" | "map", name: string): unknown[] => {
+    const found = items.find(({ [kind]: it }) => it?.["table"] === table && it["name"] === name)?.[kind];
+    return (found?.["elem"] as unknown[] | undefined) ?? [];
+  };
+  const doors = new Map<number, Door>();
+  for (const address of elements("set", "restricted")) {
+    const slot = slotOfAddress(instance, String(address));
+    if (slot !== undefined) doors.set(slot, { mode: "restricted" });
+  }
+  for (const element of elements("set", "open")) {
+    const [address, tenancy] = (element as { concat: [string, number] }).concat;
+    const slot = slotOfAddress(instance, address);
+    if (slot !== undefined) doors.set(slot, { mode: "open", tenancy: Number(tenancy) });
+  }
+  return { chained, doors };
+}
+
+/** Slot → packets, from `nft -j list set … denied`. */
+export function readCounters(instance: number, listing: string): Map<number, number> {
+  const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
+  const elements = (items.find(({ set }) => set !== undefined)?.["set"]?.["elem"] ?? []) as {
+    elem?: { val: string; counter?: { packets: number } };
+  }[];
+  return new Map(
+    elements.flatMap(({ elem }) => {
+      const slot = elem === undefined ? undefined : slotOfAddress(instance, elem.val);
+      return slot === undefined ? [] : [[slot, elem?.counter?.packets ?? 0] as const];
+    }),
+  );
+}

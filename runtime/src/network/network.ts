@@ -1,0 +1,300 @@
+/**
+ * The machines' network on this host. Each machine lives in a slot: a network namespace joined to the host by a veth
+ * pair, where it is always 10.0.0.2 and the host always 10.0.0.1. On the host's end the addresses are rewritten, so
+ * that outside each machine has an address of its own and can pretend to no other (rules.ts). A table of the instance
+ * decides what passes:
+ *
+ * - `off`: nothing but answers to connections the host opened to the machine.
+ * - `restricted`: that, and TCP to the egress proxy at 10.0.0.1.
+ * - `open`: that of off, the internet through the uplink, and DNS at 10.0.0.1 through a forwarder in this process.
+ *
+ * No mode ever lets a machine reach another, the host's own services, or a private range; IPv6 does not exist.
+ *
+ * It keeps no record: `open` finds on the host what there is. The instance's table stands before the first namespace;
+ * whatever fails in between leaves nothing behind. Namespaces are kept for the next machine of the same slot (making
+ * one takes about 15 ms, removing 47), and those too many are removed in the background.
+ */
+import { randomInt } from "node:crypto";
+import { readdir, readFile, writeFile } from "node:fs/promises";
+import { RuntimeError, type NetworkMode } from "../driver.ts";
+import { run } from "../exec.ts";
+import { UndoStack } from "../undo.ts";
+import { instanceNames, slotNames, slotOfName } from "./addresses.ts";
+import { DnsForwarder } from "./dns.ts";
+import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
+import { readCounters, readRuleset } from "./listing.ts";
+import { listNft, Nft } from "./nft.ts";
+import {
+  changeDoor,
+  instanceTables,
+  removeInstanceTables,
+  removeSlotChains,
+  resetDenied,
+  setUplink,
+  slotChains,
+  type Door,
+} from "./rules.ts";
+import { defaultUplink, parseNameservers } from "./uplink.ts";
+
+export interface HostNetworkOptions {
+  /** 0 to 63: which server on this host. Each has tables, names and addresses of its own. */
+  instance: number;
+  /** The interface open machines leave through; null: that of the host's default route, followed as it changes. */
+  uplink: string | null;
+  /** Resolvers for open machines; null: the host's, from /etc/resolv.conf. */
+  dnsServers: string[] | null;
+  /** The TCP port of 10.0.0.1 that restricted machines may reach. */
+  proxyPort: number;
+}
+
+export interface Attachment {
+  /** For the OCI spec and `nsenter --net=`. */
+  netnsPath: string;
+  hostInterface: string;
+  /** The machine's address as the host sees it. */
+  address: string;
+}
+
+/** Unused namespaces kept for the next machine. An idle one costs about 100 kB of kernel memory. */
+const MAX_IDLE = 16;
+const REFRESH_MS = 5_000;
+/** `ip` and `nft` take 4 to 10 ms; a kernel busy with hundreds of namespaces still answers well within this. */
+const COMMAND_TIMEOUT_MS = 20_000;
+const OFF: Door = { mode: "off" };
+
+export class HostNetwork {
+  readonly #options: HostNetworkOptions;
+  readonly #forwarder: DnsForwarder;
+  readonly #nft = new Nft();
+  /** Slots with a namespace: in use or idle, with what the sets say of them. */
+  readonly #doors = new Map<number, Door>();
+  readonly #idle = new Set<number>();
+  /** The end of each slot's queue: two verbs on one slot never interleave. */
+  readonly #turns = new Map<number, Promise<unknown>>();
+  #uplink: string | null = null;
+  #dnsServers: readonly string[] = [];
+  #refresh: NodeJS.Timeout | undefined;
+  #denied: Promise<Map<number, number>> | undefined;
+
+  constructor(options: HostNetworkOptions) {
+    this.#options = options;
+    this.#forwarder = new DnsForwarder({
+      address: instanceNames(options.instance).gateway,
+      servers: () => this.#dnsServers,
+    });
+  }
+
+  /** The address machines know as 10.0.0.1: what serves them (the egress proxy) listens on it. */
+  get gateway(): string {
+    return instanceNames(this.#options.instance).gateway;
+  }
+
+  /** Brings tables and forwarder up and adopts the slots an earlier process left, each in the mode it has. */
+  async open(): Promise<void> {
+    const { instance, proxyPort } = this.#options;
+    await ip(["-batch", "-"], gatewayOnLoopback(instance, "replace"));
+    const dnsPort = await this.#forwarder.open();
+    await this.#nft.apply(instanceTables({ instance, proxyPort, dnsPort }) + setUplink(instance, null));
+    await this.#followHost();
+    await this.#adopt();
+    this.#refresh = setInterval(() => void this.#followHost().catch(() => {}), REFRESH_MS);
+    this.#refresh.unref();
+  }
+
+  /** Lets go. Machines keep their network; those that are open have no DNS until the next `open`. */
+  async close(options: { removeAll?: boolean } = {}): Promise<void> {
+    clearInterval(this.#refresh);
+    await this.settled();
+    await this.#forwarder.close();
+    if (options.removeAll !== true) return;
+    await Promise.all(Array.from(this.#doors.keys(), (slot) => this.#remove(slot)));
+    await this.#nft.apply(removeInstanceTables(this.#options.instance));
+    await ip(["-force", "-batch", "-"], gatewayOnLoopback(this.#options.instance, "del"));
+  }
+
+  /** Makes the slot's namespace ready for a machine. `already_exists` where the slot is in use. */
+  attach(slot: number, mode: NetworkMode): Promise<Attachment> {
+    return this.#turn(slot, async () => {
+      const names = slotNames(this.#options.instance, slot);
+      if (this.#doors.has(slot) && !this.#idle.has(slot)) {
+        throw new RuntimeError("already_exists", `network slot ${slot} is in use`);
+      }
+      const undo = new UndoStack();
+      undo.add("slot", () => this.#remove(slot));
+      try {
+        if (!this.#idle.delete(slot)) await this.#make(slot);
+        await this.#address(slot);
+        await this.#change(slot, mode);
+      } catch (error) {
+        await undo.unwind();
+        throw error;
+      }
+      return { netnsPath: names.netnsPath, hostInterface: names.hostInterface, address: names.address };
+    });
+  }
+
+  /** Acts at once, on connections that are open too. */
+  setMode(slot: number, mode: NetworkMode): Promise<void> {
+    return this.#turn(slot, () => this.#change(slot, mode));
+  }
+
+  /** Puts the machine's address and route back: runsc takes them off, so this precedes each start in a used slot. */
+  readdress(slot: number): Promise<void> {
+    return this.#turn(slot, () => this.#address(slot));
+  }
+
+  /** The machine is gone. Its namespace is shut and waits for the next, or is removed in the background. */
+  detach(slot: number): Promise<void> {
+    return this.#turn(slot, async () => {
+      if (!this.#doors.has(slot) || this.#idle.has(slot)) return;
+      await this.#change(slot, "off", resetDenied(this.#options.instance, slot));
+      this.#idle.add(slot);
+    }).then(() => this.#trim());
+  }
+
+  /** Detaches every slot that is not in `keep`: what an earlier process left and nobody knows. */
+  async sweep(keep: ReadonlySet<number>): Promise<void> {
+    await Promise.all(
+      this.list()
+        .filter((slot) => !keep.has(slot))
+        .map((slot) => this.detach(slot)),
+    );
+  }
+
+  /** Slots in use, in order. */
+  list(): number[] {
+    return [...this.#doors.keys()].filter((slot) => !this.#idle.has(slot)).toSorted((a, b) => a - b);
+  }
+
+  mode(slot: number): NetworkMode | undefined {
+    return this.#idle.has(slot) ? undefined : this.#doors.get(slot)?.mode;
+  }
+
+  /** Packets refused since the machine was attached. What is no IPv4 of its own is dropped without being counted. */
+  async deniedCount(slot: number): Promise<number> {
+    return (await this.deniedCounts()).get(slot) ?? 0;
+  }
+
+  /** The same for every slot that had any; calls at the same time share one reading of the table. */
+  deniedCounts(): Promise<Map<number, number>> {
+    this.#denied ??= this.#readDenied().finally(() => (this.#denied = undefined));
+    return this.#denied;
+  }
+
+  /** When nothing is under way, in the background either. */
+  async settled(): Promise<void> {
+    while (this.#turns.size > 0) await Promise.allSettled(this.#turns.values());
+  }
+
+  async #make(slot: number): Promise<void> {
+    const { instance } = this.#options;
+    const { hostInterface } = slotNames(instance, slot);
+    await ip(["-batch", "-"], makeSlot(instance, slot));
+    this.#doors.set(slot, OFF);
+    await this.#nft.apply(slotChains(instance, slot));
+    // Forwarding is asked of the interface a packet comes in by: set on ours and the uplink only, so that the host
+    // does not become a router between its other networks, as net.ipv4.ip_forward=1 would make it.
+    await setSysctl(`net/ipv4/conf/${hostInterface}/forwarding`, "1");
+    await setSysctl(`net/ipv4/conf/${hostInterface}/accept_redirects`, "0");
+    await setSysctl(`net/ipv6/conf/${hostInterface}/disable_ipv6`, "1");
+  }
+
+  async #address(slot: number): Promise<void> {
+    if (!this.#doors.has(slot)) throw unknownSlot(slot);
+    const { hostInterface } = slotNames(this.#options.instance, slot);
+    await ip(["-n", hostInterface, "-batch", "-"], addressSlot());
+  }
+
+  /** `more` joins the same transaction. Into a mode from off takes 3 ms; out of one about 15. */
+  async #change(slot: number, mode: NetworkMode, more = ""): Promise<void> {
+    const from = this.#doors.get(slot);
+    if (from === undefined) throw unknownSlot(slot);
+    if (from.mode === mode) return this.#nft.apply(more);
+    const to: Door = mode === "open" ? { mode, tenancy: randomInt(1, 2 ** 31) } : { mode };
+    await this.#nft.apply(changeDoor(this.#options.instance, slot, from, to) + more);
+    this.#doors.set(slot, to);
+  }
+
+  /** Bears that any part of the slot is missing. */
+  async #remove(slot: number): Promise<void> {
+    const { instance } = this.#options;
+    const door = this.#doors.get(slot);
+    const shut = changeDoor(instance, slot, door ?? OFF, OFF) + resetDenied(instance, slot);
+    await this.#nft.apply(shut + removeSlotChains(instance, slot));
+    this.#doors.set(slot, OFF);
+    await ip(["-force", "-batch", "-"], removeSlot(instance, slot), [0, 1]);
+    this.#doors.delete(slot);
+    this.#idle.delete(slot);
+  }
+
+  #trim(): void {
+    const surplus = [...this.#idle].toSorted((a, b) => a - b).slice(MAX_IDLE);
+    for (const slot of surplus) {
+      // Failing leaves the slot idle, where the next trim finds it.
+      void this.#turn(slot, async () => {
+        if (this.#idle.has(slot)) await this.#remove(slot);
+      }).catch(() => {});
+    }
+  }
+
+  async #turn<T>(slot: number, work: () => Promise<T>): Promise<T> {
+    const before = this.#turns.get(slot) ?? Promise.resolve();
+    const turn = before.then(work, work);
+    this.#turns.set(slot, turn);
+    try {
+      return await turn;
+    } finally {
+      if (this.#turns.get(slot) === turn) this.#turns.delete(slot);
+    }
+  }
+
+  /** The uplink and the resolvers as the host has them now. */
+  async #followHost(): Promise<void> {
+    this.#dnsServers =
+      this.#options.dnsServers ??
+      parseNameservers(await readFile("/etc/resolv.conf", "utf8").catch(() => ""));
+    const uplink = this.#options.uplink ?? (await defaultUplink());
+    if (uplink !== null) await setSysctl(`net/ipv4/conf/${uplink}/forwarding`, "1");
+    if (uplink === this.#uplink) return;
+    await this.#nft.apply(setUplink(this.#options.instance, uplink));
+    this.#uplink = uplink;
+  }
+
+  /** Takes over complete slots with what the sets say of them, and removes the halves a killed process left. */
+  async #adopt(): Promise<void> {
+    const { instance } = this.#options;
+    const found = readRuleset(instance, await listNft("ruleset"));
+    const [links, namespaces] = await Promise.all([
+      readdir("/sys/class/net"),
+      readdir("/run/netns").catch(() => []),
+    ]);
+    const slotsOf = (names: string[]) =>
+      new Set(names.map((name) => slotOfName(instance, name)).filter((slot) => slot !== undefined));
+    const parts = [slotsOf(links), slotsOf(namespaces), found.chained];
+    for (const slot of new Set([...found.doors.keys(), ...parts.flatMap((part) => [...part])])) {
+      this.#doors.set(slot, found.doors.get(slot) ?? OFF);
+      if (!parts.every((part) => part.has(slot))) await this.#remove(slot);
+    }
+  }
+
+  async #readDenied(): Promise<Map<number, number>> {
+    const { instance } = this.#options;
+    const { table } = instanceNames(instance);
+    return readCounters(instance, await listNft("set", "inet", table, "denied"));
+  }
+}
+
+function unknownSlot(slot: number): RuntimeError {
+  return new RuntimeError("not_found", `network slot ${slot} is not attached`);
+}
+
+async function ip(args: string[], batch: string, okCodes: number[] = [0]): Promise<void> {
+  await run(["ip", ...args], { stdin: batch, timeoutMs: COMMAND_TIMEOUT_MS, okCodes });
+}
+
+/** Some kernels have no IPv6 and so no such switch: then there is nothing to turn off. */
+async function setSysctl(path: string, value: string): Promise<void> {
+  await writeFile(`/proc/sys/${path}`, value).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "ENOENT") throw error;
+  });
+}

@@ -1,0 +1,124 @@
+import { expect, test } from "vitest";
+import {
+  changeDoor,
+  instanceTables,
+  removeInstanceTables,
+  removeSlotChains,
+  resetDenied,
+  setUplink,
+  slotChains,
+} from "./rules.ts";
+
+test("an instance's tables: asked of every packet, machines only through the uplink, never into a refused range", () => {
+  expect(instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053 })).toBe(`add table inet kontor61
+flush table inet kontor61
+table inet kontor61 {
+	set uplink { type ifname; }
+	map tenancy { type ipv4_addr : mark; }
+	set open { type ipv4_addr . mark; }
+	set restricted { type ipv4_addr; }
+	set denied { type ipv4_addr; size 65535; flags dynamic; }
+	set flows { type ipv4_addr; size 65535; flags dynamic; }
+	chain mark_tenancy {
+		type filter hook prerouting priority mangle; policy accept;
+		iifname "kv61-*" ct state new ct mark set ip saddr map @tenancy
+	}
+	chain to_forwarder {
+		type nat hook prerouting priority dstnat; policy accept;
+		iifname "kv61-*" ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 53 ip saddr . ct mark @open redirect to :4053
+	}
+	chain input {
+		type filter hook input priority filter; policy accept;
+		iifname "kv61-*" jump machine_to_host
+		iifname != "lo" ip daddr 100.125.255.255 drop
+	}
+	chain machine_to_host {
+		ct state established ct direction reply accept
+		ct state related ct direction reply icmp type destination-unreachable accept
+		ip daddr 100.125.255.255 tcp dport 3128 ip saddr @restricted accept
+		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
+		jump refuse
+	}
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		iifname "kv61-*" jump machine_to_outside
+		oifname "kv61-*" jump outside_to_machine
+	}
+	chain machine_to_outside {
+		ip saddr . ct mark @open oifname @uplink ip daddr != { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, 198.18.0.0/15, 203.0.113.0/24, 224.0.0.0/3 } jump leave
+		jump refuse
+	}
+	chain leave {
+		ct state new add @flows { ip saddr ct count over 4096 } jump refuse
+		tcp flags syn tcp option maxseg size set rt mtu
+		accept
+	}
+	chain outside_to_machine {
+		ct state established,related ct direction reply ip daddr . ct mark @open accept
+		drop
+	}
+	chain refuse {
+		update @denied { ip saddr counter }
+		meta l4proto tcp reject with tcp reset
+		reject with icmpx admin-prohibited
+	}
+	chain translate {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr 100.125.0.0/16 oifname @uplink masquerade
+	}
+}
+add table netdev kontor61
+`);
+});
+
+test("a slot's chains let nothing in but IPv4 and ARP of 10.0.0.2, under the slot's own address", () => {
+  expect(slotChains(61, 0)).toBe(`table netdev kontor61 {
+	chain from_0 {
+		type filter hook ingress device "kv61-0" priority 0; policy drop;
+		arp operation request arp saddr ip 10.0.0.2 arp daddr ip 10.0.0.1 arp saddr ip set 100.125.0.1 arp daddr ip set 100.125.255.255 accept
+		ip saddr 10.0.0.2 ip daddr 10.0.0.1 ip saddr set 100.125.0.1 ip daddr set 100.125.255.255 accept
+		ip saddr 10.0.0.2 ip saddr set 100.125.0.1 accept
+	}
+	chain to_0 {
+		type filter hook egress device "kv61-0" priority 0; policy accept;
+		icmp type { destination-unreachable, time-exceeded } @th,32,16 0 @th,160,32 0x647d0001 @th,192,32 0x647dffff @th,192,32 set 0x0a000001 @th,160,32 set 0x0a000002 @th,32,16 set 0xb4f8
+		icmp type { destination-unreachable, time-exceeded } @th,32,16 0 @th,160,32 0x647d0001 @th,160,32 set 0x0a000002 @th,32,16 set 0x5a7c
+		ip saddr 100.125.255.255 ip saddr set 10.0.0.1
+		ip daddr 100.125.0.1 ip daddr set 10.0.0.2
+		arp saddr ip 100.125.255.255 arp saddr ip set 10.0.0.1 arp daddr ip set 10.0.0.2
+	}
+}
+`);
+});
+
+test("a change of mode is one transaction that touches only this machine", () => {
+  const open = { mode: "open", tenancy: 77 } as const;
+  expect(changeDoor(0, 300, { mode: "off" }, open)).toBe(
+    "add element inet kontor0 tenancy { 100.64.1.45 : 77 }\nadd element inet kontor0 open { 100.64.1.45 . 77 }\n",
+  );
+  expect(changeDoor(0, 300, open, { mode: "restricted" })).toBe(
+    "delete element inet kontor0 tenancy { 100.64.1.45 : 77 }\ndelete element inet kontor0 open { 100.64.1.45 . 77 }\n" +
+      "add element inet kontor0 restricted { 100.64.1.45 }\n",
+  );
+  expect(changeDoor(0, 300, { mode: "off" }, { mode: "off" })).toBe("");
+});
+
+test("what is taken away is added first, so that taking it away twice is no error", () => {
+  expect(removeInstanceTables(3)).toBe(
+    "add table inet kontor3\ndelete table inet kontor3\nadd table netdev kontor3\ndelete table netdev kontor3\n",
+  );
+  expect(removeSlotChains(3, 9)).toBe(
+    "add chain netdev kontor3 from_9\nflush chain netdev kontor3 from_9\ndelete chain netdev kontor3 from_9\n" +
+      "add chain netdev kontor3 to_9\nflush chain netdev kontor3 to_9\ndelete chain netdev kontor3 to_9\n",
+  );
+  expect(resetDenied(3, 9)).toBe(
+    "add element inet kontor3 denied { 100.67.0.10 }\ndelete element inet kontor3 denied { 100.67.0.10 }\n",
+  );
+});
+
+test("without an uplink the set is empty and nobody leaves", () => {
+  expect(setUplink(3, null)).toBe("flush set inet kontor3 uplink\n");
+  expect(setUplink(3, "eth0")).toBe(
+    'flush set inet kontor3 uplink\nadd element inet kontor3 uplink { "eth0" }\n',
+  );
+});
