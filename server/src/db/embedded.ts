@@ -1,0 +1,262 @@
+/**
+ * The PostgreSQL that comes with the server, for whoever does not bring one (`DATABASE_URL`).
+ *
+ * It lives in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files
+ * that say who may connect. It is a daemon in a session of its own: a kill -9 of the server leaves it running, and
+ * the next `ensureEmbedded` adopts it. Nobody but this host's root (or the account the server runs as) can reach it.
+ *
+ * `ensureEmbedded` may be called by several processes at once, at any moment, after any crash: it looks, starts,
+ * and looks again until a PostgreSQL answers. What it never does is decide that data is broken, or remove any.
+ */
+import { execFile, spawn } from "node:child_process";
+import {
+  chmodSync,
+  chownSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
+import pg from "pg";
+import { type Connection, clientOptions } from "./db.ts";
+import {
+  type Account,
+  chooseAccount,
+  closedDirectory,
+  ensurePrograms,
+  ownAccountName,
+  removeOtherPrograms,
+  socketDirectory,
+} from "./embedded-files.ts";
+import {
+  database,
+  hbaFile,
+  identFile,
+  initdbArguments,
+  postgresArguments,
+  role,
+} from "./embedded-settings.ts";
+import { exists, findPostmaster, isPostmasterOf, removeForeignLock } from "./postmaster.ts";
+
+export interface EmbeddedPostgres {
+  connection: Connection;
+  pid: number;
+  /** True where it ran already. */
+  adopted: boolean;
+}
+
+interface Layout {
+  /** `<data>/postgres` */
+  root: string;
+  data: string;
+  socket: string;
+  log: string;
+  hba: string;
+  ident: string;
+  startLog: string;
+}
+
+/** A first start copies 60 MB and runs initdb (0.7 s); crash recovery of a large log may take much longer. */
+const startTimeoutMs = 120_000;
+
+/** Answers when a PostgreSQL on `<dataDir>/postgres` takes connections. `settings` are for tests. */
+export async function ensureEmbedded(
+  dataDir: string,
+  options: { settings?: Record<string, string>; timeoutMs?: number } = {},
+): Promise<EmbeddedPostgres> {
+  const layout = layoutOf(dataDir);
+  const deadline = Date.now() + (options.timeoutMs ?? startTimeoutMs);
+  let started: number | undefined;
+  let waitMs = 20;
+  for (;;) {
+    const running = findPostmaster(layout.data);
+    const problem = running && (await refusal(connectionOf(running.socketDirectory, "postgres")));
+    if (running && problem === undefined) {
+      const connection = connectionOf(running.socketDirectory, database);
+      await createDatabase(running.socketDirectory);
+      return { connection, pid: running.pid, adopted: running.pid !== started };
+    }
+    if (Date.now() > deadline) {
+      throw new Error(`PostgreSQL did not start: ${problem ?? tail(layout.startLog)}`, { cause: problem });
+    }
+    // Right after a kill -9 of the postmaster its children still hold the shared memory and a start fails: so this
+    // tries again, more slowly each time, until they are gone.
+    if (!running && (started === undefined || !exists(started)))
+      started = await start(layout, options.settings);
+    await sleep(waitMs);
+    waitMs = Math.min(waitMs * 1.5, 500);
+  }
+}
+
+/** Ends the PostgreSQL of a data directory, if one runs: connections are cut, everything is on disk. */
+export async function stopEmbedded(dataDir: string): Promise<{ stopped: boolean }> {
+  const { data } = layoutOf(dataDir);
+  const running = findPostmaster(data);
+  if (!running) return { stopped: false };
+  // "Fast shutdown" of postgres(1).
+  process.kill(running.pid, "SIGINT");
+  const deadline = Date.now() + startTimeoutMs;
+  while (isPostmasterOf(running.pid, data)) {
+    if (Date.now() > deadline) throw new Error(`PostgreSQL (process ${running.pid}) did not stop`);
+    await sleep(20);
+  }
+  return { stopped: true };
+}
+
+function layoutOf(dataDir: string): Layout {
+  const root = join(dataDir, "postgres");
+  return {
+    root,
+    data: join(root, "data"),
+    socket: socketDirectory(root),
+    log: join(root, "log"),
+    hba: join(root, "pg_hba.conf"),
+    ident: join(root, "pg_ident.conf"),
+    startLog: join(root, "start.log"),
+  };
+}
+
+function connectionOf(directory: string, name: string): Connection {
+  return { socketDirectory: directory, user: role, database: name };
+}
+
+/** Starts a postmaster and answers its pid; whether it comes up is for the caller to see. */
+async function start(layout: Layout, settings?: Record<string, string>): Promise<number> {
+  const account = chooseAccount(layout.data);
+  mkdirSync(layout.root, { recursive: true, mode: 0o755 });
+  const closed = account && closedDirectory(layout.root, account);
+  if (closed) {
+    throw new Error(
+      `PostgreSQL runs as the account ${account.name}, which may not enter ${closed}; ` +
+        `allow it with chmod o+x, or choose another data directory`,
+    );
+  }
+  const programs = ensurePrograms(layout.root);
+  makeDirectory(layout.log, 0o700, account);
+  mkdirSync(join(layout.socket, ".."), { recursive: true, mode: 0o755 });
+  makeDirectory(layout.socket, 0o700, account);
+  writeOwned(layout.hba, hbaFile, account);
+  writeOwned(
+    layout.ident,
+    identFile([...new Set([ownAccountName(), account?.name ?? ownAccountName()])]),
+    account,
+  );
+  if (!existsSync(layout.data)) await initialise(layout, programs, account);
+  checkMajorVersion(layout.data, programs);
+  removeForeignLock(layout.data);
+
+  const log = openSync(layout.startLog, "w", 0o600);
+  try {
+    const postmaster = spawn(join(programs, "bin", "postgres"), postgresArguments(layout, settings), {
+      ...runAs(account),
+      cwd: layout.data,
+      // A session of its own: no terminal's Ctrl-C and no end of the server reaches it.
+      detached: true,
+      stdio: ["ignore", log, log],
+    });
+    await new Promise<void>((resolve, reject) => postmaster.once("spawn", resolve).once("error", reject));
+    postmaster.unref();
+    removeOtherPrograms(layout.root, programs);
+    return postmaster.pid!;
+  } finally {
+    closeSync(log);
+  }
+}
+
+/** Makes PGDATA aside and renames it: a directory of that name is a whole one, and of two processes one wins. */
+async function initialise(layout: Layout, programs: string, account: Account): Promise<void> {
+  const aside = join(layout.root, `data.tmp-${process.pid}`);
+  rmSync(aside, { recursive: true, force: true });
+  makeDirectory(aside, 0o700, account);
+  try {
+    await promisify(execFile)(join(programs, "bin", "initdb"), initdbArguments(aside), {
+      ...runAs(account),
+      cwd: aside,
+      timeout: startTimeoutMs,
+    });
+    renameSync(aside, layout.data);
+  } catch (error) {
+    if (existsSync(layout.data)) return;
+    throw new Error(`PostgreSQL could not make its data directory: ${(error as Error).message}`, {
+      cause: error,
+    });
+  } finally {
+    rmSync(aside, { recursive: true, force: true });
+  }
+}
+
+/** Data of another major version needs a dump and a restore; starting would only fail later with less to say. */
+function checkMajorVersion(data: string, programs: string): void {
+  const found = readFileSync(join(data, "PG_VERSION"), "utf8").trim();
+  const ours = /runtime-(\d+)/.exec(programs)?.[1];
+  if (found !== ours) {
+    throw new Error(
+      `${data} was made by PostgreSQL ${found}, this server brings ${ours}; dump it with ${found} first`,
+    );
+  }
+}
+
+async function createDatabase(directory: string): Promise<void> {
+  await withClient(connectionOf(directory, "postgres"), async (client) => {
+    const { rowCount } = await client.query("select from pg_database where datname = $1", [database]);
+    if (rowCount) return;
+    await client.query(`create database ${database}`).catch((error: unknown) => {
+      // 42P04, 23505: another process was first.
+      if (!["42P04", "23505"].includes((error as { code?: string }).code ?? "")) throw error;
+    });
+  });
+}
+
+/** Undefined where it answers, else why not. */
+async function refusal(connection: Connection): Promise<string | undefined> {
+  try {
+    await withClient(connection, (client) => client.query("select 1"));
+    return undefined;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+async function withClient<T>(connection: Connection, work: (client: pg.Client) => Promise<T>): Promise<T> {
+  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 5_000 });
+  // A connection that breaks rejects its query as well; without a listener it would end the process.
+  client.on("error", () => {});
+  try {
+    await client.connect();
+    return await work(client);
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
+
+/** Nothing of the server's environment reaches PostgreSQL: it may hold secrets, and `PG…` changes what it does. */
+function runAs(account: Account): { uid?: number; gid?: number; env: NodeJS.ProcessEnv } {
+  const env = { PATH: "/usr/bin:/bin", LC_ALL: "C", TZ: "UTC" };
+  return account ? { uid: account.uid, gid: account.gid, env } : { env };
+}
+
+function makeDirectory(path: string, mode: number, account: Account): void {
+  mkdirSync(path, { recursive: true, mode });
+  chmodSync(path, mode);
+  if (account) chownSync(path, account.uid, account.gid);
+}
+
+function writeOwned(path: string, content: string, account: Account): void {
+  const aside = `${path}.tmp-${process.pid}`;
+  writeFileSync(aside, content, { mode: 0o600 });
+  if (account) chownSync(aside, account.uid, account.gid);
+  renameSync(aside, path);
+}
+
+function tail(file: string): string {
+  return existsSync(file)
+    ? readFileSync(file, "utf8").trim().split("\n").slice(-5).join("\n")
+    : "it left no word";
+}

@@ -1,0 +1,222 @@
+/**
+ * Work that must happen after a commit: graphile-worker over the same PostgreSQL.
+ *
+ * A job is added in the caller's transaction, so a change of state and the work that carries it out commit together
+ * or not at all. It runs at least once; a task is therefore idempotent. Work that belongs to one host goes to a task
+ * named `<task>@<host id>`: a worker takes only names it registers.
+ *
+ * graphile-worker gives a dead process's jobs back after 4 hours. Here every process beats in `processes`, and any
+ * living one releases the locks of worker pools that no beating process owns, within about 10 seconds of a kill -9.
+ */
+import { randomUUID } from "node:crypto";
+import { EventEmitter } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
+import {
+  Logger,
+  run,
+  runMigrations,
+  type Runner,
+  type TaskList,
+  type WorkerEvents,
+  type WorkerPool,
+} from "graphile-worker";
+import { sql } from "kysely";
+import type pg from "pg";
+import type { Logger as Log } from "pino";
+import type { Db } from "#db/db.ts";
+
+export interface JobOptions {
+  /** A job of the same key that has not started yet is replaced. */
+  key?: string;
+  /** Now where absent. */
+  runAt?: Date;
+  /** Jobs of one queue run one after the other. Few, fixed names: each is a row that stays. */
+  queue?: string;
+  /** 25 where absent, with exponential back-off from seconds to days. */
+  maxAttempts?: number;
+}
+
+/** What a task gets; `signal` aborts when the process wants to stop. */
+export interface JobContext {
+  attempt: number;
+  maxAttempts: number;
+  signal: AbortSignal;
+}
+
+export type Tasks = Record<string, (payload: never, context: JobContext) => Promise<void>>;
+
+export interface Jobs {
+  /** This process in the table `processes`. */
+  readonly processId: string;
+  /** Adds a job in the transaction that `db` is, if it is one. */
+  add(db: Db, task: string, payload: unknown, options?: JobOptions): Promise<void>;
+  /** Takes a job back that has not started yet. */
+  cancel(db: Db, key: string): Promise<void>;
+  startWorker(tasks: Tasks, options?: { concurrency?: number }): Promise<void>;
+  /** Takes no new job, waits `graceMs` for the running ones, then leaves them to another process. */
+  stop(graceMs: number): Promise<void>;
+}
+
+/** How often a process says it lives and looks for dead ones. */
+const beatMs = 3_000;
+/** Two missed beats and some slack: with the beat of the one that looks, a dead process is noticed within 9.5 s. */
+const deadAfterMs = 6_500;
+
+/** graphile-worker's own tables; safe to call from several processes at once, like our migrations. */
+export async function migrateJobs(pool: pg.Pool): Promise<void> {
+  await runMigrations({ pgPool: pool, logger: new Logger(() => () => {}) });
+}
+
+/** Registers this process and begins to beat. */
+export async function openJobs(options: {
+  db: Db;
+  pool: pg.Pool;
+  log: Log;
+  hostId: string | null;
+  version: string;
+}): Promise<Jobs> {
+  const jobs = new ProcessJobs(options);
+  await jobs.register();
+  return jobs;
+}
+
+/** Adds a job by SQL alone: for tests and programs that run no worker. */
+export async function addJob(
+  db: Db,
+  task: string,
+  payload: unknown,
+  options: JobOptions = {},
+): Promise<void> {
+  await sql`select graphile_worker.add_job(
+    ${task}, ${JSON.stringify(payload)}::json, ${options.queue ?? null}::text,
+    ${options.runAt?.toISOString() ?? null}::timestamptz, ${options.maxAttempts ?? null}::int,
+    ${options.key ?? null}::text)`.execute(db);
+}
+
+class ProcessJobs implements Jobs {
+  readonly processId = randomUUID();
+  readonly #db: Db;
+  readonly #pool: pg.Pool;
+  readonly #log: Log;
+  readonly #hostId: string | null;
+  readonly #version: string;
+  readonly #stopping = new AbortController();
+  #beating: Promise<void> | undefined;
+  #runner: Runner | undefined;
+  #workerPool: WorkerPool | undefined;
+
+  constructor(options: { db: Db; pool: pg.Pool; log: Log; hostId: string | null; version: string }) {
+    this.#db = options.db;
+    this.#pool = options.pool;
+    this.#log = options.log;
+    this.#hostId = options.hostId;
+    this.#version = options.version;
+  }
+
+  add(db: Db, task: string, payload: unknown, options?: JobOptions): Promise<void> {
+    return addJob(db, task, payload, options);
+  }
+
+  async cancel(db: Db, key: string): Promise<void> {
+    await sql`select graphile_worker.remove_job(${key})`.execute(db);
+  }
+
+  async register(): Promise<void> {
+    await this.#beat();
+    this.#beating = this.#keepBeating();
+  }
+
+  async startWorker(tasks: Tasks, options: { concurrency?: number } = {}): Promise<void> {
+    const taskList: TaskList = Object.fromEntries(
+      Object.entries(tasks).map(([name, task]) => [
+        name,
+        (payload, helpers) =>
+          task(payload as never, {
+            attempt: helpers.job.attempts,
+            maxAttempts: helpers.job.max_attempts,
+            signal: helpers.abortSignal,
+          }),
+      ]),
+    );
+    const events: WorkerEvents = new EventEmitter();
+    events.once("pool:create", ({ workerPool }) => (this.#workerPool = workerPool));
+    this.#runner = await run({
+      pgPool: this.#pool,
+      taskList,
+      events,
+      concurrency: options.concurrency ?? 10,
+      // LISTEN/NOTIFY starts a job within milliseconds; the poll is the floor for what a lost notice missed.
+      pollInterval: 2_000,
+      noHandleSignals: true,
+      logger: new Logger((scope) => (level, message, meta) => {
+        // graphile-worker reports each job at `info`; for a server those lines are detail.
+        const to = level === "error" ? "error" : level === "warning" ? "warn" : "debug";
+        this.#log[to]({ ...scope, error: meta?.["error"] }, message);
+      }),
+    });
+    this.#runner.promise.catch((error: unknown) => this.#log.error({ error }, "the job worker ended"));
+    await this.#beat();
+  }
+
+  async stop(graceMs: number): Promise<void> {
+    if (this.#runner) {
+      const stopped = this.#runner.stop("the server stops").catch((error: unknown) => {
+        this.#log.warn({ error }, "the job worker did not stop cleanly");
+      });
+      await Promise.race([stopped, sleep(graceMs, undefined, { ref: false })]);
+    }
+    this.#stopping.abort();
+    await this.#beating;
+    // Without its row the locks of jobs that outlasted the grace are anybody's once they are old enough.
+    await this.#db.deleteFrom("processes").where("id", "=", this.processId).execute();
+  }
+
+  async #keepBeating(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      await sleep(beatMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      try {
+        await this.#beat();
+        await this.#releaseDead();
+      } catch (error) {
+        // PostgreSQL is away: the next beat tries again, and nobody else can declare us dead meanwhile.
+        this.#log.warn({ error }, "the heartbeat of this process failed");
+      }
+    }
+  }
+
+  /** Writes this process's row, again where another one took it for dead. */
+  async #beat(): Promise<void> {
+    const workerPool = this.#workerPool?.id ?? null;
+    await this.#db
+      .insertInto("processes")
+      .values({ id: this.processId, host_id: this.#hostId, worker_pool: workerPool, version: this.#version })
+      .onConflict((conflict) =>
+        conflict.column("id").doUpdateSet({ seen_at: sql<Date>`now()`, worker_pool: workerPool }),
+      )
+      .execute();
+  }
+
+  /**
+   * Forgets dead processes and unlocks what they held. A lock counts as orphaned when no living process owns it and
+   * it is old enough that its owner would have registered: so a worker that died before its first beat is covered.
+   */
+  async #releaseDead(): Promise<void> {
+    const deadline = sql<Date>`now() - make_interval(secs => ${deadAfterMs / 1000})`;
+    await this.#db.deleteFrom("processes").where("seen_at", "<", deadline).execute();
+    const { rows } = await sql<{ locked_by: string }>`
+      select distinct locked_by from (
+        select locked_by, locked_at from graphile_worker._private_jobs
+        union all
+        select locked_by, locked_at from graphile_worker._private_job_queues
+      ) as locks
+      where locked_at < ${deadline}
+        and not exists (select from processes where worker_pool = locks.locked_by)`.execute(this.#db);
+    if (rows.length === 0) return;
+    const dead = rows.map((row) => row.locked_by);
+    await sql`select graphile_worker.force_unlock_workers(${dead}::text[])`.execute(this.#db);
+    this.#log.warn({ worker_pools: dead }, "released the jobs of a process that is gone");
+    this.#workerPool?.nudge(dead.length);
+  }
+}
