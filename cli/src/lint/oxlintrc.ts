@@ -127,7 +127,7 @@ export function oxlintrc(): string {
       ],
       "typescript/await-thenable": "error",
       "typescript/no-explicit-any": "error",
-      "typescript/switch-exhaustiveness-check": "error",
+      "typescript/switch-exhaustiveness-check": ["error", { considerDefaultExhaustiveForUnions: true }],
       "typescript/only-throw-error": "error",
       "typescript/consistent-type-imports": "error",
       "unicorn/prefer-node-protocol": "error",

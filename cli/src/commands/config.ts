@@ -1,0 +1,28 @@
+/** `kontor config`: every setting, its value, where it came from, and what it may be; never a secret. */
+import { describeConfig, loadConfig, type Config } from "@kontor/server/config.ts";
+import { Failure } from "../lib/failure.ts";
+import { dataDirectory } from "../lib/places.ts";
+
+export function config(options: { data?: string; json?: boolean }): void {
+  const rows = describeConfig(readConfig(dataDirectory(options.data)));
+  if (options.json) {
+    process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`);
+    return;
+  }
+  let group = "";
+  for (const row of rows) {
+    if (row.group !== group) process.stdout.write(`\n[${(group = row.group)}]\n`);
+    process.stdout.write(
+      `${row.name} = ${row.value}  (${row.source})\n    ${row.doc} ${row.env}: ${row.expected}.\n`,
+    );
+  }
+}
+
+/** The configuration a server with this data directory would have. */
+export function readConfig(data: string, port?: string): Config {
+  try {
+    return loadConfig({ dataDir: data, overrides: port === undefined ? {} : { port } });
+  } catch (error) {
+    throw new Failure("The configuration does not fit.", { hint: (error as Error).message });
+  }
+}

@@ -1,0 +1,19 @@
+/** `kontor dev`: the server on this terminal, started anew when a file of it changes. */
+import { dataDirectory, inProduct } from "../lib/places.ts";
+import { runHere } from "../lib/run.ts";
+import { aptStep } from "../setup/apt.ts";
+import { nativeStep } from "../setup/native.ts";
+import { serverPackages } from "../setup/packages.ts";
+import { setUp } from "../setup/setup.ts";
+
+export async function dev(options: { port?: string; data?: string }): Promise<void> {
+  await setUp([aptStep(serverPackages), nativeStep]);
+  const env = {
+    KONTOR_LOG_FORMAT: "pretty",
+    ...process.env,
+    KONTOR_DATA_DIR: dataDirectory(options.data),
+    ...(options.port === undefined ? {} : { KONTOR_PORT: options.port }),
+  };
+  const watched = ["server/src", "runtime/src"].map((folder) => `--watch-path=${inProduct(folder)}`);
+  process.exitCode = await runHere([process.execPath, ...watched, inProduct("server/src/main.ts")], { env });
+}

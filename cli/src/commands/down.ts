@@ -1,0 +1,33 @@
+/** `kontor down`: drains a server, however it was started, and stops the database it brought along. */
+import { stopEmbedded } from "@kontor/server/db/embedded.ts";
+import { Failure } from "../lib/failure.ts";
+import { dataDirectory } from "../lib/places.ts";
+import { startStep } from "../lib/steps-view.ts";
+import { findRunning, logFile } from "../serve/server-file.ts";
+import { stopServer } from "../serve/start.ts";
+import { readConfig } from "./config.ts";
+
+/** Letting go of machines and connections, on top of the grace that requests and jobs have. */
+const afterGraceMs = 20_000;
+
+export async function down(options: { data?: string }): Promise<void> {
+  const data = dataDirectory(options.data);
+  const running = findRunning(data);
+  if (!running) process.stdout.write(`No server serves ${data}.\n`);
+  else await drain(running.pid, data);
+  if ((await stopEmbedded(data)).stopped) process.stdout.write("✓ Database stopped\n");
+}
+
+async function drain(pid: number, data: string): Promise<void> {
+  const { shutdownGraceSeconds } = readConfig(data);
+  const view = startStep("Server");
+  view.update(`draining, at most ${shutdownGraceSeconds} s`);
+  if (await stopServer(pid, shutdownGraceSeconds * 1000 + afterGraceMs)) {
+    view.done("stopped; its machines run on and the next start finds them");
+    return;
+  }
+  view.fail(`pid ${pid} does not end`);
+  throw new Failure(`The server (pid ${pid}) does not end.`, {
+    hint: `See ${logFile(data)}; kill -9 ${pid} loses nothing that was acknowledged.`,
+  });
+}

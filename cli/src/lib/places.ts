@@ -1,0 +1,22 @@
+/** Where things are: the product's own folder, its Node, the data directory. */
+import path from "node:path";
+
+export const productRoot = path.join(import.meta.dirname, "../../..");
+
+export function inProduct(...parts: string[]): string {
+  return path.join(productRoot, ...parts);
+}
+
+/** `--data`, else `KONTOR_DATA_DIR`, else the place of an installed service. */
+export function dataDirectory(option: string | undefined): string {
+  return path.resolve(option ?? process.env["KONTOR_DATA_DIR"] ?? "/var/lib/kontor");
+}
+
+/** The command as a person would type it again, as root. */
+export function asRoot(): string {
+  return ["sudo", inProduct("kontor"), ...process.argv.slice(2)].join(" ");
+}
+
+export function isRoot(): boolean {
+  return process.getuid?.() === 0;
+}

@@ -1,0 +1,83 @@
+/**
+ * The command's table of contents. Every verb is a function in `commands/`; what goes wrong for a reason a person
+ * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
+ */
+import { Command } from "commander";
+import { bench } from "./commands/bench.ts";
+import { check, test } from "./commands/test.ts";
+import { config } from "./commands/config.ts";
+import { dev } from "./commands/dev.ts";
+import { down } from "./commands/down.ts";
+import { doctor } from "./commands/doctor.ts";
+import { operate, operatorNouns } from "./commands/operator.ts";
+import { up } from "./commands/up.ts";
+import { Failure } from "./lib/failure.ts";
+
+const data = ["--data <dir>", "data directory (else KONTOR_DATA_DIR, else /var/lib/kontor)"] as const;
+const program = new Command("kontor").description(
+  "One self-hosted server: deployments, sandboxes and agents.",
+);
+
+program
+  .command("up")
+  .description("set up what is missing, start the server and prove that it works")
+  .option("-d, --detach", "come back once it is up; the server runs on")
+  .option("--port <n>", "port to listen on (8080)")
+  .option(...data)
+  .action(up);
+program
+  .command("down")
+  .description("drain and stop the server and its database")
+  .option(...data)
+  .action(down);
+program
+  .command("test")
+  .description("set up what is missing and run every test")
+  .option("--fresh-root", "also prove the set-up in a new minimal Debian root (opt-in, some minutes)")
+  .action(test);
+program
+  .command("check")
+  .description("format, lint, layers, types, generated files and unit tests")
+  .action(check);
+program
+  .command("doctor")
+  .description("what this host can do, and what is missing")
+  .option("--json", "for programs")
+  .option(...data)
+  .action(doctor);
+program
+  .command("bench")
+  .description("run the benchmarks against a server of their own")
+  .argument("[names...]", "only these")
+  .action(bench);
+program
+  .command("config")
+  .description("every setting, its value and where it came from")
+  .option("--json", "for programs")
+  .option(...data)
+  .action(config);
+program
+  .command("dev")
+  .description("run the server and start it anew when its source changes")
+  .option("--port <n>", "port to listen on (8080)")
+  .option(...data)
+  .action(dev);
+for (const [noun, description] of Object.entries(operatorNouns)) {
+  program
+    .command(noun)
+    .description(description)
+    .argument("[args...]")
+    .allowUnknownOption()
+    .helpOption(false)
+    .action((args: string[]) => operate(noun, args));
+}
+
+try {
+  await program.parseAsync();
+} catch (error) {
+  if (!(error instanceof Failure)) throw error;
+  process.stderr.write(
+    `kontor: ${error.message}\n${error.hint ? `${error.hint.replaceAll(/^/gm, "  ")}\n` : ""}`,
+  );
+  process.exitCode = error.exitCode;
+}

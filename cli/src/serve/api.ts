@@ -1,0 +1,66 @@
+/** The few calls the command itself makes to the server it started. */
+import { Failure } from "../lib/failure.ts";
+
+export interface TemplateProgress {
+  name: string;
+  /** `absent`, `preparing`, `ready` or `failed`. */
+  state: string;
+  fraction: number;
+  step: string;
+  error?: string | null;
+  substituted?: boolean;
+}
+
+export interface Readiness {
+  ready: boolean;
+  templates: TemplateProgress[];
+}
+
+/** Undefined where nothing answers. */
+export async function readiness(baseUrl: string): Promise<Readiness | undefined> {
+  try {
+    const response = await fetch(`${baseUrl}/readyz`, { signal: AbortSignal.timeout(5_000) });
+    const body = (await response.json()) as Partial<Readiness>;
+    return { ready: body.ready ?? response.ok, templates: body.templates ?? [] };
+  } catch {
+    return undefined;
+  }
+}
+
+export interface Answer<T> {
+  status: number;
+  body: T;
+  retryAfterSeconds: number;
+}
+
+export async function call<T>(
+  server: { baseUrl: string; token: string },
+  method: string,
+  route: string,
+  body?: unknown,
+): Promise<Answer<T>> {
+  const response = await fetch(`${server.baseUrl}${route}`, {
+    method,
+    headers: {
+      authorization: `Bearer ${server.token}`,
+      ...(body === undefined ? {} : { "content-type": "application/json" }),
+    },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    signal: AbortSignal.timeout(90_000),
+  });
+  const text = await response.text();
+  return {
+    status: response.status,
+    body: (text === "" ? {} : JSON.parse(text)) as T,
+    retryAfterSeconds: Number(response.headers.get("retry-after") ?? "1"),
+  };
+}
+
+/** The body of an answer that must be a success. */
+export function expectOk<T>(answer: Answer<T>, doing: string): T {
+  if (answer.status >= 200 && answer.status < 300) return answer.body;
+  const { detail, code } = answer.body as { detail?: unknown; code?: string };
+  throw new Failure(
+    `${doing}: ${answer.status} ${code ?? ""} ${typeof detail === "string" ? detail : JSON.stringify(detail)}`,
+  );
+}

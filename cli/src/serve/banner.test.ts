@@ -1,0 +1,23 @@
+import { expect, test } from "vitest";
+import { banner } from "./banner.ts";
+
+const operator = {
+  base_url: "http://127.0.0.1:8080",
+  email: "o@k.local",
+  password: "pass-word",
+  token: "svc_secret",
+};
+const facts = { data: "/data", baseUrl: operator.base_url, operator, log: "/data/logs/server.log" };
+
+test("the first start shows the password and the token", () => {
+  const text = banner({ ...facts, firstStart: true });
+  expect(text).toContain("pass-word");
+  expect(text).toContain("Bearer svc_secret");
+});
+
+test("a later start shows where the credentials are, and none of them", () => {
+  const text = banner({ ...facts, firstStart: false });
+  expect(text).not.toContain("pass-word");
+  expect(text).not.toContain("svc_secret");
+  expect(text).toContain("/data/operator.json");
+});

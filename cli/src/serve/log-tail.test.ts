@@ -1,0 +1,28 @@
+import { appendFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { LogTail, worthShowing } from "./log-tail.ts";
+
+test("only complete lines are shown, each once, from where the watching began", () => {
+  const folder = mkdtempSync(path.join(tmpdir(), "kontor-tail-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const file = path.join(folder, "server.log");
+  writeFileSync(file, "of an earlier start\n");
+  const tail = new LogTail(file, 20);
+  onTestFinished(() => tail.close());
+  appendFileSync(file, "one\ntw");
+  expect(tail.lines()).toEqual(["one"]);
+  appendFileSync(file, "o\n");
+  expect(tail.lines()).toEqual(["two"]);
+  expect(tail.lines()).toEqual([]);
+});
+
+test("warnings, errors and crashes are shown; routine is not", () => {
+  expect(worthShowing('{"level":30,"msg":"request"}')).toBeUndefined();
+  expect(worthShowing('{"level":40,"msg":"slow"}')).toBe("warning: slow");
+  expect(worthShowing('{"level":50,"msg":"failed","err":{"message":"no disk"}}')).toBe(
+    "error: failed (no disk)",
+  );
+  expect(worthShowing("    at main (main.ts:1)")).toBe("    at main (main.ts:1)");
+});

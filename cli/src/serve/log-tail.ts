@@ -1,0 +1,61 @@
+/**
+ * The server writes its log to a file, whether or not somebody watches, so that the death of a terminal never takes
+ * the server along. Watching is reading that file from where it ended at the start.
+ */
+import { closeSync, existsSync, mkdirSync, openSync, readSync, renameSync, statSync } from "node:fs";
+import path from "node:path";
+
+/** A log past this size is put aside at the next start; one old file is kept. */
+const rotateAtBytes = 64 * 1024 * 1024;
+
+export function openLog(file: string): { fd: number; size: number } {
+  mkdirSync(path.dirname(file), { recursive: true, mode: 0o750 });
+  if (existsSync(file) && statSync(file).size > rotateAtBytes) renameSync(file, `${file}.1`);
+  const fd = openSync(file, "a", 0o640);
+  return { fd, size: statSync(file).size };
+}
+
+/** Complete lines added since the last call. */
+export class LogTail {
+  readonly #fd: number;
+  #offset: number;
+  #rest = "";
+
+  constructor(file: string, offset: number) {
+    this.#fd = openSync(file, "r");
+    this.#offset = offset;
+  }
+
+  lines(): string[] {
+    const chunk = Buffer.alloc(256 * 1024);
+    const lines: string[] = [];
+    for (;;) {
+      const read = readSync(this.#fd, chunk, 0, chunk.length, this.#offset);
+      if (read === 0) return lines;
+      this.#offset += read;
+      const parts = (this.#rest + chunk.toString("utf8", 0, read)).split("\n");
+      this.#rest = parts.pop() ?? "";
+      lines.push(...parts);
+    }
+  }
+
+  close(): void {
+    closeSync(this.#fd);
+  }
+}
+
+/** pino's numbers: 40 is a warning. */
+const warning = 40;
+
+/** A line of the log for a person: warnings and errors, and what is not of the logger at all (a crash). */
+export function worthShowing(line: string): string | undefined {
+  if (!line.startsWith("{")) return line.trim() === "" ? undefined : line;
+  try {
+    const entry = JSON.parse(line) as { level?: number; msg?: string; err?: { message?: string } };
+    if ((entry.level ?? 0) < warning) return undefined;
+    const cause = entry.err?.message;
+    return `${(entry.level ?? 0) > warning ? "error" : "warning"}: ${entry.msg ?? ""}${cause && cause !== entry.msg ? ` (${cause})` : ""}`;
+  } catch {
+    return line;
+  }
+}

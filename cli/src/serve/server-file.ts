@@ -1,0 +1,55 @@
+/**
+ * What the server leaves in its data directory for those who come after: `server.json` while it listens, and
+ * `operator.json` (mode 0600) from the first start on.
+ */
+import { readFileSync } from "node:fs";
+import path from "node:path";
+
+export interface RunningServer {
+  pid: number;
+  port: number;
+  base_url: string;
+}
+
+/** The credentials of the first account, as the first start wrote them. */
+export interface Operator {
+  base_url: string;
+  email: string;
+  password: string;
+  token: string;
+}
+
+export function operatorFile(data: string): string {
+  return path.join(data, "operator.json");
+}
+
+export function logFile(data: string): string {
+  return path.join(data, "logs", "server.log");
+}
+
+export function readOperator(data: string): Operator | undefined {
+  return readJson<Operator>(operatorFile(data));
+}
+
+/** The server that serves this data directory now; undefined where none does, whatever a dead one left. */
+export function findRunning(data: string): RunningServer | undefined {
+  const server = readJson<RunningServer>(path.join(data, "server.json"));
+  return server && isServer(server.pid) ? server : undefined;
+}
+
+/** A pid alone may have been given to another program since: its command line must be the server's. */
+export function isServer(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("server/src/main.ts");
+  } catch {
+    return false;
+  }
+}
+
+function readJson<T>(file: string): T | undefined {
+  try {
+    return JSON.parse(readFileSync(file, "utf8")) as T;
+  } catch {
+    return undefined;
+  }
+}

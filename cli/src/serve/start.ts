@@ -1,0 +1,90 @@
+/**
+ * Starting the server, watching it come up, and stopping it. The server is always a process of its own session that
+ * logs to a file: in the foreground this command merely stays, shows warnings, and passes Ctrl-C on.
+ */
+import { readFileSync } from "node:fs";
+import { setTimeout as delay } from "node:timers/promises";
+import { Failure } from "../lib/failure.ts";
+import { inProduct } from "../lib/places.ts";
+import { startDetached, type StartedProcess } from "../lib/run.ts";
+import type { StepView } from "../lib/steps-view.ts";
+import { readiness, type Readiness } from "./api.ts";
+import { openLog } from "./log-tail.ts";
+import { findRunning, isServer, logFile, type RunningServer } from "./server-file.ts";
+
+/** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
+const listenDeadlineMs = 120_000;
+const pollMs = 100;
+
+export interface Started {
+  process: StartedProcess;
+  log: string;
+  /** Where this start's lines begin in the log. */
+  logOffset: number;
+}
+
+export function startServer(data: string, port: number | undefined): Started {
+  const log = logFile(data);
+  const { fd, size } = openLog(log);
+  const env = {
+    ...process.env,
+    KONTOR_DATA_DIR: data,
+    ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
+  };
+  const child = startDetached([process.execPath, inProduct("server/src/main.ts")], fd, env);
+  return { process: child, log, logOffset: size };
+}
+
+/** Waits until the server listens and says it is ready; fails with the tail of its log if it ends before. */
+export async function waitUntilReady(started: Started, data: string, view: StepView): Promise<RunningServer> {
+  const deadline = Date.now() + listenDeadlineMs;
+  let ended: string | undefined;
+  void started.process.exit.then((how) => (ended = how));
+  while (Date.now() < deadline) {
+    if (ended) throw notStarted(`the server ended: ${ended}`, started);
+    const running = findRunning(data);
+    if (running?.pid === started.process.pid && (await readiness(running.base_url))?.ready) return running;
+    view.update(running ? "getting ready" : "starting the database and the server");
+    await delay(pollMs);
+  }
+  throw notStarted(`the server is not ready after ${listenDeadlineMs / 1000} s`, started);
+}
+
+/** Waits for one template; `undefined` where the server does not know it (then its creation will say so). */
+export async function waitForTemplate(
+  baseUrl: string,
+  name: string,
+  view: StepView,
+): Promise<Readiness["templates"][number] | undefined> {
+  for (;;) {
+    const template = (await readiness(baseUrl))?.templates.find((one) => one.name === name);
+    if (!template || template.state === "ready") return template;
+    if (template.state === "failed") {
+      throw new Failure(`template ${name} could not be made`, { hint: template.error ?? template.step });
+    }
+    view.update(template.step, template.fraction);
+    await delay(300);
+  }
+}
+
+/** SIGTERM, then waits for the drain; answers false where the server is still there after `waitMs`. */
+export async function stopServer(pid: number, waitMs: number): Promise<boolean> {
+  process.kill(pid, "SIGTERM");
+  const deadline = Date.now() + waitMs;
+  while (isServer(pid)) {
+    if (Date.now() > deadline) return false;
+    await delay(pollMs);
+  }
+  return true;
+}
+
+function notStarted(what: string, { log, logOffset }: Started): Failure {
+  const tail = readFileSync(log)
+    .subarray(logOffset)
+    .toString("utf8")
+    .trim()
+    .split("\n")
+    .slice(-12)
+    .join("\n");
+  return new Failure(what, { hint: `${tail}\n(all of it: ${log})` });
+}

@@ -1,0 +1,19 @@
+import { expect, test } from "vitest";
+import { parseStatus } from "./apt.ts";
+
+test("apt's status lines become a share done: fetching is the first half, installing the second", () => {
+  expect(parseStatus("dlstatus:1:50.0000:Retrieving file 3 of 7")).toEqual({
+    fraction: 0.25,
+    text: "Retrieving file 3 of 7",
+  });
+  expect(parseStatus("pmstatus:nftables:50.0000:Unpacking nftables (amd64)")).toEqual({
+    fraction: 0.75,
+    text: "Unpacking nftables (amd64)",
+  });
+});
+
+test("other lines of apt are no progress", () => {
+  expect(parseStatus("pmconffile:/etc/x : 1:'a' 'b'")).toBeUndefined();
+  expect(parseStatus("media-change: disk")).toBeUndefined();
+  expect(parseStatus("")).toBeUndefined();
+});

@@ -1,0 +1,131 @@
+/**
+ * Installs what is missing of a list of packages: `apt-get update` once, then one `apt-get install` by name. The
+ * backports suite is asked for by name (`package/suite`), never preferred for anything else.
+ */
+import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from "node:fs";
+import path from "node:path";
+import { Failure } from "../lib/failure.ts";
+import { findProgram, run } from "../lib/run.ts";
+import type { StepView } from "../lib/steps-view.ts";
+import { backportsSources, parseDeb822, parseOneLine, type AptSource } from "./apt-sources.ts";
+import type { SystemPackage } from "./packages.ts";
+import type { Missing, SetupStep } from "./setup.ts";
+
+const backportsFile = "/etc/apt/sources.list.d/kontor-backports.sources";
+
+export function aptStep(packages: readonly SystemPackage[]): SetupStep {
+  return {
+    title: "System packages",
+    needsRoot: true,
+    async missing() {
+      const absent = await Promise.all(packages.map(async (one) => ((await isThere(one)) ? [] : [one])));
+      return absent.flat().map(({ name, why }) => ({ what: name, why }));
+    },
+    install: (missing, view) => install(packages, missing, view),
+  };
+}
+
+async function install(
+  packages: readonly SystemPackage[],
+  missing: readonly Missing[],
+  view: StepView,
+): Promise<void> {
+  const wanted = packages.filter(({ name }) => missing.some(({ what }) => what === name));
+  const { id, codename, pretty } = distribution();
+  if (id !== "debian" || !findProgram("apt-get")) {
+    throw new Failure(`set-up installs packages on Debian only; this is ${pretty}`, {
+      hint: `Install these by hand and run the command again: ${wanted.map(({ name }) => name).join(" ")}`,
+    });
+  }
+  const suite = `${codename}-backports`;
+  const needsBackports = wanted.some(({ backports }) => backports);
+  if (needsBackports && !readSources().some(({ suites }) => suites.includes(suite))) addBackports(codename);
+  await apt(["update"], view, 0, 0.2);
+  const names = wanted.map(({ name, backports }) => (backports ? `${name}/${suite}` : name));
+  await apt(["install", "--no-install-recommends", "-y", ...names], view, 0.2, 1);
+}
+
+/** One apt-get command; its share of the whole step goes from `from` to `to`. */
+async function apt(args: readonly string[], view: StepView, from: number, to: number): Promise<void> {
+  view.update(`apt-get ${args[0]}`, from);
+  const options = [
+    "-q",
+    "-o",
+    "DPkg::Lock::Timeout=300",
+    "-o",
+    "APT::Status-Fd=3",
+    "-o",
+    "Acquire::Retries=3",
+  ];
+  const { code, output } = await run(["apt-get", ...options, ...args], {
+    env: { ...process.env, DEBIAN_FRONTEND: "noninteractive", LC_ALL: "C.UTF-8" },
+    onStatus(line) {
+      const progress = parseStatus(line);
+      if (progress) view.update(progress.text, from + (to - from) * progress.fraction);
+    },
+    timeoutMs: 30 * 60_000,
+  });
+  if (code === 0) return;
+  const errors = output.split("\n").filter((line) => /^(E|W|Err)[: ]/.test(line));
+  throw new Failure(`apt-get ${args[0]} failed (${code})`, {
+    hint: (errors.length > 0 ? errors : output.trim().split("\n").slice(-10)).join("\n"),
+  });
+}
+
+/**
+ * A line of APT::Status-Fd: `dlstatus:n:percent:text` while fetching, `pmstatus:package:percent:text` while
+ * installing. Fetching counts as the first half.
+ */
+export function parseStatus(line: string): { fraction: number; text: string } | undefined {
+  const [kind, , percent = "", text = ""] = line.split(":");
+  const share = Number.parseFloat(percent) / 100;
+  if (!Number.isFinite(share)) return undefined;
+  if (kind === "dlstatus") return { fraction: share / 2, text: text.trim() };
+  if (kind === "pmstatus") return { fraction: 0.5 + share / 2, text: text.trim() };
+  return undefined;
+}
+
+async function isThere(one: SystemPackage): Promise<boolean> {
+  const found = one.provides.every((thing) =>
+    thing.startsWith("/") ? existsSync(thing) : findProgram(thing),
+  );
+  if (!found || !one.backports) return found;
+  const { code, output } = await run(["dpkg-query", "-W", "-f", "${Version}", one.name]);
+  // not from a package: somebody put a release of their own on PATH
+  if (code !== 0 || output === "") return true;
+  return (await run(["dpkg", "--compare-versions", output.trim(), "ge", one.backports.atLeast])).code === 0;
+}
+
+export function distribution(): { id: string; codename: string; version: string; pretty: string } {
+  const text = existsSync("/etc/os-release") ? readFileSync("/etc/os-release", "utf8") : "";
+  const field = (name: string): string => new RegExp(`^${name}="?([^"\n]*)"?$`, "m").exec(text)?.[1] ?? "";
+  const version = field("VERSION_ID");
+  return {
+    id: field("ID"),
+    codename: field("VERSION_CODENAME"),
+    version,
+    pretty: field("PRETTY_NAME") || "an unknown system",
+  };
+}
+
+function readSources(): AptSource[] {
+  const folder = "/etc/apt/sources.list.d";
+  const files = existsSync(folder) ? readdirSync(folder).map((name) => path.join(folder, name)) : [];
+  return ["/etc/apt/sources.list", ...files]
+    .filter((file) => existsSync(file))
+    .flatMap((file) => {
+      if (file.endsWith(".sources")) return parseDeb822(readFileSync(file, "utf8"));
+      return file.endsWith(".list") ? parseOneLine(readFileSync(file, "utf8")) : [];
+    });
+}
+
+function addBackports(codename: string): void {
+  const text = backportsSources(readSources(), codename);
+  if (!text) {
+    throw new Failure(`no apt source on this machine serves ${codename} main`, {
+      hint: `Add a source for ${codename}-backports by hand: it has the version of runsc that is needed.`,
+    });
+  }
+  writeFileSync(`${backportsFile}.new`, text, { mode: 0o644 });
+  renameSync(`${backportsFile}.new`, backportsFile);
+}

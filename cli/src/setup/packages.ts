@@ -1,0 +1,58 @@
+/**
+ * The system packages Kontor uses, as data: what shows that one is there, and why it is needed. A package whose
+ * program is there already is never installed, whoever brought it.
+ */
+
+export interface SystemPackage {
+  /** Debian's name. */
+  name: string;
+  /** Programs (looked up on PATH and in the sbin folders) or absolute files; all must be there. */
+  provides: readonly string[];
+  why: string;
+  /** Taken from `<codename>-backports`; `atLeast` is the oldest version that will do. */
+  backports?: { atLeast: string };
+}
+
+export const serverPackages: readonly SystemPackage[] = [
+  {
+    name: "runsc",
+    provides: ["runsc"],
+    why: "boots isolated machines (gVisor)",
+    // the one in the stable suite is of 2022 and lacks flags the driver needs
+    backports: { atLeast: "0.0~20240729" },
+  },
+  { name: "runc", provides: ["runc"], why: "runs deployed applications and build steps" },
+  { name: "nftables", provides: ["nft"], why: "keeps machines apart on the network" },
+  { name: "iproute2", provides: ["ip"], why: "makes network namespaces" },
+  { name: "mmdebstrap", provides: ["mmdebstrap"], why: "makes the root file systems of templates" },
+  { name: "buildah", provides: ["buildah"], why: "builds container images" },
+  { name: "git", provides: ["git"], why: "fetches and keeps repositories" },
+  { name: "e2fsprogs", provides: ["mkfs.ext4"], why: "gives every machine a disk of a fixed size" },
+  { name: "mount", provides: ["mount", "losetup"], why: "mounts the machines' disks" },
+  { name: "util-linux", provides: ["unshare", "nsenter"], why: "enters and leaves namespaces" },
+  { name: "procps", provides: ["ps", "sysctl"], why: "reads and sets kernel values" },
+  {
+    name: "ca-certificates",
+    provides: ["/etc/ssl/certs/ca-certificates.crt"],
+    why: "trusts the package registries",
+  },
+  { name: "npm", provides: ["npm"], why: "fetches Node for templates" },
+  { name: "gcc", provides: ["gcc"], why: "builds the guest program" },
+  { name: "libc6-dev", provides: ["/usr/include/stdio.h"], why: "builds the guest program" },
+  { name: "make", provides: ["make"], why: "builds the guest program" },
+];
+
+export const testPackages: readonly SystemPackage[] = [
+  ...serverPackages,
+  {
+    name: "postgresql-15",
+    provides: ["/usr/lib/postgresql/15/bin/initdb"],
+    why: "keeps the SQL at the level of the oldest PostgreSQL supported (test only)",
+  },
+  { name: "curl", provides: ["curl"], why: "calls the API as the README does (test only)" },
+];
+
+/** What `check` needs beside the pinned packages: the guest program is built for the unit tests of its protocol. */
+export const checkPackages: readonly SystemPackage[] = serverPackages.filter(({ name }) =>
+  ["gcc", "libc6-dev", "make", "git"].includes(name),
+);

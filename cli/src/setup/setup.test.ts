@@ -1,0 +1,30 @@
+import { expect, test } from "vitest";
+import { setUp, type SetupStep } from "./setup.ts";
+
+function step(missing: string[], install: () => unknown, needsRoot = false): SetupStep {
+  return {
+    title: "Things",
+    needsRoot,
+    missing: async () => missing.map((what) => ({ what, why: "the test wants it" })),
+    install: async () => void install(),
+  };
+}
+
+test("a step with nothing missing does nothing", async () => {
+  let ran = false;
+  await setUp([step([], () => (ran = true))]);
+  expect(ran).toBe(false);
+});
+
+test("a step that leaves something missing stops the set-up", async () => {
+  await expect(setUp([step(["runsc"], () => {})])).rejects.toThrow("Set-up stopped at: Things.");
+});
+
+test("a step that fails stops the set-up before the next one", async () => {
+  const ran: string[] = [];
+  const failing = step(["a"], () => {
+    throw new Error("no network");
+  });
+  await expect(setUp([failing, step(["b"], () => ran.push("b"))])).rejects.toThrow("Set-up stopped");
+  expect(ran).toEqual([]);
+});

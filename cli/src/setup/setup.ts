@@ -1,0 +1,47 @@
+/**
+ * What a machine needs before Kontor can run on it, as steps that can be repeated: each says what is missing, does
+ * nothing where nothing is, and installs only by name through the machine's own package manager. Nothing is changed
+ * without root: then the very command to run is printed instead.
+ */
+import { Failure } from "../lib/failure.ts";
+import { asRoot, isRoot } from "../lib/places.ts";
+import { startStep, type StepView } from "../lib/steps-view.ts";
+
+export interface Missing {
+  what: string;
+  why: string;
+}
+
+export interface SetupStep {
+  title: string;
+  needsRoot: boolean;
+  /** Empty where there is nothing to do. Quick, changes nothing. */
+  missing(): Promise<Missing[]>;
+  /** Brings what is missing; throws a Failure that says what to do. */
+  install(missing: readonly Missing[], view: StepView): Promise<void>;
+}
+
+export async function setUp(steps: readonly SetupStep[]): Promise<void> {
+  for (const step of steps) {
+    const missing = await step.missing();
+    if (missing.length === 0) continue;
+    for (const { what, why } of missing) process.stderr.write(`  ${what}: ${why}\n`);
+    if (step.needsRoot && !isRoot()) {
+      throw new Failure(`${step.title} needs root.`, { hint: `Run: ${asRoot()}` });
+    }
+    const view = startStep(step.title);
+    try {
+      await step.install(missing, view);
+    } catch (error) {
+      view.fail(error instanceof Error ? error.message : String(error));
+      const hint = error instanceof Failure ? error.hint : undefined;
+      throw new Failure(`Set-up stopped at: ${step.title}.`, hint ? { hint } : {});
+    }
+    const still = await step.missing();
+    if (still.length > 0) {
+      view.fail(`still missing: ${still.map(({ what }) => what).join(", ")}`);
+      throw new Failure(`Set-up stopped at: ${step.title}.`);
+    }
+    view.done(missing.map(({ what }) => what).join(", "));
+  }
+}

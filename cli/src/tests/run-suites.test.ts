@@ -1,0 +1,58 @@
+import { expect, test } from "vitest";
+import { inProduct } from "../lib/places.ts";
+import { addUp, closing, tallyOf, type VitestReport } from "./run-suites.ts";
+
+function report(over: Partial<VitestReport>): VitestReport {
+  return {
+    numPassedTests: 0,
+    numFailedTests: 0,
+    numPendingTests: 0,
+    numTodoTests: 0,
+    testResults: [],
+    ...over,
+  };
+}
+
+const failing = {
+  name: inProduct("server/src/x.test.ts"),
+  status: "failed",
+  assertionResults: [
+    { status: "passed", fullName: "a" },
+    { status: "failed", fullName: "keeps its promise" },
+  ],
+};
+
+test("a failed test is named with its file", () => {
+  const tally = tallyOf(report({ numPassedTests: 1, numFailedTests: 1, testResults: [failing] }), 1, "units");
+  expect(tally).toEqual({
+    passed: 1,
+    failed: 1,
+    skipped: 0,
+    failures: ["server/src/x.test.ts: keeps its promise"],
+  });
+});
+
+test("a test file that does not load counts as a failure", () => {
+  const broken = {
+    name: inProduct("cli/src/y.test.ts"),
+    status: "failed",
+    message: "SyntaxError: no\nat",
+    assertionResults: [],
+  };
+  expect(tallyOf(report({ testResults: [broken] }), 1, "units").failures).toEqual([
+    "cli/src/y.test.ts: SyntaxError: no",
+  ]);
+});
+
+test("a runner that ends badly without a failed test counts as a failure, and so does one without a report", () => {
+  expect(tallyOf(report({ numPassedTests: 3 }), 1, "units").failed).toBe(1);
+  expect(tallyOf(undefined, 134, "units").failed).toBe(1);
+});
+
+test("the closing line stands alone, last, with the sums", () => {
+  const sum = addUp([
+    { passed: 2, failed: 0, skipped: 1, failures: [] },
+    { passed: 3, failed: 1, skipped: 0, failures: ["lint"] },
+  ]);
+  expect(closing(sum)).toBe("\nFailed:\n  ✗ lint\n\n5 passed, 1 failed, 1 skipped\n");
+});

@@ -1,0 +1,132 @@
+/** Runs suites one after the other, on this terminal, and adds up what they counted. */
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { inProduct, productRoot } from "../lib/places.ts";
+import { runHere } from "../lib/run.ts";
+import { seconds } from "../lib/steps-view.ts";
+import type { Suite } from "./suites.ts";
+
+export interface Tally {
+  passed: number;
+  failed: number;
+  skipped: number;
+  /** One line for each test that failed. */
+  failures: string[];
+}
+
+export async function runSuites(suites: readonly Suite[]): Promise<Tally> {
+  const tallies: Tally[] = [];
+  for (const suite of suites) {
+    process.stdout.write(`\n── ${suite.name}\n`);
+    const startedAt = Date.now();
+    const tally = await runSuite(suite);
+    tallies.push(tally);
+    const counted = `${tally.passed} passed${tally.failed > 0 ? `, ${tally.failed} failed` : ""}`;
+    process.stdout.write(
+      `${tally.failed > 0 ? "✗" : "✓"} ${suite.name}: ${counted} (${seconds(Date.now() - startedAt)})\n`,
+    );
+  }
+  return addUp(tallies);
+}
+
+/**
+ * The closing words: the failures by name, and last of all the one plain line with the sums that other programs read.
+ */
+export function closing({ passed, failed, skipped, failures }: Tally): string {
+  const names = failures.length > 0 ? `\nFailed:\n${failures.map((name) => `  ✗ ${name}\n`).join("")}` : "";
+  return `${names}\n${passed} passed, ${failed} failed, ${skipped} skipped\n`;
+}
+
+export function addUp(tallies: readonly Tally[]): Tally {
+  const sum = (key: "passed" | "failed" | "skipped"): number =>
+    tallies.reduce((total, tally) => total + tally[key], 0);
+  return {
+    passed: sum("passed"),
+    failed: sum("failed"),
+    skipped: sum("skipped"),
+    failures: tallies.flatMap(({ failures }) => failures),
+  };
+}
+
+async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
+  if ("argv" in run) {
+    const code = await runHere(run.argv, { cwd: productRoot });
+    if (code === 0) return { passed: 1, failed: 0, skipped: 0, failures: [] };
+    return {
+      passed: 0,
+      failed: 1,
+      skipped: 0,
+      failures: [`${name}${repair ? ` (to repair it: ${repair})` : ""}`],
+    };
+  }
+  const folder = mkdtempSync(path.join(tmpdir(), "kontor-test-"));
+  try {
+    const report = path.join(folder, "report.json");
+    const projects = run.projects.flatMap((project) => ["--project", project]);
+    const code = await runHere(
+      [
+        process.execPath,
+        inProduct("node_modules/vitest/vitest.mjs"),
+        "run",
+        ...projects,
+        ...(run.serial ? ["--no-file-parallelism"] : []),
+        "--passWithNoTests",
+        "--reporter=default",
+        "--reporter=json",
+        `--outputFile.json=${report}`,
+      ],
+      { cwd: productRoot },
+    );
+    return tallyOf(readReport(report), code, name);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** The parts of vitest's JSON report that are read. */
+export interface VitestReport {
+  numPassedTests: number;
+  numFailedTests: number;
+  numPendingTests: number;
+  numTodoTests: number;
+  testResults: {
+    name: string;
+    status: string;
+    message?: string;
+    assertionResults: { status: string; fullName: string }[];
+  }[];
+}
+
+/** A file that does not load and a runner that ends badly count as one failed test each: nothing fails in silence. */
+export function tallyOf(report: VitestReport | undefined, code: number, suite: string): Tally {
+  if (!report)
+    return {
+      passed: 0,
+      failed: 1,
+      skipped: 0,
+      failures: [`${suite}: vitest ended with ${code} and no report`],
+    };
+  const failures = report.testResults.flatMap((file) => {
+    const where = path.relative(productRoot, file.name);
+    const failed = file.assertionResults.filter(({ status }) => status === "failed");
+    if (failed.length > 0) return failed.map(({ fullName }) => `${where}: ${fullName.trim()}`);
+    return file.status === "failed" ? [`${where}: ${file.message?.split("\n")[0] ?? "did not load"}`] : [];
+  });
+  if (failures.length === 0 && code !== 0)
+    failures.push(`${suite}: vitest ended with ${code} though no test failed`);
+  return {
+    passed: report.numPassedTests,
+    failed: failures.length,
+    skipped: report.numPendingTests + report.numTodoTests,
+    failures,
+  };
+}
+
+function readReport(file: string): VitestReport | undefined {
+  try {
+    return JSON.parse(readFileSync(file, "utf8")) as VitestReport;
+  } catch {
+    return undefined;
+  }
+}

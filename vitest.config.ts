@@ -1,0 +1,47 @@
+/**
+ * Every test of the product, in projects by what they need:
+ * - `server`, `runtime`, `cli`: units, in parallel, no root
+ * - `host`: the real runtime (`*.host.test.ts`): root, runsc, nft; one file at a time, because they share the host
+ * - `e2e`: the whole server from outside, by HTTP; one file at a time as well
+ *
+ * `kontor test` runs the units first and then the serial ones with `--no-file-parallelism`.
+ */
+import { configDefaults, defineConfig } from "vitest/config";
+
+const hostTests = "**/*.host.test.ts";
+
+export default defineConfig({
+  test: {
+    projects: [
+      "server",
+      ...["runtime", "cli"].map((name) => ({
+        test: {
+          name,
+          include: [`${name}/src/**/*.test.ts`],
+          exclude: [...configDefaults.exclude, hostTests],
+          pool: "forks" as const,
+          testTimeout: 30_000,
+        },
+      })),
+      {
+        test: {
+          name: "host",
+          include: [`{server,runtime,cli}/**/${hostTests.slice(3)}`],
+          pool: "forks",
+          // a machine boots in a third of a second; the first template of a run takes half a minute and more
+          testTimeout: 120_000,
+          hookTimeout: 600_000,
+        },
+      },
+      {
+        test: {
+          name: "e2e",
+          include: ["e2e/**/*.test.ts"],
+          pool: "forks",
+          testTimeout: 120_000,
+          hookTimeout: 600_000,
+        },
+      },
+    ],
+  },
+});
