@@ -10,7 +10,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import type { Capacity } from "./admission.ts";
-import { orderFor } from "./claim.ts";
+import { orderFor } from "./placement.ts";
 import type { Host } from "./host.ts";
 import { HostImages } from "./images.ts";
 import type { MachineOwners } from "./owners.ts";

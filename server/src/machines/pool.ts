@@ -9,7 +9,7 @@ import type { Logger } from "pino";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import { DomainError } from "#lib/errors.ts";
-import { makeRoom, newMachineId, orderFor } from "./claim.ts";
+import { makeRoom, newMachineId, orderFor } from "./placement.ts";
 import type { Machines } from "./machines.ts";
 import type { Shape } from "./shape.ts";
 import { countPools, evictWarm, insertMachine, setObserved } from "./store.ts";

@@ -12,7 +12,8 @@
  */
 import type { MachineExit, MachineState } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
-import { openEnv, orderFor } from "./claim.ts";
+import { orderFor } from "./placement.ts";
+import { openEnv } from "./sealed-env.ts";
 import type { MachineOwners } from "./owners.ts";
 import { type MachineRow, machinesOfHost } from "./store.ts";
 

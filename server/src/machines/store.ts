@@ -198,6 +198,21 @@ export async function markRemoved(db: Queryable, id: string): Promise<MachineRow
     .executeTakeFirst();
 }
 
+export async function markOwnedRemoved(
+  tx: Queryable,
+  ownerKind: "sandbox",
+  ownerId: string,
+): Promise<MachineRow | undefined> {
+  return tx
+    .updateTable("machines")
+    .set({ desired: "removed" })
+    .where("owner_kind", "=", ownerKind)
+    .where("owner_id", "=", ownerId)
+    .where("desired", "<>", "removed")
+    .returningAll()
+    .executeTakeFirst();
+}
+
 /** The row goes when nothing of the machine is left; only a machine that should be gone may lose its row. */
 export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
   await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();

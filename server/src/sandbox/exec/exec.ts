@@ -1,0 +1,135 @@
+/**
+ * Exec: one command in a sandbox, waited for. Buffered, it runs to its end even when the caller hangs up; streamed,
+ * it ends with its reader. Output is pulled, so that a reader who is slow stops the command and not this server.
+ */
+import { constants } from "node:os";
+import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/guest.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { DomainError } from "#lib/errors.ts";
+import { explain, inside } from "../sandboxes/sandboxes.ts";
+import { Head } from "./head.ts";
+import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
+
+type Needs = Pick<App, "db" | "machines">;
+
+/** What a buffered answer holds of each stream; the rest is read and dropped. */
+export const bufferedMaxBytes = 8 * 1024 ** 2;
+
+export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): Promise<ExecResult> {
+  return inside(app, actor, id, async (guest) => {
+    const child = await start(guest, input, "run_on");
+    const heads = { stdout: new Head(bufferedMaxBytes), stderr: new Head(bufferedMaxBytes) };
+    for await (const { stream, data } of child.output) heads[stream].add(data);
+    const exit = await child.exit;
+    return {
+      stdout: heads.stdout.text(),
+      stderr: heads.stderr.text(),
+      exit_code: exitCode(exit),
+      duration_ms: toMs(exit),
+      timed_out: exit.timedOut,
+      truncated: heads.stdout.truncated || heads.stderr.truncated,
+      signal: exit.timedOut ? null : signalName(exit.signal),
+    };
+  });
+}
+
+/** The frames of a streamed exec. What fails before the first one is thrown, and is an ordinary error answer. */
+export async function startStreamed(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: Exec,
+): Promise<{ frames: AsyncIterable<ExecFrame>; stop: () => void }> {
+  const child = await inside(app, actor, id, (guest) => start(guest, input, "kill"));
+  return { frames: framesOf(app, actor, id, child), stop: () => child.close() };
+}
+
+async function* framesOf(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  child: GuestProcess,
+): AsyncIterable<ExecFrame> {
+  yield { kind: "exec_started", pid: child.pid };
+  try {
+    for await (const { stream, data } of child.output) {
+      yield { kind: "exec_chunk", stream, data: data.toString("base64") };
+    }
+    yield lastFrame(await child.exit);
+  } catch (error) {
+    const explained = await explain(app, actor, id, error);
+    const [code, message] =
+      explained instanceof DomainError
+        ? [explained.code, explained.detail]
+        : ["internal_error", "The stream broke."];
+    yield { kind: "error", code, message, signal: null, duration_ms: null };
+  } finally {
+    child.close();
+  }
+}
+
+/** How a process ended, as the frame that ends its stream. */
+export function lastFrame(exit: ProcessExit): ExecFrame {
+  const duration_ms = toMs(exit);
+  const signal = signalName(exit.signal);
+  if (exit.timedOut) {
+    return {
+      kind: "error",
+      code: "exec_timeout",
+      message: "The command ran into its timeout.",
+      signal,
+      duration_ms,
+    };
+  }
+  if (exit.signal !== null) {
+    return {
+      kind: "error",
+      code: "killed_by_signal",
+      message: `The command was ended by ${signal}.`,
+      signal,
+      duration_ms,
+    };
+  }
+  return { kind: "exec_exited", code: exit.code ?? 0, duration_ms };
+}
+
+async function start(
+  guest: Guest,
+  input: Exec,
+  onDisconnect: SpawnSpec["onDisconnect"],
+): Promise<GuestProcess> {
+  const child = await guest.spawn({
+    ...(input.args ? { argv: input.args } : { shell: input.command ?? "" }),
+    ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
+    ...(input.env === undefined ? {} : { env: input.env }),
+    ...(input.user === undefined ? {} : { user: input.user }),
+    timeoutMs: input.timeout_seconds * 1000,
+    onDisconnect,
+  });
+  feed(child, input.stdin);
+  return child;
+}
+
+/** Not waited for: a command that never reads must not hold its own output back. */
+function feed(child: GuestProcess, stdin: string | undefined): void {
+  const written = stdin === undefined ? Promise.resolve() : child.writeStdin(Buffer.from(stdin, "base64"));
+  // A command that ended or closed its input first is no fault.
+  written.catch(() => {}).finally(() => child.endStdin());
+}
+
+const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]));
+
+function signalName(signal: number | null): string | null {
+  return signal === null ? null : (signalNames.get(signal as never) ?? `SIG${signal}`);
+}
+
+/** As a shell says it: 124 for a timeout, 128 + n for signal n. */
+export function exitCode(exit: ProcessExit): number {
+  if (exit.timedOut) return 124;
+  return exit.signal === null ? (exit.code ?? 0) : 128 + exit.signal;
+}
+
+function toMs(exit: ProcessExit): number {
+  return Math.round(exit.durationUs / 1000);
+}

@@ -1,0 +1,21 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { decode } from "./base64.ts";
+
+test("every byte sequence comes back, padded, unpadded, or with wrapped lines", () => {
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 400 }), (bytes) => {
+      const text = Buffer.from(bytes).toString("base64");
+      const wrapped = text.replaceAll(/.{76}/g, "$&\n");
+      for (const form of [text, text.replaceAll("=", ""), wrapped, `${text}\r\n`]) {
+        expect(decode(form, "content").equals(Buffer.from(bytes))).toBe(true);
+      }
+    }),
+  );
+});
+
+test("what is not base64 is refused by the field's name instead of losing bytes", () => {
+  for (const bad of ["a", "ab$d", "äbcd", "abcde", "ab=c", "{}", "YWJj YWJj"]) {
+    expect(() => decode(bad, "content")).toThrow(/^content: is not valid base64/);
+  }
+});

@@ -1,0 +1,23 @@
+/**
+ * Base64 of the wire, checked. Node's decoder skips what is not base64 without a word, which would lose a caller's
+ * bytes; comparing the length it should give with the one it gave finds that at no cost.
+ */
+import { invalidField } from "../sandboxes/errors.ts";
+
+export function decode(text: string, field: string): Buffer {
+  const bytes = Buffer.from(text, "base64");
+  if (bytes.length === decodedLength(text)) return bytes;
+  // Tools wrap their lines; anything else is a fault.
+  const unwrapped = text.replaceAll(/[\r\n]/g, "");
+  if (unwrapped.length !== text.length && bytes.length === decodedLength(unwrapped)) return bytes;
+  throw invalidField(field, "is not valid base64.");
+}
+
+/** Bytes that text of this length stands for; NaN where no base64 has such a length. */
+function decodedLength(text: string): number {
+  let characters = text.length;
+  while (characters > 0 && text.length - characters < 2 && text[characters - 1] === "=") characters -= 1;
+  const rest = characters % 4;
+  if (rest === 1) return Number.NaN;
+  return Math.floor(characters / 4) * 3 + (rest === 0 ? 0 : rest - 1);
+}

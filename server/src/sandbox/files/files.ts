@@ -1,0 +1,157 @@
+/**
+ * Files of a running sandbox, through its guest program: the host cannot see a machine's disk, and must not. Writes
+ * stay under the writable roots with every symlink followed, and appear whole or not at all. Nothing here keeps a
+ * file longer than its answer takes.
+ */
+import { posix } from "node:path";
+import type { FileStat as GuestStat } from "#machines/guest.ts";
+import type { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { DomainError } from "#lib/errors.ts";
+import { fileTooLarge, translated } from "#machines/errors.ts";
+import { inside } from "../sandboxes/sandboxes.ts";
+import { decode } from "./base64.ts";
+import { fileMaxBytes, writableRoots } from "./limits.ts";
+import {
+  type Batch,
+  type BatchResult,
+  type DirectoryEntry,
+  type FileRead,
+  type FileStat,
+  type FileWrite,
+  type FileWritten,
+  type MakeDirectory,
+  type Move,
+  Path,
+} from "./schema.ts";
+
+type Needs = Pick<App, "db" | "machines">;
+const roots = writableRoots;
+
+export async function writeFile(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: z.output<typeof FileWrite>,
+): Promise<z.output<typeof FileWritten>> {
+  const content = decodeWithin(input.content, "content");
+  const path = absolute(input.path);
+  const { sizeBytes } = await inside(app, actor, id, (guest) =>
+    guest.writeFile(path, content, { mode: input.mode, roots }),
+  );
+  return { path, bytes_written: sizeBytes };
+}
+
+/** In order; a file that fails says so in its own row and the rest go on. */
+export function writeBatch(app: Needs, actor: Actor, id: string, { files }: Batch): Promise<BatchResult> {
+  return inside(app, actor, id, async (guest) => {
+    const results: BatchResult["results"] = [];
+    for (const { path, content, mode } of files) {
+      try {
+        const to = absolute(Path.parse(path));
+        const bytes = decodeWithin(content, "content");
+        const { sizeBytes } = await translated(() => guest.writeFile(to, bytes, { mode, roots }));
+        results.push({ path, bytes_written: sizeBytes, error: null });
+      } catch (error) {
+        results.push({ path, bytes_written: null, error: rowError(error) });
+      }
+    }
+    return { results };
+  });
+}
+
+export function read(app: Needs, actor: Actor, id: string, path: string): Promise<FileRead> {
+  const at = absolute(path);
+  return inside(app, actor, id, async (guest) => {
+    const stat = await guest.stat(at);
+    if (stat?.isDir) {
+      const entries = await guest.list(at);
+      return {
+        path: at,
+        is_dir: true,
+        entries: entries.map((entry) => ({ name: entry.name, ...toEntry(entry) })),
+      };
+    }
+    const { content } = await guest.readFile(at, { maxBytes: fileMaxBytes });
+    const bytes = Buffer.concat(await Array.fromAsync(content as AsyncIterable<Buffer>));
+    return { path: at, is_dir: false, content: bytes.toString("base64"), size: bytes.length };
+  });
+}
+
+export function stat(app: Needs, actor: Actor, id: string, path: string): Promise<z.output<typeof FileStat>> {
+  const at = absolute(path);
+  return inside(app, actor, id, async (guest) => {
+    const found = await guest.stat(at);
+    return found
+      ? { path: at, exists: true, ...toEntry(found) }
+      : { path: at, exists: false, is_dir: null, size: null, mode: null, modified_at: null };
+  });
+}
+
+export async function remove(app: Needs, actor: Actor, id: string, path: string): Promise<void> {
+  const at = absolute(path);
+  await inside(app, actor, id, (guest) => guest.remove(at, { roots }));
+}
+
+export function makeDirectory(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  { path, mode, parents }: z.output<typeof MakeDirectory>,
+): Promise<z.output<typeof FileStat>> {
+  const at = absolute(path);
+  return inside(app, actor, id, async (guest) => {
+    await guest.mkdir(at, { mode, parents, roots });
+    const made = await guest.stat(at);
+    return made
+      ? { path: at, exists: true, ...toEntry(made) }
+      : { path: at, exists: false, is_dir: null, size: null, mode: null, modified_at: null };
+  });
+}
+
+export function move(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: z.output<typeof Move>,
+): Promise<{ from: string; to: string }> {
+  const [from, to] = [absolute(input.from), absolute(input.to)];
+  return inside(app, actor, id, async (guest) => {
+    await guest.move(from, to, { overwrite: input.overwrite, roots });
+    return { from, to };
+  });
+}
+
+/** `..` is left to the machine's own kernel: only it knows where symlinks lead. */
+function absolute(path: string): string {
+  return posix.isAbsolute(path) ? path : `/workspace/${path}`;
+}
+
+function decodeWithin(content: string, field: string): Buffer {
+  const bytes = decode(content, field);
+  if (bytes.length > fileMaxBytes) throw fileTooLarge(`${field}: at most ${fileMaxBytes} bytes in one call.`);
+  return bytes;
+}
+
+function toEntry(stat: GuestStat): Omit<z.output<typeof DirectoryEntry>, "name"> {
+  return {
+    is_dir: stat.isDir,
+    size: stat.sizeBytes,
+    mode: stat.mode,
+    modified_at: stat.modifiedAt.toISOString(),
+  };
+}
+
+function rowError(error: unknown): { code: string; message: string } {
+  if (error instanceof DomainError && error.code !== "machine_died")
+    return { code: error.code, message: error.detail };
+  if (error instanceof Error && error.name === "ZodError") {
+    return {
+      code: "invalid_request",
+      message: `path: ${(error as z.ZodError).issues[0]?.message ?? "is invalid"}`,
+    };
+  }
+  // The machine itself failed: no row can say that for the rest.
+  throw error;
+}

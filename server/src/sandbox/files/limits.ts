@@ -1,0 +1,13 @@
+/** Caps of the one-shot file calls, as the document gives them. */
+export const fileMaxBytes = 16 * 1024 ** 2;
+export const batchMaxFiles = 64;
+export const batchMaxBytes = 48 * 1024 ** 2;
+
+/** Base64 makes four bytes of three; the rest is the JSON around it. */
+export const fileBodyLimit = Math.ceil((fileMaxBytes * 4) / 3) + 64 * 1024;
+
+/** Where the file API may write. A volume adds its own root. Exec is not bound by this. */
+export const writableRoots = ["/workspace", "/tmp"];
+
+/** 0644, as a JSON integer. */
+export const defaultMode = 0o644;

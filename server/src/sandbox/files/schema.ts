@@ -1,0 +1,83 @@
+/** The wire of files: contents are base64, modes are integers. */
+import { z } from "zod";
+import { batchMaxFiles, defaultMode } from "./limits.ts";
+
+export const Path = z
+  .string()
+  .min(1)
+  .refine((path) => Buffer.byteLength(path) <= 4095, { error: "must be at most 4095 bytes" })
+  .refine((path) => !path.includes("\0"), { error: "must not contain NUL" })
+  .describe("Absolute, or relative to /workspace.");
+
+const Mode = z.int().min(0).max(0o7777).describe("Permission bits as an integer: 0644 is 420.");
+// Not z.base64(): its pattern over 22 MB of text costs more than decoding it. `decode` checks while it decodes.
+const Content = z.string().describe("Base64.");
+
+export const FileWrite = z
+  .strictObject({ path: Path, content: Content, mode: Mode.default(defaultMode) })
+  .meta({ id: "FileWrite" });
+export const FileWritten = z.object({ path: z.string(), bytes_written: z.int() }).meta({ id: "FileWritten" });
+
+export const FileQuery = z.strictObject({ path: Path });
+
+const timestamp = z.iso.datetime();
+
+export const DirectoryEntry = z
+  .object({
+    name: z.string(),
+    is_dir: z.boolean(),
+    size: z.int(),
+    mode: z.int(),
+    modified_at: timestamp,
+  })
+  .meta({ id: "DirectoryEntry" });
+
+export const FileRead = z
+  .discriminatedUnion("is_dir", [
+    z.object({ path: z.string(), is_dir: z.literal(false), content: Content, size: z.int() }),
+    z.object({ path: z.string(), is_dir: z.literal(true), entries: z.array(DirectoryEntry) }),
+  ])
+  .meta({ id: "FileRead" });
+export type FileRead = z.output<typeof FileRead>;
+
+export const FileStat = z
+  .object({
+    path: z.string(),
+    exists: z.boolean(),
+    is_dir: z.boolean().nullable(),
+    size: z.int().nullable(),
+    mode: z.int().nullable(),
+    modified_at: timestamp.nullable(),
+  })
+  .meta({ id: "FileStat" });
+
+export const MakeDirectory = z
+  .strictObject({ path: Path, mode: Mode.default(0o755), parents: z.boolean().default(true) })
+  .meta({ id: "MakeDirectory" });
+
+export const Move = z
+  .strictObject({ from: Path, to: Path, overwrite: z.boolean().default(false) })
+  .meta({ id: "FileMove" });
+
+export const Batch = z
+  .strictObject({
+    files: z
+      .array(z.strictObject({ path: z.string(), content: z.string(), mode: Mode.default(defaultMode) }))
+      .min(1)
+      .max(batchMaxFiles),
+  })
+  .meta({ id: "FileBatch" });
+export type Batch = z.output<typeof Batch>;
+
+export const BatchResult = z
+  .object({
+    results: z.array(
+      z.object({
+        path: z.string(),
+        bytes_written: z.int().nullable(),
+        error: z.object({ code: z.string(), message: z.string() }).nullable(),
+      }),
+    ),
+  })
+  .meta({ id: "FileBatchResult" });
+export type BatchResult = z.output<typeof BatchResult>;

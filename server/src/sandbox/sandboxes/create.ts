@@ -1,0 +1,117 @@
+import type { Actor, ReachableWorkspace, SandboxTier } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import { tierLimits } from "#accounts/plans.ts";
+import type { App } from "#app.ts";
+import { newId, randomText } from "#lib/ids.ts";
+import { bringUp } from "#machines/claim.ts";
+import { place } from "#machines/placement.ts";
+import { invalidField, timeoutTooLong, unknownTemplate } from "./errors.ts";
+import { sandboxEnv } from "./environment.ts";
+import { type SandboxCreate, sealPreviewToken } from "./schema.ts";
+import { maxConcurrent, shapeOf, sizes } from "./sizes.ts";
+import { insertSandbox, lockAndCountLive, type SandboxRow } from "./store.ts";
+import { endSandbox } from "./terminate.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
+
+/** A template that is still being made is waited for this long before the caller is asked to come back. */
+const templateWaitMs = 30_000;
+const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/** Makes a sandbox; its machine runs when this returns, or nothing of it is left. */
+export async function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
+  const workspace = homeWorkspace(actor);
+  const timeoutSeconds = checkPlan(app, workspace, input);
+  const image = await app.machines.images.ready(input.template, templateWaitMs);
+  const now = app.clock.now();
+  const id = newId("sbx_");
+  const previewToken = input.preview_auth ? randomText(tokenAlphabet, 32) : null;
+
+  const { row, reservation } = await app.db.transaction().execute(async (tx) => {
+    const live = await lockAndCountLive(tx, workspace.id);
+    const allowed = maxConcurrent(app.config, workspace.sandboxTier);
+    if (live >= allowed)
+      throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+    const row = await insertSandbox(tx, {
+      id,
+      workspace_id: workspace.id,
+      template: input.template,
+      size: input.size,
+      cpu: sizes[input.size].cpu,
+      memory_mb: sizes[input.size].memoryMb,
+      network: input.network,
+      region: input.region ?? app.config.region,
+      on_timeout: input.on_timeout,
+      auto_resume: input.auto_resume,
+      timeout_seconds: timeoutSeconds,
+      expires_at: new Date(now.getTime() + timeoutSeconds * 1000),
+      preview_token_sealed: previewToken === null ? null : sealPreviewToken(app, id, previewToken),
+      allow_domains: input.network === "restricted" ? (input.allow_domains ?? null) : null,
+      metadata: input.metadata,
+      created_at: now,
+    });
+    const reservation = await place(app, tx, {
+      ownerKind: "sandbox",
+      ownerId: id,
+      shape: shapeOf(input.template, input.size, app.config.machineDiskGb),
+      image,
+      network: input.network,
+      hostname: hostnameOf(id),
+      env: sandboxEnv(id, input.env),
+    });
+    const target = { kind: "sandbox", id, label: input.template };
+    await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
+    return { row, reservation };
+  });
+
+  try {
+    await bringUp(app, reservation);
+  } catch (error) {
+    await endSandbox(app, { id, reason: "start_failed" });
+    throw error;
+  }
+  return { ...row, machine_id: reservation.row.id };
+}
+
+/** What the plan says no to; answers the timeout to use. */
+function checkPlan(app: Needs, workspace: ReachableWorkspace, input: SandboxCreate): number {
+  if (workspace.suspended) throw accountSuspended();
+  const tier = tierLimits[workspace.sandboxTier];
+  if (!app.machines.images.has(input.template)) {
+    throw unknownTemplate(
+      input.template,
+      app.machines.images.status().map((image) => image.name),
+    );
+  }
+  if (!tier.sizes.includes(input.size)) throw planLimit("size", tier.sizes, "payg");
+  if (input.allow_domains && input.network === "restricted" && workspace.sandboxTier === "free") {
+    throw planLimit("allow_domains", false, "payg");
+  }
+  if (input.region !== undefined && input.region !== app.config.region) {
+    throw invalidField("region", `unknown region "${input.region}"; known is ${app.config.region}.`);
+  }
+  if (input.on_timeout === "pause")
+    throw invalidField("on_timeout", "this server can only kill at the deadline.");
+  if (input.volume !== undefined) throw invalidField("volume", "this server has no volumes.");
+  if (input.timeout_seconds !== undefined && input.timeout_seconds > tier.maxTimeoutSeconds) {
+    throw timeoutTooLong(tier.maxTimeoutSeconds, workspace.sandboxTier);
+  }
+  return input.timeout_seconds ?? 600;
+}
+
+/** Where a create without a workspace goes: the personal one, or the one the token is bound to. */
+function homeWorkspace(actor: Actor): ReachableWorkspace {
+  const home = actor.workspaces.find((workspace) => workspace.kind === "personal") ?? actor.workspaces[0];
+  if (!home) throw new Error("an actor reaches at least one workspace");
+  return home;
+}
+
+/** A label of at most 63 characters that a shell prompt shows. */
+function hostnameOf(id: string): string {
+  return id.replace("_", "-");
+}
+
+function nextTier(tier: SandboxTier): SandboxTier | null {
+  return { free: "payg", payg: "enterprise", enterprise: null }[tier] as SandboxTier | null;
+}

@@ -1,0 +1,4 @@
+/** What every process in a sandbox finds in its environment beside the caller's own; theirs wins. */
+export function sandboxEnv(id: string, env: Record<string, string>): Record<string, string> {
+  return { KONTOR_SANDBOX_ID: id, ...env };
+}

@@ -1,0 +1,49 @@
+import { defineError } from "#lib/errors.ts";
+import type { TerminationReason } from "./tables.ts";
+
+export const sandboxNotFound = defineError("sandbox_not_found", 404, () => "No such sandbox.");
+
+const why: Record<TerminationReason, string> = {
+  requested: "it was deleted",
+  timeout: "it reached its timeout",
+  out_of_memory: "it ran out of memory",
+  snapshot_expired: "its snapshot reached the end of its retention",
+  host_lost: "its machine was lost",
+  start_failed: "its machine could not be started",
+};
+
+export const sandboxTerminated = defineError(
+  "sandbox_terminated",
+  409,
+  (reason: TerminationReason | null) => ({
+    detail: `The sandbox is terminated: ${why[reason ?? "requested"]}.`,
+    meta: { termination_reason: reason },
+  }),
+);
+
+export const sandboxPaused = defineError(
+  "sandbox_paused",
+  409,
+  () => "The sandbox is paused. Resume it first, or create sandboxes with auto_resume.",
+);
+
+export const timeoutTooLong = defineError("timeout_too_long", 400, (allowed: number, tier: string) => ({
+  detail: `timeout_seconds: at most ${allowed} on tier ${tier}.`,
+  meta: { limit: "max_timeout_seconds", allowed },
+}));
+
+export const unknownTemplate = defineError(
+  "invalid_request",
+  400,
+  (name: string, known: readonly string[]) =>
+    `template: unknown template "${name}"; known are ${known.join(", ")}.`,
+);
+
+export const invalidField = defineError(
+  "invalid_request",
+  400,
+  (field: string, why: string) => `${field}: ${why}`,
+);
+
+export const readErrors = [sandboxNotFound] as const;
+export const runningErrors = [sandboxNotFound, sandboxTerminated, sandboxPaused] as const;

@@ -1,0 +1,57 @@
+import type { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { invalidField } from "./errors.ts";
+import { reachable } from "./sandboxes.ts";
+import { type SandboxList, toSandbox } from "./schema.ts";
+import type { Status } from "./states.ts";
+import { listSandboxes } from "./store.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "machines">;
+
+export interface ListQuery {
+  status?: Status | undefined;
+  metadata?: Record<string, string> | undefined;
+  cursor?: string | undefined;
+  limit: number;
+}
+
+export async function list(
+  app: Needs,
+  actor: Actor,
+  query: ListQuery,
+): Promise<z.output<typeof SandboxList>> {
+  const rows = await listSandboxes(app.db, {
+    workspaceIds: reachable(actor),
+    status: query.status,
+    metadata: query.metadata,
+    before: query.cursor === undefined ? undefined : openCursor(app, actor, query.cursor),
+    limit: query.limit + 1,
+  });
+  const page = rows.slice(0, query.limit);
+  const last = page.at(-1);
+  const more = rows.length > query.limit && last;
+  return {
+    items: page.map((row) => toSandbox(app, row)),
+    next_cursor: more ? sealCursor(app, actor, { createdAt: last.created_at_text, id: last.id }) : null,
+  };
+}
+
+interface Position {
+  createdAt: string;
+  id: string;
+}
+
+/** Sealed to the caller: a cursor cannot be made up, read or used by somebody else. */
+function sealCursor(app: Needs, actor: Actor, position: Position): string {
+  return app.secrets.seal(JSON.stringify(position), `sandboxes:cursor:${actor.userId}`).toString("base64url");
+}
+
+function openCursor(app: Needs, actor: Actor, cursor: string): Position {
+  try {
+    const sealed = Buffer.from(cursor, "base64url");
+    return JSON.parse(app.secrets.open(sealed, `sandboxes:cursor:${actor.userId}`).toString()) as Position;
+  } catch {
+    throw invalidField("cursor", "is not a cursor of this list.");
+  }
+}

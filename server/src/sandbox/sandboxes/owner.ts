@@ -1,0 +1,18 @@
+/** What a sandbox does when its machine ended unasked. */
+import type { App } from "#app.ts";
+import type { Ending, MachineOwner } from "#machines/owners.ts";
+import type { TerminationReason } from "./tables.ts";
+import { endSandbox } from "./terminate.ts";
+
+export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">): MachineOwner {
+  return {
+    ended: async (id, ending) => {
+      await endSandbox(app, { id, reason: reasonOf(ending), cpuSeconds: ending.cpuSeconds });
+    },
+  };
+}
+
+export function reasonOf({ exit, neverStarted }: Pick<Ending, "exit" | "neverStarted">): TerminationReason {
+  if (exit?.reason === "out_of_memory") return "out_of_memory";
+  return neverStarted ? "start_failed" : "host_lost";
+}

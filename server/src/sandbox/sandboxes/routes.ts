@@ -1,0 +1,134 @@
+import { z } from "zod";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { noCapacity, startFailed, templateFailed, templatePreparing } from "#machines/errors.ts";
+import { createSandbox } from "./create.ts";
+import { readErrors, runningErrors, timeoutTooLong } from "./errors.ts";
+import { keepAlive } from "./keep-alive.ts";
+import { limits } from "./limits.ts";
+import { list } from "./list.ts";
+import { metrics } from "./metrics.ts";
+import { getSandbox } from "./sandboxes.ts";
+import {
+  KeepAlive,
+  Limits,
+  Metrics,
+  Sandbox,
+  SandboxCreate,
+  SandboxList,
+  SandboxParams,
+  toSandbox,
+} from "./schema.ts";
+import { statuses } from "./states.ts";
+import { terminateSandbox } from "./terminate.ts";
+
+const common = { api: "sandbox", tag: "Sandboxes" } as const;
+
+export const sandboxesRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes",
+    operationId: "createSandbox",
+    summary: "Create a sandbox",
+    scope: "sandboxes:write",
+    body: SandboxCreate,
+    responses: { 201: Sandbox },
+    errors: [
+      planLimit,
+      accountSuspended,
+      timeoutTooLong,
+      noCapacity,
+      startFailed,
+      templatePreparing,
+      templateFailed,
+    ],
+    idempotent: true,
+    secretFields: ["preview_auth_token"],
+    rateLimit: "sandbox_create",
+    handler: async ({ actor, body }) => toSandbox(app, await createSandbox(app, actor, body)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes",
+    operationId: "listSandboxes",
+    summary: "List sandboxes, newest first",
+    scope: "sandboxes:read",
+    query: z.strictObject({
+      status: z.enum(statuses).optional(),
+      metadata: z
+        .record(z.string(), z.string())
+        .optional()
+        .describe("metadata[key]=value, repeated: all must match."),
+      cursor: z.string().max(2048).optional(),
+      limit: z.int().min(1).max(100).default(50),
+    }),
+    responses: { 200: SandboxList },
+    handler: ({ actor, query }) => list(app, actor, query),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/limits",
+    operationId: "getSandboxLimits",
+    summary: "Sizes and caps the plan allows",
+    scope: "sandboxes:read",
+    responses: { 200: Limits },
+    handler: ({ actor }) => limits(app, actor),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/{id}",
+    operationId: "getSandbox",
+    summary: "Get one sandbox",
+    scope: "sandboxes:read",
+    params: SandboxParams,
+    responses: { 200: Sandbox },
+    errors: readErrors,
+    handler: async ({ actor, params }) => toSandbox(app, await getSandbox(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/sandboxes/{id}",
+    operationId: "terminateSandbox",
+    summary: "Terminate a sandbox",
+    description: "Works in every state; on a terminated sandbox it changes nothing and answers the same.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    responses: { 200: Sandbox },
+    errors: readErrors,
+    handler: async ({ actor, params }) => toSandbox(app, await terminateSandbox(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/timeout",
+    operationId: "keepSandboxAlive",
+    summary: "Restart the lifetime clock",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    body: KeepAlive,
+    responses: { 200: Sandbox },
+    errors: [...runningErrors, timeoutTooLong],
+    handler: async ({ actor, params, body }) =>
+      toSandbox(app, await keepAlive(app, actor, params.id, body.timeout_seconds)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/{id}/metrics",
+    operationId: "getSandboxMetrics",
+    summary: "Live CPU and memory",
+    scope: "sandboxes:read",
+    params: SandboxParams,
+    query: z.strictObject({ since: z.int().min(0).optional().describe("Unix seconds; only newer samples.") }),
+    responses: { 200: Metrics },
+    errors: readErrors,
+    rateLimit: "none",
+    handler: ({ actor, params, query }) => metrics(app, actor, params.id, query.since),
+  }),
+];

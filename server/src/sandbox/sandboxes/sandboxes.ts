@@ -1,0 +1,71 @@
+/**
+ * Sandboxes: isolated machines for code somebody else wrote. This folder owns the sandbox's record and its life:
+ * made from a template, running until its deadline, terminated once and for good. It promises that a sandbox which
+ * was answered exists after any crash, that its deadline is kept, and that delete works in every state. It never
+ * touches the runtime: machines/ brings up and takes down what a row asks for.
+ */
+import type { Guest } from "#machines/guest.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { translate } from "#machines/errors.ts";
+import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
+import { findSandbox, type SandboxRow } from "./store.ts";
+
+export function reachable(actor: Actor): string[] {
+  return actor.workspaces.map((workspace) => workspace.id);
+}
+
+export async function getSandbox(app: Pick<App, "db">, actor: Actor, id: string): Promise<SandboxRow> {
+  const row = await findSandbox(app.db, id, reachable(actor));
+  if (!row) throw sandboxNotFound();
+  return row;
+}
+
+export function refuseUnlessRunning(row: SandboxRow): void {
+  if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
+  if (row.status === "paused") throw sandboxPaused();
+}
+
+/**
+ * Does something inside a running sandbox. Where the machine ends meanwhile, the sandbox's own reason is the
+ * answer: "it ran out of memory" helps, "the connection broke" does not.
+ */
+export async function inside<T>(
+  app: Pick<App, "db" | "machines">,
+  actor: Actor,
+  id: string,
+  call: (guest: Guest, row: SandboxRow) => Promise<T>,
+): Promise<T> {
+  const row = await getSandbox(app, actor, id);
+  refuseUnlessRunning(row);
+  try {
+    return await call(app.machines.connect(row.machine_id ?? ""), row);
+  } catch (error) {
+    throw await explain(app, actor, id, error);
+  }
+}
+
+const diedKinds = new Set(["machine_died", "not_running", "not_found"]);
+
+/** The sandbox's own reason where its machine ended, else the error as a caller may see it. */
+export async function explain(
+  app: Pick<App, "db">,
+  actor: Actor,
+  id: string,
+  error: unknown,
+): Promise<unknown> {
+  const kind = (error as { kind?: string } | null)?.kind;
+  if (kind === undefined || !diedKinds.has(kind)) return translate(error);
+  const ended = await whenEnded(app, actor, id);
+  return ended ? sandboxTerminated(ended.termination_reason) : translate(error);
+}
+
+/** A machine's end reaches its sandbox's row within milliseconds; a second is given for it. */
+async function whenEnded(app: Pick<App, "db">, actor: Actor, id: string): Promise<SandboxRow | undefined> {
+  for (let tries = 0; tries < 20; tries += 1) {
+    const row = await findSandbox(app.db, id, reachable(actor));
+    if (!row || row.status === "terminated") return row;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return undefined;
+}

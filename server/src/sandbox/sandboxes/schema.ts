@@ -1,0 +1,195 @@
+/** The wire: what a sandbox looks like in JSON, and what its calls take. */
+import { z } from "zod";
+import type { App } from "#app.ts";
+import { sizeNames } from "./sizes.ts";
+import { statuses, terminationReasons, transitions } from "./states.ts";
+import type { SandboxRow } from "./store.ts";
+
+export const SandboxId = z
+  .string()
+  .regex(/^sbx_[a-z0-9]{1,40}$/)
+  .meta({ example: "sbx_5f2k8v1c9q0m3x7b4n6d" });
+export const SandboxParams = z.strictObject({ id: z.string().max(64) });
+
+const timestamp = z.iso.datetime();
+const network = z.enum(["off", "restricted", "open"]);
+const hostname = z
+  .string()
+  .max(253)
+  .regex(/^(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/i, {
+    error: "must be a bare hostname such as api.example.com",
+  });
+
+const Metadata = z
+  .record(z.string().min(1).max(64), z.string().max(512))
+  .refine((metadata) => Object.keys(metadata).length <= 16, { error: "must have at most 16 keys" });
+
+/** Names as a process can have them; the sum counts names, values and the two bytes between and after. */
+export const Env = z
+  .record(
+    z.string().regex(/^[^=\0]{1,256}$/, { error: "must be a name without = or NUL" }),
+    z.string().refine((value) => !value.includes("\0"), { error: "must not contain NUL" }),
+  )
+  .refine((env) => Object.keys(env).length <= 64, { error: "must have at most 64 names" })
+  .refine(
+    (env) =>
+      Object.entries(env).reduce((sum, [k, v]) => sum + Buffer.byteLength(k) + Buffer.byteLength(v) + 2, 0) <=
+      65_536,
+    {
+      error: "must be at most 64 KiB in all",
+    },
+  );
+
+export const SandboxCreate = z
+  .strictObject({
+    template: z
+      .string()
+      .min(1)
+      .max(128)
+      .describe("A built-in template: debian-12, python-3.12, python-3.12-bare, node-22."),
+    size: z.enum(sizeNames).default("small"),
+    network: network.default("restricted"),
+    timeout_seconds: z
+      .int()
+      .min(10)
+      .max(86_400)
+      .optional()
+      .describe("Lifetime in seconds; default 600, capped by the tier."),
+    on_timeout: z.enum(["kill", "pause"]).default("kill"),
+    auto_resume: z.boolean().default(false),
+    preview_auth: z.boolean().default(false),
+    env: Env.default({}),
+    metadata: Metadata.default({}),
+    region: z.string().max(64).optional(),
+    allow_domains: z.array(hostname).max(200).optional(),
+    volume: z.string().max(128).optional(),
+  })
+  .meta({ id: "SandboxCreate" });
+export type SandboxCreate = z.output<typeof SandboxCreate>;
+
+export const Sandbox = z
+  .object({
+    id: z.string(),
+    status: z.enum(statuses),
+    transition: z.enum(transitions).nullable(),
+    termination_reason: z.enum(terminationReasons).nullable(),
+    template: z.string(),
+    size: z.enum(sizeNames),
+    network,
+    cpu: z.number().describe("vCPUs"),
+    memory_mb: z.int(),
+    region: z.string(),
+    created_at: timestamp,
+    expires_at: timestamp.describe("The auto-termination deadline."),
+    on_timeout: z.enum(["kill", "pause"]),
+    auto_resume: z.boolean(),
+    endpoints: z.object({ exec: z.string(), files: z.string(), pause: z.string(), resume: z.string() }),
+    metadata: z.record(z.string(), z.string()),
+    preview_auth_token: z.string().nullable().optional(),
+    preview_host_base: z.string().nullable().describe("Null where the sandbox cannot expose a port."),
+    egress_denied: z
+      .int()
+      .nullable()
+      .describe("Connections the network mode refused; null when nothing runs."),
+  })
+  .meta({ id: "Sandbox" });
+export type Sandbox = z.output<typeof Sandbox>;
+
+export const SandboxList = z
+  .object({ items: z.array(Sandbox), next_cursor: z.string().nullable() })
+  .meta({ id: "SandboxList" });
+
+export const KeepAlive = z
+  .strictObject({ timeout_seconds: z.int().min(10).max(86_400) })
+  .meta({ id: "SandboxTimeout" });
+
+/** The only way from a row to JSON. */
+export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRow): Sandbox {
+  const path = `/v1/sandboxes/${row.id}`;
+  return {
+    id: row.id,
+    status: row.status,
+    transition: row.transition,
+    termination_reason: row.termination_reason,
+    template: row.template,
+    size: row.size as Sandbox["size"],
+    network: row.network,
+    cpu: row.cpu,
+    memory_mb: row.memory_mb,
+    region: row.region,
+    created_at: row.created_at.toISOString(),
+    expires_at: row.expires_at.toISOString(),
+    on_timeout: row.on_timeout,
+    auto_resume: row.auto_resume,
+    endpoints: {
+      exec: `${path}/exec`,
+      files: `${path}/files`,
+      pause: `${path}/pause`,
+      resume: `${path}/resume`,
+    },
+    metadata: row.metadata,
+    ...(row.preview_token_sealed ? { preview_auth_token: openPreviewToken(app, row) } : {}),
+    preview_host_base: null,
+    egress_denied: row.machine_id ? (app.machines.sampler.latest(row.machine_id)?.egressDenied ?? 0) : null,
+  };
+}
+
+export function sealPreviewToken(app: Pick<App, "secrets">, id: string, token: string): Buffer {
+  return app.secrets.seal(token, `sandboxes:preview_token:${id}`);
+}
+
+function openPreviewToken(app: Pick<App, "secrets">, row: SandboxRow): string {
+  return app.secrets.open(row.preview_token_sealed as Buffer, `sandboxes:preview_token:${row.id}`).toString();
+}
+
+export const Limits = z
+  .object({
+    tier: z.enum(["free", "payg", "enterprise"]),
+    sizes: z.array(z.object({ name: z.enum(sizeNames), cpu: z.number(), memory_mb: z.int() })),
+    max_timeout_seconds: z.int(),
+    max_concurrent_sandboxes: z.int(),
+    snapshot_cap: z.int(),
+    regions: z.array(z.object({ code: z.string(), name: z.string(), default: z.boolean() })),
+    default_egress_allowlist: z.array(z.string()),
+    metadata_max_keys: z.int(),
+    file_max_bytes: z.int(),
+    batch_max_files: z.int(),
+    batch_max_bytes: z.int(),
+    upload_max_bytes: z.int(),
+    webhooks_max: z.int(),
+    can_expose_ports: z.boolean(),
+    can_build_templates: z.boolean(),
+    paused_retention_days: z.int().nullable(),
+    templates: z.array(
+      z.object({
+        name: z.string(),
+        state: z.enum(["absent", "preparing", "ready", "failed"]),
+        substituted: z.boolean(),
+        contents: z.record(z.string(), z.string()),
+      }),
+    ),
+  })
+  .meta({ id: "SandboxLimits" });
+
+export const Metrics = z
+  .object({
+    sandbox_id: z.string(),
+    sandbox_status: z.enum(statuses),
+    as_of: timestamp,
+    as_of_unix: z.int(),
+    sample_interval_seconds: z.int(),
+    window_seconds: z.int(),
+    cpu: z.object({
+      cores: z.number(),
+      usage_cores: z.number().nullable(),
+      usage_percent: z.number().nullable(),
+    }),
+    memory: z.object({
+      limit_bytes: z.int(),
+      usage_bytes: z.int().nullable(),
+      usage_percent: z.number().nullable(),
+    }),
+    lifetime: z.object({ cpu_seconds: z.number(), gb_seconds: z.number() }),
+    samples: z.array(z.object({ t: z.int(), cpu_percent: z.number(), mem_bytes: z.int() })),
+  })
+  .meta({ id: "SandboxMetrics" });

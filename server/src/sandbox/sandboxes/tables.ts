@@ -1,0 +1,40 @@
+import type { ColumnType, Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0004_sandboxes.sql. */
+export interface SandboxesTable {
+  id: string;
+  workspace_id: string;
+  template: string;
+  size: string;
+  cpu: number;
+  memory_mb: number;
+  network: "off" | "restricted" | "open";
+  region: string;
+  status: "running" | "paused" | "terminated";
+  transition: "pausing" | "resuming" | "terminating" | null;
+  termination_reason: TerminationReason | null;
+  on_timeout: "kill" | "pause";
+  auto_resume: boolean;
+  timeout_seconds: number;
+  expires_at: Date;
+  preview_token_sealed: Buffer | null;
+  allow_domains: string[] | null;
+  metadata: ColumnType<Record<string, string>, string, string>;
+  cpu_seconds: Generated<number>;
+  running_since: Date | null;
+  running_seconds: Generated<number>;
+  created_at: Generated<Date>;
+  terminated_at: Date | null;
+}
+
+export type TerminationReason =
+  | "requested"
+  | "timeout"
+  | "out_of_memory"
+  | "snapshot_expired"
+  | "host_lost"
+  | "start_failed";
+
+export interface SandboxTables {
+  sandboxes: SandboxesTable;
+}

@@ -1,0 +1,59 @@
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { release } from "#machines/placement.ts";
+import { sandboxNotFound } from "./errors.ts";
+import { getSandbox, reachable } from "./sandboxes.ts";
+import { findSandbox, type SandboxRow, terminateRow } from "./store.ts";
+import type { TerminationReason } from "./tables.ts";
+
+type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
+
+/** Ends a sandbox for a caller. Works in every state; ending an ended one answers it as it is. */
+export async function terminateSandbox(app: Needs, actor: Actor, id: string): Promise<SandboxRow> {
+  const row = await getSandbox(app, actor, id);
+  await endSandbox(app, { id, reason: "requested", actor, row });
+  const ended = await findSandbox(app.db, id, reachable(actor));
+  if (!ended) throw sandboxNotFound();
+  return ended;
+}
+
+export interface Ending {
+  id: string;
+  reason: TerminationReason;
+  /** Only if its deadline is not later than this. */
+  expiredBy?: Date;
+  /** CPU of the machine that is gone; read from it where absent. */
+  cpuSeconds?: number;
+  actor?: Actor;
+  row?: Pick<SandboxRow, "machine_id">;
+}
+
+/**
+ * The one way a sandbox ends, whoever ends it. The row and the machine's fate commit together; the machine itself
+ * goes after that, and again at the next reconcile if it would not. False where somebody else was first.
+ */
+export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
+  const machineId = ending.row?.machine_id;
+  const cpuSeconds = ending.cpuSeconds ?? (machineId ? await app.machines.cpuSeconds(machineId) : 0);
+  const released = await app.db.transaction().execute(async (tx) => {
+    const { id, reason, expiredBy } = ending;
+    const at = app.clock.now();
+    const row = await terminateRow(tx, id, { reason, at, cpuSeconds, ...(expiredBy ? { expiredBy } : {}) });
+    if (!row) return undefined;
+    const target = { kind: "sandbox", id, label: row.template };
+    await recordActivity(
+      tx,
+      ending.actor ?? systemActor("deadlines and repairs"),
+      "sandbox.terminated",
+      target,
+      row.workspace_id,
+      {
+        reason,
+      },
+    );
+    return { machine: await release(tx, { ownerKind: "sandbox", ownerId: id }) };
+  });
+  if (released?.machine) app.machines.destroyLater(released.machine);
+  return released !== undefined;
+}
