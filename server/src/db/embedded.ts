@@ -97,7 +97,7 @@ export async function ensureEmbedded(
 
 /** Ends the PostgreSQL of a data directory, if one runs: connections are cut, everything is on disk. */
 export async function stopEmbedded(dataDir: string): Promise<{ stopped: boolean }> {
-  const { data } = layoutOf(dataDir);
+  const { data, socket } = layoutOf(dataDir);
   const running = findPostmaster(data);
   if (!running) return { stopped: false };
   // "Fast shutdown" of postgres(1).
@@ -107,6 +107,7 @@ export async function stopEmbedded(dataDir: string): Promise<{ stopped: boolean 
     if (Date.now() > deadline) throw new Error(`PostgreSQL (process ${running.pid}) did not stop`);
     await sleep(20);
   }
+  rmSync(socket, { recursive: true, force: true });
   return { stopped: true };
 }
 

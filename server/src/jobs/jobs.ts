@@ -11,15 +11,7 @@
 import { randomUUID } from "node:crypto";
 import { EventEmitter } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
-import {
-  Logger,
-  run,
-  runMigrations,
-  type Runner,
-  type TaskList,
-  type WorkerEvents,
-  type WorkerPool,
-} from "graphile-worker";
+import { Logger, run, type Runner, type TaskList, type WorkerEvents, type WorkerPool } from "graphile-worker";
 import { sql } from "kysely";
 import type pg from "pg";
 import type { Logger as Log } from "pino";
@@ -61,11 +53,6 @@ export interface Jobs {
 const beatMs = 3_000;
 /** Two missed beats and some slack: with the beat of the one that looks, a dead process is noticed within 9.5 s. */
 const deadAfterMs = 6_500;
-
-/** graphile-worker's own tables; safe to call from several processes at once, like our migrations. */
-export async function migrateJobs(pool: pg.Pool): Promise<void> {
-  await runMigrations({ pgPool: pool, logger: new Logger(() => () => {}) });
-}
 
 /** Registers this process and begins to beat. */
 export async function openJobs(options: {

@@ -45,7 +45,7 @@ export function createLog({
   format,
   write = (line) => process.stdout.write(line),
 }: LogOptions): Logger {
-  return pino(
+  const log = pino(
     {
       level,
       base: null,
@@ -64,6 +64,12 @@ export function createLog({
       },
     },
   );
+  // pino passes what a child carries on each line past every formatter; children inherit this one.
+  const child = log.child;
+  log.child = function (this: Logger, fields, options) {
+    return child.call(this, redact(fields) as typeof fields, options);
+  } as typeof log.child;
+  return log;
 }
 
 /** A copy without secrets, in which errors are plain objects. */

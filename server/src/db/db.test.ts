@@ -1,0 +1,31 @@
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { testDatabase } from "../../test/harness.ts";
+import { transaction } from "./db.ts";
+
+const { db } = await testDatabase();
+
+test("a bigint is a number, and one that a number cannot hold is an error", async () => {
+  const one = await sql<{ n: unknown }>`select 9007199254740991::bigint as n, count(*) as c`.execute(db);
+  expect(one.rows).toEqual([{ n: 9_007_199_254_740_991, c: 1 }]);
+  await expect(sql`select 9007199254740993::bigint`.execute(db)).rejects.toThrow("past what a number holds");
+});
+
+test("times are Dates, json is parsed, numeric stays text", async () => {
+  const { rows } =
+    await sql`select '2030-01-01T00:00:00Z'::timestamptz as at, '{"a":[1]}'::jsonb as j, 1.10 as n`.execute(
+      db,
+    );
+  expect(rows).toEqual([{ at: new Date("2030-01-01T00:00:00Z"), j: { a: [1] }, n: "1.10" }]);
+});
+
+test("a transaction inside one joins it: when the outer fails, nothing of the inner stays", async () => {
+  const failing = transaction(db, async (tx) => {
+    await transaction(tx, (inner) =>
+      inner.insertInto("users").values({ email: "a@b.test", name: "a", password_hash: "!" }).execute(),
+    );
+    throw new Error("outer");
+  });
+  await expect(failing).rejects.toThrow("outer");
+  expect(await db.selectFrom("users").selectAll().execute()).toEqual([]);
+});

@@ -1,0 +1,45 @@
+import { expect, test } from "vitest";
+import { hbaFile, identFile, initdbArguments, postgresArguments } from "./embedded-settings.ts";
+import { libraryLinks, parsePasswd } from "./embedded-files.ts";
+import { parsePostmasterFile } from "./postmaster.ts";
+
+test("PostgreSQL listens on no network, and only the accounts named may be the role", () => {
+  const argv = postgresArguments(
+    { data: "/d", socket: "/s", log: "/l", hba: "/h", ident: "/i" },
+    { fsync: "off" },
+  );
+  expect(argv.slice(0, 4)).toEqual(["-D", "/d", "-c", "listen_addresses="]);
+  expect(argv).toContain("unix_socket_permissions=0700");
+  expect(argv.at(-1)).toBe("fsync=off");
+  expect(hbaFile).toBe("local all all peer map=kontor\n");
+  expect(identFile(["root", 'o"dd'])).toBe('kontor "root" kontor\nkontor "o""dd" kontor\n');
+});
+
+test("a new cluster sorts by code point, whatever the host's locale", () => {
+  expect(initdbArguments("/d")).toContain("--builtin-locale=C.UTF-8");
+});
+
+test("the package's list of links becomes links relative to where they lie", () => {
+  const list =
+    '[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so"},{"source":"native/lib/a","target":"native/lib/deep/b"}]';
+  expect(libraryLinks(list)).toEqual([
+    { path: "lib/libpq.so", to: "libpq.so.5.18" },
+    { path: "lib/deep/b", to: "../a" },
+  ]);
+});
+
+test("a lock file is read where it is whole, and is nothing while it is still being written", () => {
+  expect(parsePostmasterFile("12\n/d\n1\n5432\n/run/x\n\n1 2\nready\n")).toEqual({
+    pid: 12,
+    socketDirectory: "/run/x",
+  });
+  expect(parsePostmasterFile("12\n/d\n")).toBeUndefined();
+  expect(parsePostmasterFile("")).toBeUndefined();
+});
+
+test("accounts are read from passwd", () => {
+  expect(parsePasswd("root:x:0:0:r:/root:/bin/sh\n\nnobody:x:65534:65534::/:/x\n")).toEqual([
+    { name: "root", uid: 0, gid: 0 },
+    { name: "nobody", uid: 65534, gid: 65534 },
+  ]);
+});

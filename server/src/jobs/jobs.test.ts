@@ -1,0 +1,119 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { join } from "node:path";
+import { sql } from "kysely";
+import { afterEach, expect, test, vi } from "vitest";
+import { silentLog, testDatabase } from "../../test/harness.ts";
+import { transaction } from "#db/db.ts";
+import { openJobs, type Jobs } from "./jobs.ts";
+
+const { connection, db, pool } = await testDatabase();
+await sql`create table witness (pid int, what text)`.execute(db);
+
+const started: Jobs[] = [];
+const children: ChildProcess[] = [];
+afterEach(async () => {
+  for (const child of children.splice(0)) child.kill("SIGKILL");
+  for (const jobs of started.splice(0)) await jobs.stop(1_000);
+  await sql`truncate witness, graphile_worker._private_jobs`.execute(db);
+});
+
+async function open(): Promise<Jobs> {
+  const jobs = await openJobs({ db, pool, log: silentLog, hostId: "host_a", version: "test" });
+  started.push(jobs);
+  return jobs;
+}
+
+async function spawnWorker(waitMs: number): Promise<ChildProcess> {
+  const program = join(import.meta.dirname, "../../test/programs/work.ts");
+  const child = spawn(process.execPath, [program, JSON.stringify(connection), String(waitMs)], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  children.push(child);
+  await once(child.stdout!, "data");
+  return child;
+}
+
+async function witnesses(): Promise<{ pid: number; what: string }[]> {
+  return (await sql<{ pid: number; what: string }>`select * from witness`.execute(db)).rows;
+}
+
+test("a job runs if and only if the transaction that added it commits", async () => {
+  const jobs = await open();
+  const ran: unknown[] = [];
+  await jobs.startWorker({ collect: async (payload: unknown) => void ran.push(payload) });
+  const rolledBack = transaction(db, async (tx) => {
+    await jobs.add(tx, "collect", { n: 1 });
+    throw new Error("no");
+  });
+  await expect(rolledBack).rejects.toThrow("no");
+  await transaction(db, (tx) => jobs.add(tx, "collect", { n: 2, list: [1, "a"] }));
+  await vi.waitFor(() => expect(ran).toEqual([{ n: 2, list: [1, "a"] }]), 10_000);
+});
+
+test("a job of the same key replaces the one that waits, and a cancelled one never runs", async () => {
+  const jobs = await open();
+  const later = new Date(Date.now() + 3_600_000);
+  await jobs.add(db, "collect", { n: 1 }, { key: "k", runAt: later });
+  await jobs.add(db, "collect", { n: 2 }, { key: "k", runAt: later, maxAttempts: 3, queue: "q" });
+  const { rows } = await sql`select payload, max_attempts, run_at from graphile_worker._private_jobs`.execute(
+    db,
+  );
+  expect(rows).toEqual([{ payload: { n: 2 }, max_attempts: 3, run_at: later }]);
+  await jobs.cancel(db, "k");
+  expect((await sql`select from graphile_worker._private_jobs`.execute(db)).rows).toEqual([]);
+});
+
+test("a worker leaves alone what is named for another host", async () => {
+  const jobs = await open();
+  const ran: string[] = [];
+  await jobs.startWorker({ "machine@host_a": async () => void ran.push("a") });
+  await jobs.add(db, "machine@host_b", {});
+  await jobs.add(db, "machine@host_a", {});
+  await vi.waitFor(() => expect(ran).toEqual(["a"]), 10_000);
+  const left =
+    await sql`select from graphile_worker.jobs where task_identifier = 'machine@host_b' and attempts = 0`.execute(
+      db,
+    );
+  expect(left.rows).toHaveLength(1);
+});
+
+test("stopping waits for a job that runs, and takes no new one", async () => {
+  const jobs = await open();
+  const finish = Promise.withResolvers<void>();
+  const seen: string[] = [];
+  await jobs.startWorker({
+    slow: async () => {
+      seen.push("started");
+      await finish.promise;
+      seen.push("finished");
+    },
+  });
+  await jobs.add(db, "slow", {});
+  await vi.waitFor(() => expect(seen).toEqual(["started"]), 10_000);
+  const stopped = jobs.stop(30_000);
+  finish.resolve();
+  await stopped;
+  expect(seen).toEqual(["started", "finished"]);
+  started.splice(0);
+  expect(await db.selectFrom("processes").selectAll().where("id", "=", jobs.processId).execute()).toEqual([]);
+});
+
+test("a job whose process was killed in the middle of it is run by another process", async () => {
+  const first = await spawnWorker(600_000);
+  await sql`select graphile_worker.add_job('record', '{}'::json)`.execute(db);
+  await vi.waitFor(
+    async () => expect(await witnesses()).toEqual([{ pid: first.pid, what: "started" }]),
+    10_000,
+  );
+  const second = await spawnWorker(0);
+  first.kill("SIGKILL");
+  await vi.waitFor(
+    async () => expect(await witnesses()).toContainEqual({ pid: second.pid, what: "finished" }),
+    {
+      timeout: 25_000,
+      interval: 100,
+    },
+  );
+  expect((await witnesses()).map(({ what }) => what)).toEqual(["started", "started", "finished"]);
+});

@@ -1,0 +1,81 @@
+/** Rows that tests start from, written straight into the tables: a person with a workspace, a team, a token. */
+import { createHash, randomBytes } from "node:crypto";
+import type { Selectable } from "kysely";
+import type { ApiTokensTable, UsersTable, WorkspacesTable } from "#accounts/tables.ts";
+import type { Scope, TeamRole } from "#accounts/actor.ts";
+import type { Db } from "#db/db.ts";
+import { newId, randomText } from "#lib/ids.ts";
+
+const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+export interface Person {
+  user: Selectable<UsersTable>;
+  /** The personal one. */
+  workspace: Selectable<WorkspacesTable>;
+}
+
+/** A user with a personal workspace. Nobody knows the password: the hash is of no password. */
+export async function makePerson(
+  db: Db,
+  options: {
+    email?: string;
+    isOperator?: boolean;
+    workspace?: Partial<Pick<Selectable<WorkspacesTable>, "plan" | "sandbox_tier" | "suspended_at">>;
+  } = {},
+): Promise<Person> {
+  const email = options.email ?? `${randomBytes(6).toString("hex")}@example.test`;
+  const user = await db
+    .insertInto("users")
+    .values({ email, name: email, password_hash: "!", is_operator: options.isOperator ?? false })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+  const workspace = await db
+    .insertInto("workspaces")
+    .values({ kind: "personal", owner_user_id: user.id, name: "personal", ...options.workspace })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+  return { user, workspace };
+}
+
+/** A team, whose id is its workspace's. */
+export async function makeTeam(
+  db: Db,
+  members: Record<string, TeamRole>,
+  workspace: Partial<
+    Pick<Selectable<WorkspacesTable>, "plan" | "sandbox_tier" | "suspended_at" | "name">
+  > = {},
+): Promise<Selectable<WorkspacesTable>> {
+  const team = await db
+    .insertInto("workspaces")
+    .values({ kind: "team", name: "team", plan: "team", ...workspace })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+  for (const [user, role] of Object.entries(members)) {
+    await db.insertInto("team_members").values({ workspace_id: team.id, user_id: user, role }).execute();
+  }
+  return team;
+}
+
+/** A token that authenticates: `plaintext` is what goes behind `Bearer`. */
+export async function makeToken(
+  db: Db,
+  userId: string,
+  options: { scopes?: readonly Scope[] | null; workspaceId?: string | null; expiresAt?: Date | null } = {},
+): Promise<{ plaintext: string; row: Selectable<ApiTokensTable> }> {
+  const plaintext = `svc_${randomText(base62, 40)}`;
+  const row = await db
+    .insertInto("api_tokens")
+    .values({
+      id: newId("tok_"),
+      user_id: userId,
+      name: "test",
+      prefix: plaintext.slice(0, 8),
+      token_hash: createHash("sha256").update(plaintext).digest("hex"),
+      scopes: options.scopes ? [...options.scopes] : null,
+      workspace_id: options.workspaceId ?? null,
+      expires_at: options.expiresAt ?? null,
+    })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+  return { plaintext, row };
+}

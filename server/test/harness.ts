@@ -1,0 +1,78 @@
+/**
+ * What tests of the server stand on: a real, migrated database of their own, a clock that stands still, and a log
+ * that is thrown away. Everything is cleaned up after the file, also when a test failed.
+ */
+import { randomBytes } from "node:crypto";
+import pg from "pg";
+import { pino, type Logger } from "pino";
+import { afterAll, inject } from "vitest";
+import { type ConfigKey, type Config, loadConfig } from "#config.ts";
+import { clientOptions, type Connection, type OpenDatabase, openDatabase } from "#db/db.ts";
+import type { Clock } from "#lib/clock.ts";
+import { SecretBox } from "#lib/secret-box.ts";
+import { templateDatabase } from "./global-setup.ts";
+
+export interface TestDatabase extends OpenDatabase {
+  connection: Connection;
+}
+
+/** A migrated database for this file alone; `empty` for one without tables. Call it at the top of a file. */
+export async function testDatabase(options: { empty?: boolean } = {}): Promise<TestDatabase> {
+  const { socketDirectory, user } = inject("postgres");
+  const name = `test_${randomBytes(8).toString("hex")}`;
+  const administration = { socketDirectory, user, database: "postgres" };
+  afterAll(() => administrate(administration, `drop database if exists ${name} with (force)`));
+  await administrate(
+    administration,
+    `create database ${name} template ${options.empty ? "template0" : templateDatabase}`,
+  );
+  const connection = { socketDirectory, user, database: name };
+  const opened = openDatabase(connection, { maxConnections: 10, onError: () => {} });
+  // Runs before the drop: hooks registered later run first.
+  afterAll(() => opened.close());
+  return { ...opened, connection };
+}
+
+/** Time that moves when the test says so. */
+export interface TestClock extends Clock {
+  advance(milliseconds: number): void;
+  set(at: Date): void;
+}
+
+export function testClock(start = new Date("2030-01-01T00:00:00Z")): TestClock {
+  let now = start.getTime();
+  return {
+    now: () => new Date(now),
+    advance: (milliseconds) => {
+      now += milliseconds;
+    },
+    set: (at) => {
+      now = at.getTime();
+    },
+  };
+}
+
+/** The defaults, with the fake runtime, and what the test overrides (as text, as in the environment). */
+export function testConfig(overrides: Partial<Record<ConfigKey, string>> = {}): Config {
+  return loadConfig({
+    env: {},
+    dataDir: "/nonexistent/kontor-test",
+    overrides: { runtime: "fake", allowFakeRuntime: "on", logLevel: "silent", ...overrides },
+  });
+}
+
+export const silentLog: Logger = pino({ level: "silent" });
+
+export function testSecrets(): SecretBox {
+  return new SecretBox(randomBytes(32));
+}
+
+async function administrate(connection: Connection, text: string): Promise<void> {
+  const client = new pg.Client(clientOptions(connection));
+  await client.connect();
+  try {
+    await client.query(text);
+  } finally {
+    await client.end();
+  }
+}

@@ -1,0 +1,5 @@
+/** A process that migrates the database given as JSON, and prints what it ran: one of several at once in a test. */
+import type { Connection } from "#db/db.ts";
+import { migrate } from "#db/migrate.ts";
+
+process.stdout.write(JSON.stringify(await migrate(JSON.parse(process.argv[2]!) as Connection)));
