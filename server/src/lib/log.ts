@@ -65,7 +65,7 @@ export function createLog({
     },
   );
   // pino passes what a child carries on each line past every formatter; children inherit this one.
-  const child = log.child;
+  const child = Reflect.get(log, "child") as Logger["child"];
   log.child = function (this: Logger, fields, options) {
     return child.call(this, redact(fields) as typeof fields, options);
   } as typeof log.child;
