@@ -72,6 +72,12 @@ for (const [noun, description] of Object.entries(operatorNouns)) {
     .action((args: string[]) => operate(noun, args));
 }
 
+// a reader that has seen enough (`kontor config | head`) is no defect
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+  process.exit();
+});
+
 try {
   await program.parseAsync();
 } catch (error) {

@@ -1,10 +1,9 @@
 /** `kontor config`: every setting, its value, where it came from, and what it may be; never a secret. */
 import { describeConfig, loadConfig, type Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
-import { dataDirectory } from "../lib/places.ts";
 
 export function config(options: { data?: string; json?: boolean }): void {
-  const rows = describeConfig(readConfig(dataDirectory(options.data)));
+  const rows = describeConfig(readConfig(options));
   if (options.json) {
     process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`);
     return;
@@ -18,8 +17,8 @@ export function config(options: { data?: string; json?: boolean }): void {
   }
 }
 
-/** The configuration a server with this data directory would have. */
-export function readConfig(data: string, port?: string): Config {
+/** The configuration a server with this data directory would have (`port` as a flag said). */
+export function readConfig({ data, port }: { data?: string; port?: string }): Config {
   try {
     return loadConfig({ dataDir: data, overrides: port === undefined ? {} : { port } });
   } catch (error) {

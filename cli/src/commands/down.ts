@@ -1,7 +1,6 @@
 /** `kontor down`: drains a server, however it was started, and stops the database it brought along. */
 import { stopEmbedded } from "@kontor/server/db/embedded.ts";
 import { Failure } from "../lib/failure.ts";
-import { dataDirectory } from "../lib/places.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { findRunning, logFile } from "../serve/server-file.ts";
 import { stopServer } from "../serve/start.ts";
@@ -11,18 +10,17 @@ import { readConfig } from "./config.ts";
 const afterGraceMs = 20_000;
 
 export async function down(options: { data?: string }): Promise<void> {
-  const data = dataDirectory(options.data);
+  const { dataDir: data, shutdownGraceSeconds } = readConfig(options);
   const running = findRunning(data);
   if (!running) process.stdout.write(`No server serves ${data}.\n`);
-  else await drain(running.pid, data);
+  else await drain(running.pid, data, shutdownGraceSeconds);
   if ((await stopEmbedded(data)).stopped) process.stdout.write("✓ Database stopped\n");
 }
 
-async function drain(pid: number, data: string): Promise<void> {
-  const { shutdownGraceSeconds } = readConfig(data);
+async function drain(pid: number, data: string, graceSeconds: number): Promise<void> {
   const view = startStep("Server");
-  view.update(`draining, at most ${shutdownGraceSeconds} s`);
-  if (await stopServer(pid, shutdownGraceSeconds * 1000 + afterGraceMs)) {
+  view.update(`draining, at most ${graceSeconds} s`);
+  if (await stopServer(pid, graceSeconds * 1000 + afterGraceMs)) {
     view.done("stopped; its machines run on and the next start finds them");
     return;
   }

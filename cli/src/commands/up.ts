@@ -5,7 +5,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
-import { asRoot, dataDirectory, isRoot } from "../lib/places.ts";
+import { asRoot, isRoot } from "../lib/places.ts";
 import { seconds, startStep } from "../lib/steps-view.ts";
 import { banner } from "../serve/banner.ts";
 import { LogTail, worthShowing } from "../serve/log-tail.ts";
@@ -27,8 +27,8 @@ export interface UpOptions {
 
 export async function up(options: UpOptions): Promise<void> {
   const startedAt = Date.now();
-  const data = dataDirectory(options.data);
-  const config = readConfig(data, options.port);
+  const config = readConfig(options);
+  const data = config.dataDir;
   const running = findRunning(data);
   if (running) return alreadyRunning(running, data, options);
 

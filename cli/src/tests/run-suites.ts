@@ -72,6 +72,7 @@ async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
         ...projects,
         ...(run.serial ? ["--no-file-parallelism"] : []),
         "--passWithNoTests",
+        "--silent=passed-only",
         "--reporter=default",
         "--reporter=json",
         `--outputFile.json=${report}`,
