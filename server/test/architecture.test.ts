@@ -84,7 +84,7 @@ const planted: Planted[] = [
     { file: `${one.package}/src/knows-server.ts`, source: imports("@kontor/server/app.ts"), rule: fence },
     { file: `${one.package}/src/starts-process.ts`, source: imports("node:child_process"), rule: fence },
     { file: `${one.package}/src/takes-package.ts`, source: imports("pg"), rule: one.nodeOnly ? fence : null },
-    { file: `${one.package}/src/takes-node.ts`, source: imports("node:path"), rule: null },
+    { file: `${one.package}/src/takes-node.ts`, source: imports("node:fs/promises"), rule: null },
     ...one.mayKnow.map((name, index): Planted => ({
       file: `${one.package}/src/allowed-${index}.ts`,
       source: imports(name.endsWith(".ts") ? name : `${name}/thing.ts`),
