@@ -1,0 +1,349 @@
+/**
+ * What a machine's guest can be asked, as calls. Each call is one connection and one exchange of frames; a call that
+ * ends, well or badly, leaves no connection behind. Every wait for the guest has a deadline, but for the output of a
+ * process and of a followed command, which may be silent for as long as they like.
+ */
+import { Readable } from "node:stream";
+import type { Duplex } from "node:stream";
+import type { DirEntry, FileStat, Guest, GuestProcess, SpawnSpec, Within } from "../driver.ts";
+import { RuntimeError } from "../driver.ts";
+import type { GuestConnections } from "./connections.ts";
+import { Exchange, parse } from "./exchange.ts";
+import { MAX_FRAME_BYTES, protocolError } from "./frames.ts";
+import { RunningProcess } from "./process.ts";
+import {
+  PROTOCOL_VERSION,
+  REPLIES,
+  REQUESTS,
+  SENT,
+  encodeRequest,
+  parseBlocker,
+  parseChunk,
+  parseCommand,
+  parseDone,
+  parseEntry,
+  parseMeta,
+  parsePong,
+  parseStarted,
+  requirePath,
+  toEntries,
+} from "./protocol.ts";
+import type { CheckpointBlocker, CommandChunk, CommandRecord, Fields } from "./protocol.ts";
+
+/** A small answer from memory. */
+const ANSWER_MS = 5000;
+/** Anything that touches the machine's disk or starts a program, on a busy host. */
+const WORK_MS = 30_000;
+const MAX_ENTRIES = 10_000;
+/** The guest keeps 100 finished commands and runs 128. */
+const MAX_COMMANDS = 1000;
+const MAX_BLOCKERS = 1000;
+
+/** A process that belongs to no connection; its output is kept inside, in a ring of 16 MiB. */
+export type CommandSpec = Omit<SpawnSpec, "onDisconnect"> & { id: string; tag?: string };
+
+export interface CommandLogs {
+  chunks: CommandChunk[];
+  /** Where to go on. */
+  nextOffset: number;
+  command: CommandRecord;
+}
+
+export class GuestClient implements Guest {
+  readonly #connections: GuestConnections;
+
+  constructor(connections: GuestConnections) {
+    this.#connections = connections;
+  }
+
+  // ---- the machine
+
+  async ping(): Promise<void> {
+    await this.hello();
+  }
+
+  /** The guest's build. Fails with `host_unsupported` where it speaks another version of the protocol. */
+  async hello(): Promise<{ version: number; build: string }> {
+    const pong = await this.#ask(REQUESTS.PING, {}, REPLIES.PONG, ANSWER_MS, parsePong);
+    if (pong.version !== PROTOCOL_VERSION)
+      throw new RuntimeError("host_unsupported", `the guest speaks version ${pong.version} of the protocol`);
+    return pong;
+  }
+
+  /** Names the machine and replaces the environment every process starts from. Repeatable. */
+  async configure(spec: { hostname: string; env: Record<string, string> }): Promise<void> {
+    const fields = { hostname: spec.hostname, env: toEntries(spec.env) };
+    await this.#ask(REQUESTS.CONFIGURE, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  /** What would make a checkpoint fail now: deleted files still open on the volume, connections to elsewhere. */
+  async checkpointBlockers(): Promise<CheckpointBlocker[]> {
+    return this.#collect(REQUESTS.BLOCKERS, {}, REPLIES.BLOCKER, MAX_BLOCKERS, parseBlocker);
+  }
+
+  // ---- processes
+
+  async spawn(spec: SpawnSpec): Promise<GuestProcess> {
+    const kill = spec.onDisconnect === "kill" ? 1 : 0;
+    const exchange = await this.#begin(REQUESTS.SPAWN, { ...toSpawn(spec), kill_on_disconnect: kill });
+    const { pid } = parse(exchange, await exchange.expect(REPLIES.STARTED, WORK_MS), parseStarted);
+    return new RunningProcess(exchange, pid, (of, signal) => this.#signal(of, signal));
+  }
+
+  async #signal(pid: number, signal: number): Promise<void> {
+    await this.#ask(REQUESTS.SIGNAL, { pid, signal }, REPLIES.OK, ANSWER_MS, nothing);
+  }
+
+  // ---- files
+
+  async readFile(
+    path: string,
+    options: { maxBytes?: number } = {},
+  ): Promise<{ stat: FileStat; content: Readable }> {
+    const fields = { path: requirePath(path), max_bytes: options.maxBytes };
+    const exchange = await this.#begin(REQUESTS.READ, fields);
+    const stat = parse(exchange, await exchange.expect(REPLIES.META, WORK_MS), parseMeta);
+    return { stat, content: toReadable(exchange, options.maxBytes ?? Infinity) };
+  }
+
+  async writeFile(
+    path: string,
+    content: Buffer | AsyncIterable<Buffer>,
+    options: { mode: number } & Within,
+  ): Promise<{ sizeBytes: number }> {
+    const fields = { path: requirePath(path), mode: options.mode, root: options.roots };
+    const exchange = await this.#begin(REQUESTS.WRITE, fields);
+    try {
+      // An answer before the end can only be a refusal: what is left to send would be thrown away.
+      for await (const piece of pieces(content)) {
+        if (exchange.hasAnswer) break;
+        await exchange.send(SENT.UPLOAD, piece, WORK_MS);
+      }
+      if (!exchange.hasAnswer) await exchange.send(SENT.UPLOAD_END, undefined, WORK_MS);
+      return parseDone(await exchange.expect(REPLIES.DONE, WORK_MS));
+    } finally {
+      exchange.destroy();
+    }
+  }
+
+  /** In no order. */
+  async list(path: string): Promise<DirEntry[]> {
+    const fields = { path: requirePath(path) };
+    return this.#collect(REQUESTS.LIST, fields, REPLIES.ENTRY, MAX_ENTRIES, (payload) => {
+      const entry = parseEntry(payload);
+      if (entry.name === "" || entry.name.includes("/"))
+        throw protocolError("a directory entry without a name");
+      return entry;
+    });
+  }
+
+  async stat(path: string): Promise<FileStat | undefined> {
+    try {
+      return await this.#ask(REQUESTS.STAT, { path: requirePath(path) }, REPLIES.META, WORK_MS, parseMeta);
+    } catch (error) {
+      const nothingThere = ["path_not_found", "not_directory"];
+      if (error instanceof RuntimeError && nothingThere.includes(error.kind)) return undefined;
+      throw error;
+    }
+  }
+
+  async mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void> {
+    const fields = {
+      path: requirePath(path),
+      mode: options.mode,
+      parents: options.parents ? 1 : 0,
+      root: options.roots,
+    };
+    await this.#ask(REQUESTS.MKDIR, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  async move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void> {
+    const fields = {
+      path: requirePath(from),
+      to: requirePath(to),
+      overwrite: options.overwrite ? 1 : 0,
+      root: options.roots,
+    };
+    await this.#ask(REQUESTS.MOVE, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  async remove(path: string, options: Within): Promise<void> {
+    const fields = { path: requirePath(path), root: options.roots };
+    await this.#ask(REQUESTS.REMOVE, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  // ---- ports
+
+  async connect(port: number): Promise<Duplex> {
+    const exchange = await this.#begin(REQUESTS.TUNNEL, { port });
+    await exchange.expect(REPLIES.OK, WORK_MS);
+    return exchange.toStream();
+  }
+
+  // ---- background commands
+
+  async startCommand(spec: CommandSpec): Promise<{ pid: number }> {
+    const fields = { ...toSpawn(spec), command_id: spec.id, tag: spec.tag };
+    return this.#ask(REQUESTS.SPAWN, fields, REPLIES.STARTED, WORK_MS, parseStarted);
+  }
+
+  /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
+  async listCommands(): Promise<CommandRecord[]> {
+    return this.#collect(REQUESTS.COMMAND_LIST, {}, REPLIES.COMMAND, MAX_COMMANDS, parseCommand);
+  }
+
+  async getCommand(id: string): Promise<CommandRecord> {
+    return this.#ask(REQUESTS.COMMAND_GET, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
+  }
+
+  /** SIGTERM to the group now, SIGKILL after 5 s. Answers with the record as of now. */
+  async killCommand(id: string): Promise<CommandRecord> {
+    return this.#ask(REQUESTS.COMMAND_KILL, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
+  }
+
+  /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
+  async writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
+    for (let at = 0; at === 0 || at < data.length; at += MAX_FRAME_BYTES) {
+      const last = at + MAX_FRAME_BYTES >= data.length;
+      const fields = {
+        command_id: id,
+        data: data.subarray(at, at + MAX_FRAME_BYTES),
+        eof: eof && last ? 1 : 0,
+      };
+      await this.#ask(REQUESTS.COMMAND_STDIN, fields, REPLIES.OK, WORK_MS, nothing);
+    }
+  }
+
+  /** What is kept from `offset` on, at most `limit` bytes. */
+  async commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {
+    const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, limit });
+    try {
+      const chunks: CommandChunk[] = [];
+      let bytes = 0;
+      for (;;) {
+        const frame = await exchange.next(WORK_MS);
+        if (frame.type === REPLIES.COMMAND) {
+          await exchange.expect(REPLIES.END, WORK_MS);
+          const last = chunks.at(-1);
+          return {
+            chunks,
+            nextOffset: last ? last.offset + last.data.length : offset,
+            command: parseCommand(frame.payload),
+          };
+        }
+        if (frame.type !== REPLIES.CHUNK) throw exchange.refuse(frame);
+        const chunk = parseChunk(frame.payload);
+        bytes += chunk.data.length;
+        if (bytes > limit || chunk.data.length === 0) throw protocolError("more output than was asked for");
+        chunks.push(chunk);
+      }
+    } finally {
+      exchange.destroy();
+    }
+  }
+
+  /** Output from `offset` on as it comes, until the command has ended; returns its last record. */
+  async *followCommand(id: string, offset: number): AsyncGenerator<CommandChunk, CommandRecord> {
+    const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, follow: 1 });
+    try {
+      for (;;) {
+        const frame = await exchange.next(null);
+        if (frame.type === REPLIES.CHUNK) yield parseChunk(frame.payload);
+        else if (frame.type === REPLIES.COMMAND) return parseCommand(frame.payload);
+        else throw exchange.refuse(frame);
+      }
+    } finally {
+      exchange.destroy();
+    }
+  }
+
+  // ---- the three shapes of a request: one that begins a stream, one with one answer, one with a list
+
+  #begin(type: number, fields: Fields): Promise<Exchange> {
+    return Exchange.begin(this.#connections, encodeRequest(type, fields));
+  }
+
+  async #ask<T>(
+    type: number,
+    fields: Fields,
+    reply: number,
+    timeoutMs: number,
+    parser: (payload: Buffer) => T,
+  ): Promise<T> {
+    const exchange = await this.#begin(type, fields);
+    try {
+      return parser(await exchange.expect(reply, timeoutMs));
+    } finally {
+      exchange.destroy();
+    }
+  }
+
+  async #collect<T>(
+    type: number,
+    fields: Fields,
+    item: number,
+    limit: number,
+    parser: (payload: Buffer) => T,
+  ): Promise<T[]> {
+    const exchange = await this.#begin(type, fields);
+    try {
+      const items: T[] = [];
+      for (;;) {
+        const frame = await exchange.next(WORK_MS);
+        if (frame.type === REPLIES.END) return items;
+        if (frame.type !== item) throw exchange.refuse(frame);
+        if (items.length >= limit) throw protocolError(`more than ${limit} entries`);
+        items.push(parser(frame.payload));
+      }
+    } finally {
+      exchange.destroy();
+    }
+  }
+}
+
+function nothing(): void {}
+
+function toSpawn(spec: Omit<SpawnSpec, "onDisconnect">): Fields {
+  return {
+    argv: spec.argv,
+    shell: spec.shell,
+    cwd: spec.cwd,
+    env: spec.env && toEntries(spec.env),
+    user: spec.user,
+    timeout_ms: spec.timeoutMs,
+  };
+}
+
+/** Content in pieces that fit a frame, without copying it. */
+async function* pieces(content: Buffer | AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  for await (const part of Buffer.isBuffer(content) ? [content] : content)
+    for (let at = 0; at < part.length; at += MAX_FRAME_BYTES) yield part.subarray(at, at + MAX_FRAME_BYTES);
+}
+
+/** A file's content; destroying the stream ends the exchange, whether or not it was ever read. */
+function toReadable(exchange: Exchange, maxBytes: number): Readable {
+  let bytes = 0;
+  const readNext = async (): Promise<Buffer | null> => {
+    for (;;) {
+      const frame = await exchange.next(WORK_MS);
+      if (frame.type === REPLIES.END) return null;
+      if (frame.type !== REPLIES.DATA) throw exchange.refuse(frame);
+      bytes += frame.payload.length;
+      if (bytes > maxBytes) throw protocolError("more content than was asked for");
+      if (frame.payload.length > 0) return frame.payload;
+    }
+  };
+  return new Readable({
+    highWaterMark: MAX_FRAME_BYTES,
+    read() {
+      readNext().then(
+        (piece) => this.push(piece),
+        (error: Error) => this.destroy(error),
+      );
+    },
+    destroy(error, done) {
+      exchange.destroy();
+      done(error);
+    },
+  });
+}

@@ -1,0 +1,170 @@
+/**
+ * The host's end of a machine's unix socket. The guest dials in and keeps a spare connection here; `take()` hands one
+ * out for one request. There is nothing to reconnect: when this process restarts and listens on the same path, the
+ * guest is back within milliseconds.
+ *
+ * The guest is not trusted. It may hold at most `MAX_SPARES` idle connections, which must be silent, and
+ * `MAX_CONNECTIONS` in all; what is more is closed.
+ */
+import { EventEmitter } from "node:events";
+import { rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import type { Server, Socket } from "node:net";
+import { RuntimeError } from "../driver.ts";
+
+const MAX_SPARES = 2;
+const MAX_CONNECTIONS = 1024;
+/** A guest re-dials within 50 ms; past a second of silence it is not coming. */
+const GONE_AFTER_MS = 1000;
+const TAKE_MS = 5000;
+
+interface Waiter {
+  resolve: (socket: Socket) => void;
+  reject: (error: Error) => void;
+  timer: NodeJS.Timeout;
+}
+
+/** Events: `gone` once each time the guest went away and stayed away; `back` when it dialled in again after that. */
+export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
+  readonly path: string;
+  #server: Server | undefined;
+  #all = new Set<Socket>();
+  #spares: Socket[] = [];
+  #waiters: Waiter[] = [];
+  #goneTimer: NodeJS.Timeout | undefined;
+  #isGone = false;
+
+  constructor(path: string) {
+    super();
+    this.path = path;
+  }
+
+  /** Listens, in place of whatever an earlier process left at the path. */
+  async listen(): Promise<void> {
+    if (this.#server) return;
+    await rm(this.path, { force: true });
+    // Half-open: a tunnel's one direction may end before the other.
+    const server = createServer({ allowHalfOpen: true }, (socket) => this.#accept(socket));
+    await new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      server.listen(this.path, resolve);
+    });
+    this.#isGone = false;
+    this.#server = server;
+  }
+
+  /** Whether the guest has an idle connection here. */
+  get isReady(): boolean {
+    return this.#spares.length > 0;
+  }
+
+  /**
+   * A connection for one request; the caller owns and destroys it. Waits for the guest to dial in where there is no
+   * spare. Fails with `timeout`, or with `machine_died` once the guest is known to be gone.
+   */
+  take(timeoutMs: number = TAKE_MS): Promise<Socket> {
+    const spare = this.#spares.shift();
+    if (spare) return Promise.resolve(this.#release(spare));
+    if (!this.#server) return Promise.reject(new RuntimeError("not_running", "the machine is not connected"));
+    if (this.#isGone) return Promise.reject(new RuntimeError("machine_died", "the machine's guest is gone"));
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.#waiters = this.#waiters.filter((other) => other !== waiter);
+        reject(new RuntimeError("timeout", "the machine did not dial in"));
+      }, timeoutMs);
+      const waiter: Waiter = { resolve, reject, timer };
+      this.#waiters.push(waiter);
+    });
+  }
+
+  /** Told by whoever saw a connection end in mid-speech: unless the guest dials in within a second, it is gone. */
+  suspect(): void {
+    if (!this.#server || this.#isGone || this.#goneTimer || this.#spares.length > 0) return;
+    this.#goneTimer = setTimeout(() => {
+      this.#goneTimer = undefined;
+      this.#isGone = true;
+      this.#rejectWaiters(new RuntimeError("machine_died", "the machine's guest is gone"));
+      this.emit("gone");
+    }, GONE_AFTER_MS);
+  }
+
+  /**
+   * Stops listening, removes the socket's file and ends every connection: nothing of the host is left inside, which
+   * is what a checkpoint needs. `listen()` may follow.
+   */
+  async close(): Promise<void> {
+    const server = this.#server;
+    this.#server = undefined;
+    clearTimeout(this.#goneTimer);
+    this.#goneTimer = undefined;
+    this.#spares = [];
+    for (const socket of this.#all) socket.destroy();
+    this.#rejectWaiters(new RuntimeError("not_running", "the machine was disconnected"));
+    // Node unlinks the path itself, when it closes a server that listened on one.
+    if (server) await new Promise<void>((resolve) => server.close(() => resolve()));
+  }
+
+  #accept(socket: Socket): void {
+    if (!this.#server || this.#all.size >= MAX_CONNECTIONS || this.#spares.length >= MAX_SPARES) {
+      socket.on("error", () => {});
+      socket.destroy();
+      return;
+    }
+    this.#all.add(socket);
+    // The error itself is of no interest: `close` follows, and that is what ends a connection's use.
+    socket.on("error", () => {});
+    socket.once("close", () => this.#all.delete(socket));
+    this.#dialledIn();
+    const waiter = this.#waiters.shift();
+    if (waiter) {
+      clearTimeout(waiter.timer);
+      waiter.resolve(socket);
+      return;
+    }
+    this.#keep(socket);
+  }
+
+  #dialledIn(): void {
+    clearTimeout(this.#goneTimer);
+    this.#goneTimer = undefined;
+    if (!this.#isGone) return;
+    this.#isGone = false;
+    this.emit("back");
+  }
+
+  #keep(socket: Socket): void {
+    this.#spares.push(socket);
+    // Reading is how an end is noticed; a spare that says something before it is asked is not a spare.
+    socket.on("readable", onSpareReadable);
+    socket.on("end", onSpareEnd);
+    socket.once("close", () => {
+      const index = this.#spares.indexOf(socket);
+      if (index < 0) return;
+      this.#spares.splice(index, 1);
+      this.suspect();
+    });
+  }
+
+  #release(socket: Socket): Socket {
+    socket.off("readable", onSpareReadable);
+    socket.off("end", onSpareEnd);
+    return socket;
+  }
+
+  #rejectWaiters(error: Error): void {
+    const waiters = this.#waiters;
+    this.#waiters = [];
+    for (const waiter of waiters) {
+      clearTimeout(waiter.timer);
+      waiter.reject(error);
+    }
+  }
+}
+
+function onSpareReadable(this: Socket): void {
+  if (this.read() !== null) this.destroy();
+}
+
+function onSpareEnd(this: Socket): void {
+  this.destroy();
+}

@@ -1,0 +1,58 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { FrameDecoder, MAX_FRAME_BYTES, encodeFrame, encodeHeader } from "./frames.ts";
+import type { Frame } from "./frames.ts";
+
+function decodeAll(pieces: Buffer[]): Frame[] {
+  const decoder = new FrameDecoder();
+  const frames: Frame[] = [];
+  for (const piece of pieces) {
+    decoder.push(piece);
+    for (let frame = decoder.next(); frame; frame = decoder.next()) frames.push(frame);
+  }
+  return frames;
+}
+
+function cut(bytes: Buffer, at: number[]): Buffer[] {
+  const ends = [...at.map((n) => n % (bytes.length + 1)), bytes.length].toSorted((a, b) => a - b);
+  return ends.map((end, i) => bytes.subarray(ends[i - 1] ?? 0, end));
+}
+
+const frames = fc.array(
+  fc.record({ type: fc.integer({ min: 0, max: 255 }), payload: fc.uint8Array({ maxLength: 300 }) }),
+);
+
+test("frames come out as they went in, however the stream is cut", () => {
+  fc.assert(
+    fc.property(frames, fc.array(fc.nat()), (sent, cuts) => {
+      const wanted = sent.map(({ type, payload }) => ({ type, payload: Buffer.from(payload) }));
+      const bytes = Buffer.concat(wanted.map(({ type, payload }) => encodeFrame(type, payload)));
+      expect(decodeAll(cut(bytes, cuts))).toEqual(wanted);
+    }),
+  );
+});
+
+test("any bytes at all end in frames within the limit or in a protocol error", () => {
+  fc.assert(
+    fc.property(fc.array(fc.uint8Array({ maxLength: 200 })), (pieces) => {
+      try {
+        for (const { payload } of decodeAll(pieces.map((piece) => Buffer.from(piece))))
+          expect(payload.length).toBeLessThanOrEqual(MAX_FRAME_BYTES);
+      } catch (error) {
+        expect(error).toMatchObject({ kind: "guest_protocol" });
+      }
+    }),
+  );
+});
+
+test("the largest frame is taken, one byte more is refused before any of it is held", () => {
+  expect(decodeAll([encodeFrame(1, Buffer.alloc(MAX_FRAME_BYTES))])).toHaveLength(1);
+  expect(() => decodeAll([encodeHeader(1, MAX_FRAME_BYTES + 1)])).toThrow(/too long/);
+});
+
+test("what follows the last frame can be had as bytes", () => {
+  const decoder = new FrameDecoder();
+  decoder.push(Buffer.concat([encodeFrame(1, Buffer.alloc(0)), Buffer.from("rest")]));
+  expect(decoder.next()?.type).toBe(1);
+  expect(decoder.rest().toString()).toBe("rest");
+});

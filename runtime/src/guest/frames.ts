@@ -1,0 +1,96 @@
+/**
+ * Frames: `u32 LE length | u8 type | payload`, as guest/PROTOCOL.md states them. Pure.
+ *
+ * What comes from a guest was written by whatever runs in the machine. The decoder holds at most one frame of at
+ * most `MAX_FRAME_BYTES`, whatever the header says, and throws on the first violation; the caller hangs up.
+ */
+import { RuntimeError } from "../driver.ts";
+
+export const HEADER_BYTES = 5;
+/** Payload of every frame but a request. */
+export const MAX_FRAME_BYTES = 256 * 1024;
+/** Payload of a request: a connection's first frame, host to guest. */
+export const MAX_REQUEST_BYTES = 1024 * 1024;
+
+export interface Frame {
+  type: number;
+  payload: Buffer;
+}
+
+export function protocolError(message: string, details: Record<string, unknown> = {}): RuntimeError {
+  return new RuntimeError("guest_protocol", `the machine's guest broke the protocol: ${message}`, {
+    details,
+  });
+}
+
+export function encodeHeader(type: number, length: number): Buffer {
+  const header = Buffer.allocUnsafe(HEADER_BYTES);
+  header.writeUInt32LE(length, 0);
+  header[4] = type;
+  return header;
+}
+
+export function encodeFrame(type: number, payload: Buffer): Buffer {
+  return Buffer.concat([encodeHeader(type, payload.length), payload]);
+}
+
+/** Bytes in, frames out. Give it a piece only when `next()` has answered undefined: it keeps no queue. */
+export class FrameDecoder {
+  #piece: Buffer = Buffer.alloc(0);
+  #header: Buffer = Buffer.alloc(HEADER_BYTES);
+  #headerLength = 0;
+  #payload: Buffer | undefined;
+  #payloadLength = 0;
+
+  push(piece: Buffer): void {
+    if (this.#piece.length > 0) throw new Error("the decoder still holds a piece");
+    this.#piece = piece;
+  }
+
+  /** Everything that was pushed and belongs to no returned frame; for the moment when frames end and bytes begin. */
+  rest(): Buffer {
+    if (this.#headerLength > 0) throw protocolError("a frame is cut short");
+    const rest = this.#piece;
+    this.#piece = Buffer.alloc(0);
+    return rest;
+  }
+
+  next(): Frame | undefined {
+    if (this.#headerLength < HEADER_BYTES && !this.#readHeader()) return undefined;
+    const length = this.#header.readUInt32LE(0);
+    if (length > MAX_FRAME_BYTES) throw protocolError("a frame is too long", { length });
+    const payload = this.#readPayload(length);
+    if (!payload) return undefined;
+    this.#headerLength = 0;
+    return { type: this.#header[4] as number, payload };
+  }
+
+  #take(count: number): Buffer {
+    const taken = this.#piece.subarray(0, count);
+    this.#piece = this.#piece.subarray(taken.length);
+    return taken;
+  }
+
+  #readHeader(): boolean {
+    const part = this.#take(HEADER_BYTES - this.#headerLength);
+    this.#header.set(part, this.#headerLength);
+    this.#headerLength += part.length;
+    return this.#headerLength === HEADER_BYTES;
+  }
+
+  /** A payload that lies in one piece is not copied; one that does not is gathered in a buffer of its exact size. */
+  #readPayload(length: number): Buffer | undefined {
+    if (!this.#payload) {
+      if (this.#piece.length >= length) return this.#take(length);
+      this.#payload = Buffer.allocUnsafe(length);
+      this.#payloadLength = 0;
+    }
+    const part = this.#take(length - this.#payloadLength);
+    this.#payload.set(part, this.#payloadLength);
+    this.#payloadLength += part.length;
+    if (this.#payloadLength < length) return undefined;
+    const payload = this.#payload;
+    this.#payload = undefined;
+    return payload;
+  }
+}
