@@ -4,7 +4,8 @@
  * - `host`: the real runtime (`*.host.test.ts`): root, runsc, nft; one file at a time, because they share the host
  * - `e2e`: the whole server from outside, by HTTP; one file at a time as well
  *
- * `kontor test` runs the units first and then the serial ones with `--no-file-parallelism`.
+ * How many files run at once is a matter of the whole run, not of a project: `kontor test` runs the units first and
+ * then the serial projects, each in a run of its own with `--no-file-parallelism`.
  */
 import { configDefaults, defineConfig } from "vitest/config";
 
@@ -14,6 +15,7 @@ export default defineConfig({
   test: {
     projects: [
       "server",
+      "e2e",
       ...["runtime", "cli"].map((name) => ({
         test: {
           name,
@@ -29,15 +31,6 @@ export default defineConfig({
           include: [`{server,runtime,cli}/**/${hostTests.slice(3)}`],
           pool: "forks",
           // a machine boots in a third of a second; the first template of a run takes half a minute and more
-          testTimeout: 120_000,
-          hookTimeout: 600_000,
-        },
-      },
-      {
-        test: {
-          name: "e2e",
-          include: ["e2e/**/*.test.ts"],
-          pool: "forks",
           testTimeout: 120_000,
           hookTimeout: 600_000,
         },

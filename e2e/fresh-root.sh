@@ -1,0 +1,72 @@
+#!/bin/sh
+# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt and the certificates, no Node, no
+# compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
+# namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
+#
+# The network namespace and the control groups are the host's, hence another port and another instance number. The
+# root is entered by pivot_root: in a plain chroot the kernel refuses user namespaces (unshare(2), EPERM).
+set -eu
+
+port=18080
+instance=62
+product=$(cd -- "$(dirname -- "$0")/.." && pwd)
+
+if [ "${1:-}" = inside ]; then
+  root=$2
+  mount --bind "$root" "$root"
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs -o mode=755 tmpfs "$root/run"
+  cd "$root"
+  mkdir -p .outside
+  pivot_root . .outside
+  exec chroot . /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    KONTOR_INSTANCE="$instance" sh -c '
+      umount -l /.outside && rmdir /.outside
+      cd /opt/kontor || exit 1
+      stop() { ./kontor down; }
+      ./kontor up --detach --port '"$port"' || { echo "✗ up failed; what this root can do:"; ./kontor doctor; stop; exit 1; }
+      echo "── a second up only points at the first"
+      ./kontor up --detach --port '"$port"' || { stop; exit 1; }
+      echo "── down"
+      stop || exit 1
+      echo "── a later start: nothing to install, nothing reset"
+      ./kontor up --detach --port '"$port"' && stop'
+fi
+
+[ "$(id -u)" = 0 ] || { echo "fresh-root.sh: needs root" >&2; exit 1; }
+root=$(mktemp -d /var/tmp/kontor-fresh-root.XXXXXX)
+clean_up() {
+  # the processes and mounts went with their namespaces; what lies in the host's network and control groups is left
+  for table in $(nft list tables 2>/dev/null | awk -v name="kv$instance" '$3 ~ "^"name"(-|_|$)" { print $2 "," $3 }'); do
+    nft delete table "${table%,*}" "${table#*,}" 2>/dev/null || true
+  done
+  find /sys/fs/cgroup -depth -type d -path "*/kontor$instance*" -exec rmdir {} + 2>/dev/null || true
+  rm -rf --one-file-system "$root"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+started=$(date +%s)
+echo "── a minimal Debian 12 root"
+# the host's own sources, without those that a set-up added here
+sources=$(find /etc/apt/sources.list /etc/apt/sources.list.d \( -name '*.list' -o -name '*.sources' \) ! -name 'kontor-*' -size +0 2>/dev/null || true)
+# shellcheck disable=SC2086 # one word per file is meant
+mmdebstrap --quiet --variant=apt --include=ca-certificates bookworm "$root" $sources
+for file in /etc/npmrc /usr/etc/npmrc /usr/local/etc/npmrc /root/.npmrc /etc/resolv.conf /etc/hosts; do
+  if [ -f "$file" ]; then mkdir -p "$root${file%/*}" && cp -L "$file" "$root$file"; fi
+done
+if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
+  mkdir -p "$root/usr/local/share/ca-certificates"
+  cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
+  chroot "$root" update-ca-certificates >/dev/null 2>&1
+fi
+git clone -q --no-hardlinks "$product" "$root/opt/kontor"
+echo "✓ root made ($(($(date +%s) - started)) s)"
+
+started=$(date +%s)
+status=0
+unshare --mount --pid --fork --kill-child --propagation private sh "$0" inside "$root" || status=$?
+if [ "$status" = 0 ]; then echo "✓ set-up in a fresh root ($(($(date +%s) - started)) s)"; else echo "✗ set-up in a fresh root"; fi
+exit "$status"
