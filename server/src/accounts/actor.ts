@@ -42,4 +42,12 @@ export interface Actor {
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];
   ip: string | null;
+  /** Runs this installation: may read what concerns all of it, such as `/metrics`. */
+  isOperator?: boolean;
+}
+
+/** What a request shows to say who is asking: an API token, or the secret of a sign-in session. */
+export interface Credential {
+  kind: "token" | "session";
+  secret: string;
 }

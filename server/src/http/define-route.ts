@@ -40,19 +40,28 @@ export interface RouteDefinition<
   query?: Q;
   body?: B;
   /** Success status → schema, or null for no body, or a media type for what is not JSON. */
-  responses: Record<number, z.ZodType | null | { contentType: string; description: string; schema?: z.ZodType }>;
+  responses: Record<
+    number,
+    z.ZodType | null | { contentType: string; description: string; schema?: z.ZodType }
+  >;
+  /** One `data:` line of the server-sent events that the route may answer instead of its first success. */
+  events?: z.ZodType;
   errors?: readonly ErrorRow<never[]>[];
   /** An addition of ours to the documents; marked `x-kontor-extension` in OpenAPI. */
   extension?: boolean;
   /** Bytes; 1 MiB where absent. */
   bodyLimit?: number;
-  /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec. */
-  idempotent?: boolean;
+  /** `stream`: the body is not read; the handler takes `request.raw`. Needs a `Content-Length` (411). JSON where absent. */
+  bodyType?: "json" | "stream";
+  /** Fields of the record itself that a PATCH accepts and ignores, so that GET → change → PATCH works. */
+  readOnlyFields?: readonly string[];
+  /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */
+  idempotent?: boolean | ((body: z.output<B>) => boolean);
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
   /** Extra token bucket beside the API's own; `none` for polls that do not count. */
-  rateLimit?: "default" | "sandbox_create" | "none";
-  /** Answers the body, or `streamed` after it took over `reply`. A 201/200 pair is chosen by `status`. */
+  rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
+  /** Answers the body for the first declared status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;
 }
 
@@ -64,6 +73,27 @@ export function defineRoute<P extends z.ZodType, Q extends z.ZodType, B extends 
 }
 
 export type Route = RouteDefinition;
+
+/** An answer with a status other than the first declared one, or with headers of its own. */
+export class Answer {
+  readonly status: number;
+  readonly body: unknown;
+  readonly headers: Readonly<Record<string, string>>;
+
+  constructor(status: number, body: unknown, headers: Readonly<Record<string, string>>) {
+    this.status = status;
+    this.body = body;
+    this.headers = headers;
+  }
+}
+
+export function answer(
+  status: number,
+  body: unknown,
+  headers: Readonly<Record<string, string>> = {},
+): Answer {
+  return new Answer(status, body, headers);
+}
 
 /** What a handler answers when it has written to `reply.raw` itself. */
 export const streamed = Symbol("streamed");

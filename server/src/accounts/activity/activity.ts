@@ -1,0 +1,72 @@
+/**
+ * The audit log: who did what to which thing, written in the transaction of the deed itself, so that neither is there
+ * without the other. Names are copied, for an entry outlives what it speaks of. It never holds a secret: fields of
+ * `detail` whose name says that they might are dropped on the way in, whatever the caller meant.
+ */
+import type { Db } from "#db/db.ts";
+import type { Actor } from "../actor.ts";
+
+export interface ActivityTarget {
+  kind: string;
+  id: string | null;
+  label: string | null;
+}
+
+/** `action` is `<noun>.<deed in the past>`, as "project.created". */
+export async function recordActivity(
+  tx: Db,
+  actor: Actor,
+  action: string,
+  target: ActivityTarget,
+  workspaceId: string | null,
+  detail: object = {},
+): Promise<void> {
+  await tx
+    .insertInto("activity")
+    .values({
+      actor_kind: actor.kind,
+      actor_id: actor.id,
+      actor_label: actor.label,
+      actor_role: roleIn(actor, workspaceId),
+      action,
+      target_kind: target.kind,
+      target_id: target.id,
+      target_label: target.label,
+      workspace_id: workspaceId,
+      ip: actor.ip,
+      detail: JSON.stringify(withoutSecrets(detail)),
+    })
+    .execute();
+}
+
+function roleIn(actor: Actor, workspaceId: string | null): string | null {
+  return actor.workspaces.find(({ id }) => id === workspaceId)?.role ?? actor.role;
+}
+
+const telltale =
+  /pass(word|phrase)?$|secret|token$|api_?key|credential|authorization|cookie|^env|private_?key|dsn|connection_url/i;
+
+export function withoutSecrets(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutSecrets);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([key, inner]) =>
+      telltale.test(key) ? [] : [[key, withoutSecrets(inner)]],
+    ),
+  );
+}
+
+/** What the server does of itself: a deadline, a repair, an operator's command on the host. */
+export function systemActor(label: string): Actor {
+  return {
+    kind: "system",
+    id: "system",
+    label,
+    role: null,
+    userId: "00000000-0000-0000-0000-000000000000",
+    scopes: null,
+    tokenId: null,
+    workspaces: [],
+    ip: null,
+  };
+}

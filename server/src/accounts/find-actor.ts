@@ -1,0 +1,167 @@
+/**
+ * From what a request shows to who is asking: one query, by the hash of the secret. Its answer is kept for two
+ * seconds, because a client that polls shows the same token hundreds of times a minute; every change of a token, a
+ * membership or a workspace in this process drops all of it, so that a revoked token ends at once. A change made by
+ * another process (an operator's command) shows after two seconds at the latest.
+ */
+import { type SqlBool, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { App } from "../app.ts";
+import type { Actor, Credential, ReachableWorkspace, Scope } from "./actor.ts";
+import { hashSecret } from "./secrets.ts";
+
+const keptMs = 2000;
+/** Most entries; a flood of tokens costs queries, never memory. */
+const mostKept = 10_000;
+/** `last_used_at` and `last_seen_at` are for people: a minute is exact enough, and a write per request is not free. */
+const touchEveryMs = 60_000;
+
+interface Kept {
+  actor: Actor;
+  untilMs: number;
+}
+
+class ActorCache {
+  /** Counts up at every drop: an answer that was asked for before it may be stale and is not kept. */
+  generation = 0;
+  readonly byHash = new Map<string, Kept>();
+}
+
+const caches = new WeakMap<object, ActorCache>();
+
+function cacheOf(db: Db): ActorCache {
+  const cache = caches.get(db) ?? new ActorCache();
+  caches.set(db, cache);
+  return cache;
+}
+
+/** To be called after the commit of any change to tokens, sessions, members, plans or suspension. */
+export function forgetActors({ db }: Pick<App, "db">): void {
+  const cache = cacheOf(db);
+  cache.generation++;
+  cache.byHash.clear();
+}
+
+export async function findActor(
+  app: Pick<App, "db" | "clock" | "log">,
+  { kind, secret }: Credential,
+): Promise<Actor | undefined> {
+  const hash = hashSecret(secret);
+  const nowMs = app.clock.now().getTime();
+  const cache = cacheOf(app.db);
+  const kept = cache.byHash.get(hash);
+  if (kept && nowMs < kept.untilMs) return kept.actor;
+  const { generation } = cache;
+  const found = kind === "token" ? await findToken(app, hash) : await findSession(app, hash);
+  if (!found) return undefined;
+  if (cache.byHash.size >= mostKept) cache.byHash.clear();
+  const untilMs = Math.min(nowMs + keptMs, found.expiresAt?.getTime() ?? Number.POSITIVE_INFINITY);
+  if (cache.generation === generation) cache.byHash.set(hash, { actor: found.actor, untilMs });
+  return found.actor;
+}
+
+interface Found {
+  actor: Actor;
+  expiresAt: Date | null;
+}
+
+/** Personal one first, then teams in the order they were joined. */
+const reachable = (boundTo: ReturnType<typeof sql>) => sql<ReachableWorkspace[]>`(
+  select coalesce(
+    json_agg(
+      json_build_object(
+        'id', w.id, 'kind', w.kind, 'role', coalesce(m.role, 'owner'), 'plan', w.plan,
+        'sandboxTier', w.sandbox_tier, 'suspended', w.suspended_at is not null
+      ) order by w.kind, m.created_at, w.id
+    ), '[]'
+  )
+  from workspaces w
+  left join team_members m on m.workspace_id = w.id and m.user_id = u.id
+  where (w.owner_user_id = u.id or m.user_id is not null) and (${boundTo})
+)`;
+
+async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): Promise<Found | undefined> {
+  const now = app.clock.now();
+  const row = await app.db
+    .selectFrom("api_tokens as t")
+    .innerJoin("users as u", "u.id", "t.user_id")
+    .select([
+      "t.id",
+      "t.name",
+      "t.scopes",
+      "t.class",
+      "t.worker_id",
+      "t.user_id",
+      "t.expires_at",
+      "t.last_used_at",
+    ])
+    .select("u.is_operator")
+    .select(reachable(sql<SqlBool>`t.workspace_id is null or w.id = t.workspace_id`).as("workspaces"))
+    .where("t.token_hash", "=", hash)
+    .where("t.revoked_at", "is", null)
+    .where((where) => where.or([where("t.expires_at", "is", null), where("t.expires_at", ">", now)]))
+    .executeTakeFirst();
+  if (!row) return undefined;
+  if (isStale(row.last_used_at, now)) {
+    touch(
+      app,
+      app.db.updateTable("api_tokens").set({ last_used_at: now }).where("id", "=", row.id).execute(),
+    );
+  }
+  const isWorker = row.class === "agent";
+  return {
+    expiresAt: row.expires_at,
+    actor: {
+      kind: isWorker ? "worker" : "api_token",
+      id: isWorker && row.worker_id !== null ? row.worker_id : row.id,
+      label: row.name,
+      role: row.workspaces[0]?.role ?? null,
+      userId: row.user_id,
+      scopes: row.scopes as Scope[] | null,
+      tokenId: row.id,
+      workspaces: row.workspaces,
+      ip: null,
+      isOperator: row.is_operator,
+    },
+  };
+}
+
+async function findSession(app: Pick<App, "db" | "clock" | "log">, hash: string): Promise<Found | undefined> {
+  const now = app.clock.now();
+  const row = await app.db
+    .selectFrom("sessions as s")
+    .innerJoin("users as u", "u.id", "s.user_id")
+    .select(["s.id", "s.user_id", "s.expires_at", "s.last_seen_at", "u.email", "u.is_operator"])
+    .select(reachable(sql<SqlBool>`true`).as("workspaces"))
+    .where("s.token_hash", "=", hash)
+    .where("s.expires_at", ">", now)
+    .executeTakeFirst();
+  if (!row) return undefined;
+  if (isStale(row.last_seen_at, now)) {
+    touch(app, app.db.updateTable("sessions").set({ last_seen_at: now }).where("id", "=", row.id).execute());
+  }
+  return {
+    expiresAt: row.expires_at,
+    actor: {
+      kind: "user",
+      id: row.user_id,
+      label: row.email,
+      role: row.workspaces[0]?.role ?? null,
+      userId: row.user_id,
+      scopes: null,
+      tokenId: null,
+      workspaces: row.workspaces,
+      ip: null,
+      isOperator: row.is_operator,
+    },
+  };
+}
+
+function isStale(at: Date | null, now: Date): boolean {
+  return at === null || now.getTime() - at.getTime() >= touchEveryMs;
+}
+
+/** Off the request's path; a lost update costs a minute of a date nobody decides by. */
+function touch({ log }: Pick<App, "log">, update: Promise<unknown>): void {
+  update.catch((error: unknown) => log.debug({ err: error }, "last use was not noted"));
+}

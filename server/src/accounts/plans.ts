@@ -1,0 +1,113 @@
+/**
+ * What a plan and a sandbox tier allow, as data: the numbers of the API documents. A limit is looked up here by name
+ * and refused with `plan_limit`, so that a number stands in one place.
+ */
+import type { Plan, SandboxTier } from "./actor.ts";
+import { planLimit } from "./errors.ts";
+
+export const plans = ["starter", "pro", "team"] as const satisfies readonly Plan[];
+export const sandboxTiers = ["free", "payg", "enterprise"] as const satisfies readonly SandboxTier[];
+
+export interface PlanLimits {
+  projects: number;
+  environmentsPerProject: number;
+  functions: number;
+  addons: number;
+  apiTokens: number;
+  /** Members of a team that are included; the operator can add more. */
+  teamMembers: number;
+  /** Teams a person may own; each is a workspace with limits of its own. */
+  teams: number;
+  liveSessions: number;
+  runsInFlight: number;
+}
+
+export const planLimits: Readonly<Record<Plan, PlanLimits>> = {
+  starter: {
+    projects: 1,
+    environmentsPerProject: 1,
+    functions: 1,
+    addons: 0,
+    apiTokens: 1,
+    teamMembers: 1,
+    teams: 0,
+    liveSessions: 2,
+    runsInFlight: 2,
+  },
+  pro: {
+    projects: 5,
+    environmentsPerProject: 3,
+    functions: 10,
+    addons: 2,
+    apiTokens: 5,
+    teamMembers: 1,
+    teams: 0,
+    liveSessions: 20,
+    runsInFlight: 10,
+  },
+  team: {
+    projects: 15,
+    environmentsPerProject: Number.POSITIVE_INFINITY,
+    functions: 50,
+    addons: 5,
+    apiTokens: 20,
+    teamMembers: 3,
+    teams: 10,
+    liveSessions: 200,
+    runsInFlight: 50,
+  },
+};
+
+export type SandboxSize = "small" | "medium" | "large";
+
+export interface TierLimits {
+  sizes: readonly SandboxSize[];
+  maxTimeoutSeconds: number;
+  snapshots: number;
+  /** Null: kept for ever. */
+  pausedRetentionDays: number | null;
+  canExposePorts: boolean;
+  canBuildTemplates: boolean;
+}
+
+const paidSizes: readonly SandboxSize[] = ["small", "medium", "large"];
+
+export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
+  free: {
+    sizes: ["small"],
+    maxTimeoutSeconds: 1800,
+    snapshots: 3,
+    pausedRetentionDays: 7,
+    canExposePorts: false,
+    canBuildTemplates: false,
+  },
+  payg: {
+    sizes: paidSizes,
+    maxTimeoutSeconds: 86_400,
+    snapshots: 50,
+    pausedRetentionDays: 30,
+    canExposePorts: true,
+    canBuildTemplates: true,
+  },
+  enterprise: {
+    sizes: paidSizes,
+    maxTimeoutSeconds: 86_400,
+    snapshots: 1000,
+    pausedRetentionDays: null,
+    canExposePorts: true,
+    canBuildTemplates: true,
+  },
+};
+
+/** The wire's name of each limit, as `plan_limit` and the dashboard say it. */
+export function limitName(limit: keyof PlanLimits): string {
+  return limit.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+/** Refuses with `plan_limit` when `used` of something are there already and one more is wanted. */
+export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number): void {
+  const allowed = planLimits[plan][limit];
+  if (used < allowed) return;
+  const needed = plans.find((other) => planLimits[other][limit] > used) ?? null;
+  throw planLimit(limitName(limit), allowed, needed);
+}

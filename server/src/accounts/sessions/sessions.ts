@@ -1,0 +1,110 @@
+/**
+ * Sign-in sessions of the console: the same kind of secret as a token, kept in a cookie instead of a header, and
+ * stored as a hash. A session ends after two weeks, at sign-out, or when the password is reset.
+ */
+import { sql } from "kysely";
+import { transaction } from "#db/db.ts";
+import { defineError } from "#lib/errors.ts";
+import type { App } from "../../app.ts";
+import type { Actor } from "../actor.ts";
+import { recordActivity } from "../activity/activity.ts";
+import { findActor, forgetActors } from "../find-actor.ts";
+import { isPassword, pretendPassword } from "../passwords.ts";
+import { hashSecret, newSecret } from "../secrets.ts";
+
+export const sessionSeconds = 14 * 86_400;
+
+/** One sentence for an unknown address and a wrong password: which it was is nobody's business. */
+export const signInRefused = defineError(
+  "sign_in_refused",
+  401,
+  () => "The e-mail address or the password is wrong.",
+);
+
+type Needs = Pick<App, "db" | "clock" | "log">;
+
+export interface SignIn {
+  email: string;
+  password: string;
+  ip: string | null;
+  userAgent: string | null;
+}
+
+export async function signIn(app: Needs, input: SignIn): Promise<{ secret: string; actor: Actor }> {
+  const user = await app.db
+    .selectFrom("users")
+    .select(["id", "password_hash"])
+    .where("email", "=", input.email.toLowerCase())
+    .executeTakeFirst();
+  const isRight = user
+    ? await isPassword(input.password, user.password_hash)
+    : await pretendPassword(input.password);
+  if (!user || !isRight) throw signInRefused();
+  const secret = newSecret("kse_");
+  const now = app.clock.now();
+  await app.db
+    .insertInto("sessions")
+    .values({
+      user_id: user.id,
+      token_hash: hashSecret(secret),
+      created_at: now,
+      last_seen_at: now,
+      expires_at: new Date(now.getTime() + sessionSeconds * 1000),
+      user_agent: input.userAgent?.slice(0, 256) ?? null,
+      ip: input.ip,
+    })
+    .execute();
+  const actor = await findActor(app, { kind: "session", secret });
+  if (!actor) throw new Error("a session that was just made is not found");
+  const target = { kind: "user", id: actor.userId, label: actor.label };
+  const from = { ...actor, ip: input.ip };
+  await recordActivity(app.db, from, "session.created", target, actor.workspaces[0]?.id ?? null);
+  await app.db.deleteFrom("sessions").where("user_id", "=", user.id).where("expires_at", "<", now).execute();
+  return { secret, actor: from };
+}
+
+/** Ends the session; one that is gone already is as good. */
+export async function signOut(app: Needs, actor: Actor, secret: string): Promise<void> {
+  await transaction(app.db, async (tx) => {
+    const gone = await tx
+      .deleteFrom("sessions")
+      .where("token_hash", "=", hashSecret(secret))
+      .where("user_id", "=", actor.userId)
+      .returning("id")
+      .executeTakeFirst();
+    if (!gone) return;
+    const target = { kind: "user", id: actor.userId, label: actor.label };
+    await recordActivity(tx, actor, "session.ended", target, actor.workspaces[0]?.id ?? null);
+  });
+  forgetActors(app);
+}
+
+/** Who is asking and what they reach, for the console and for `whoami`. */
+export async function describeCaller({ db }: Pick<App, "db">, actor: Actor) {
+  const [user, names] = await Promise.all([
+    db
+      .selectFrom("users")
+      .select(["id", "email", "name", "is_operator"])
+      .where("id", "=", actor.userId)
+      .executeTakeFirstOrThrow(),
+    db
+      .selectFrom("workspaces")
+      .select(["id", "name"])
+      .where("id", "=", sql<string>`any(${sql.val(actor.workspaces.map(({ id }) => id))}::uuid[])`)
+      .execute(),
+  ]);
+  return {
+    user,
+    kind: actor.kind,
+    scopes: actor.scopes,
+    workspaces: actor.workspaces.map((workspace) => ({
+      id: workspace.id,
+      kind: workspace.kind,
+      name: names.find(({ id }) => id === workspace.id)?.name ?? "",
+      role: workspace.role,
+      plan: workspace.plan,
+      sandbox_tier: workspace.sandboxTier,
+      suspended: workspace.suspended,
+    })),
+  };
+}

@@ -1,0 +1,45 @@
+import { z } from "zod";
+import type { MemberRow, TeamRow } from "./store.ts";
+
+const role = z.enum(["owner", "admin", "member"]);
+
+export const TeamCreate = z.object({ name: z.string().trim().min(1).max(64) }).meta({ id: "TeamCreate" });
+export const TeamUpdate = z
+  .object({ name: z.string().trim().min(1).max(64).optional() })
+  .meta({ id: "TeamUpdate" });
+export const TeamMemberCreate = z
+  .object({ email: z.email().max(254), role: role.default("member") })
+  .meta({ id: "TeamMemberCreate" });
+export const TeamMemberUpdate = z.object({ role }).meta({ id: "TeamMemberUpdate" });
+
+const team = {
+  id: z.guid().describe("Also the team's workspace."),
+  name: z.string(),
+  role: role.nullable().describe("The caller's own."),
+  plan: z.enum(["starter", "pro", "team"]),
+  sandbox_tier: z.enum(["free", "payg", "enterprise"]),
+  suspended: z.boolean(),
+  member_count: z.int(),
+  created_at: z.iso.datetime(),
+};
+
+export const TeamMember = z
+  .object({ user_id: z.guid(), email: z.string(), name: z.string(), role, joined_at: z.iso.datetime() })
+  .meta({ id: "TeamMember" });
+export const TeamSummary = z.object(team).meta({ id: "TeamSummary" });
+export const TeamResponse = z.object({ ...team, members: z.array(TeamMember) }).meta({ id: "TeamResponse" });
+
+export function toTeamSummary({ suspended_at, created_at, ...row }: TeamRow): z.output<typeof TeamSummary> {
+  return { ...row, suspended: suspended_at !== null, created_at: created_at.toISOString() };
+}
+
+export function toTeam({
+  members,
+  ...row
+}: TeamRow & { members: MemberRow[] }): z.output<typeof TeamResponse> {
+  return { ...toTeamSummary(row), members: members.map(toMember) };
+}
+
+export function toMember({ created_at, ...row }: MemberRow): z.output<typeof TeamMember> {
+  return { ...row, joined_at: created_at.toISOString() };
+}

@@ -1,0 +1,226 @@
+/**
+ * Teams: a workspace that several people share. An owner decides everything, an admin the members, a member uses it.
+ * A team always has an owner: the last one can neither leave nor step down. Who is not in a team does not learn that
+ * it exists.
+ */
+import { transaction, type Db } from "#db/db.ts";
+import { defineError } from "#lib/errors.ts";
+import type { App } from "../../app.ts";
+import type { Actor, ReachableWorkspace, TeamRole } from "../actor.ts";
+import { recordActivity } from "../activity/activity.ts";
+import { insufficientRole } from "../errors.ts";
+import { forgetActors } from "../find-actor.ts";
+import { leftInWorkspace } from "../in-use.ts";
+import { requireBelow } from "../plans.ts";
+import { userNotFound } from "../users/users.ts";
+import { requireNotSuspended } from "../workspaces.ts";
+import * as store from "./store.ts";
+
+export const teamNotFound = defineError("team_not_found", 404, () => "No such team.");
+export const memberNotFound = defineError("member_not_found", 404, () => "No such member in this team.");
+export const alreadyMember = defineError(
+  "already_member",
+  409,
+  (email: string) => `${email} is in this team already.`,
+);
+export const lastOwner = defineError(
+  "last_owner",
+  409,
+  () => "A team keeps at least one owner; make another one first.",
+);
+export const teamNotEmpty = defineError("team_not_empty", 409, (left: readonly string[]) => ({
+  detail: `The team still holds ${left.join(", ")}; delete them first.`,
+  meta: { left },
+}));
+
+type Needs = Pick<App, "db">;
+
+export function listTeams({ db }: Needs, actor: Actor): Promise<store.TeamRow[]> {
+  return store.listTeams(
+    db,
+    actor.userId,
+    teamsOf(actor).map(({ id }) => id),
+  );
+}
+
+export async function getTeam({ db }: Needs, actor: Actor, id: string) {
+  requireTeam(actor, id);
+  const [team] = await store.listTeams(db, actor.userId, [id]);
+  if (!team) throw teamNotFound();
+  return { ...team, members: await store.listMembers(db, id) };
+}
+
+/** A new team starts on its maker's own plan and tier; the operator can change both. */
+export async function createTeam(app: Needs, actor: Actor, input: { name: string }) {
+  const personal = actor.workspaces.find(({ kind }) => kind === "personal");
+  // A token bound to one team acts for that team alone and makes no other.
+  if (!personal) throw insufficientRole("owner");
+  requireNotSuspended(personal);
+  const id = await transaction(app.db, async (tx) => {
+    await tx.selectFrom("workspaces").select("id").where("id", "=", personal.id).forUpdate().execute();
+    requireBelow(personal.plan, "teams", await store.countOwned(tx, actor.userId));
+    const teamId = await store.insertTeam(tx, {
+      name: input.name,
+      plan: personal.plan,
+      sandboxTier: personal.sandboxTier,
+    });
+    await store.insertMember(tx, teamId, actor.userId, "owner");
+    await recordActivity(tx, actor, "team.created", { kind: "team", id: teamId, label: input.name }, teamId);
+    return teamId;
+  });
+  forgetActors(app);
+  const [team] = await store.listTeams(app.db, actor.userId, [id]);
+  return { ...team!, members: await store.listMembers(app.db, id) };
+}
+
+export async function renameTeam(app: Needs, actor: Actor, id: string, input: { name?: string | undefined }) {
+  requireRole(requireNotSuspended(requireTeam(actor, id)), "admin");
+  if (input.name !== undefined) {
+    const name = input.name;
+    await transaction(app.db, async (tx) => {
+      await tx.updateTable("workspaces").set({ name }).where("id", "=", id).execute();
+      await recordActivity(tx, actor, "team.renamed", { kind: "team", id, label: name }, id);
+    });
+  }
+  return getTeam(app, actor, id);
+}
+
+/** Its log goes with it; the deed is noted in the personal workspace of whoever did it. */
+export async function deleteTeam(app: Needs, actor: Actor, id: string): Promise<void> {
+  requireRole(requireTeam(actor, id), "owner");
+  await transaction(app.db, async (tx) => {
+    const { name } = await store.lockTeam(tx, id);
+    const left = await leftInWorkspace(tx, id);
+    if (left.length > 0) throw teamNotEmpty(left);
+    await tx.deleteFrom("workspaces").where("id", "=", id).execute();
+    const personal = actor.workspaces.find(({ kind }) => kind === "personal")?.id ?? null;
+    await recordActivity(tx, actor, "team.deleted", { kind: "team", id, label: name }, personal);
+  });
+  forgetActors(app);
+}
+
+export async function addMember(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: { email: string; role: TeamRole },
+) {
+  const team = requireNotSuspended(requireTeam(actor, id));
+  requireRole(team, input.role === "owner" ? "owner" : "admin");
+  return putMember(app, actor, id, input, (count) => requireBelow(team.plan, "teamMembers", count));
+}
+
+/** The operator's way in: members beyond the included ones. */
+export function addMemberBeyondPlan(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: { email: string; role: TeamRole },
+) {
+  return putMember(app, actor, id, input, () => undefined);
+}
+
+async function putMember(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  { email, role }: { email: string; role: TeamRole },
+  allow: (count: number) => void,
+) {
+  const member = await transaction(app.db, async (tx) => {
+    await store.lockTeam(tx, id);
+    const user = await tx
+      .selectFrom("users")
+      .select(["id", "email"])
+      .where("email", "=", email.toLowerCase())
+      .executeTakeFirst();
+    if (!user) throw userNotFound(email);
+    const members = await store.listMembers(tx, id);
+    if (members.some(({ user_id }) => user_id === user.id)) throw alreadyMember(user.email);
+    allow(members.length);
+    await store.insertMember(tx, id, user.id, role);
+    await recordActivity(
+      tx,
+      actor,
+      "team.member_added",
+      { kind: "user", id: user.id, label: user.email },
+      id,
+      { role },
+    );
+    return requireMember(tx, id, user.id);
+  });
+  forgetActors(app);
+  return member;
+}
+
+export async function changeMember(app: Needs, actor: Actor, id: string, userId: string, role: TeamRole) {
+  const team = requireNotSuspended(requireTeam(actor, id));
+  requireRole(team, "admin");
+  const changed = await transaction(app.db, async (tx) => {
+    await store.lockTeam(tx, id);
+    const member = await requireMember(tx, id, userId);
+    if (member.role === "owner" || role === "owner") requireRole(team, "owner");
+    if (member.role === "owner" && role !== "owner") await requireAnotherOwner(tx, id, userId);
+    await tx
+      .updateTable("team_members")
+      .set({ role })
+      .where("workspace_id", "=", id)
+      .where("user_id", "=", userId)
+      .execute();
+    const target = { kind: "user", id: userId, label: member.email };
+    await recordActivity(tx, actor, "team.member_changed", target, id, { from: member.role, role });
+    return { ...member, role };
+  });
+  forgetActors(app);
+  return changed;
+}
+
+/** Anyone may leave; their tokens for this team end with the membership. */
+export async function removeMember(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  id: string,
+  userId: string,
+): Promise<void> {
+  const team = requireTeam(actor, id);
+  await transaction(app.db, async (tx) => {
+    await store.lockTeam(tx, id);
+    if (userId !== actor.userId) requireRole(team, "admin");
+    const member = await requireMember(tx, id, userId);
+    if (member.role === "owner") {
+      requireRole(team, "owner");
+      await requireAnotherOwner(tx, id, userId);
+    }
+    await store.removeMember(tx, id, userId, app.clock.now());
+    const target = { kind: "user", id: userId, label: member.email };
+    await recordActivity(tx, actor, "team.member_removed", target, id);
+  });
+  forgetActors(app);
+}
+
+const teamsOf = (actor: Actor): ReachableWorkspace[] =>
+  actor.workspaces.filter(({ kind }) => kind === "team");
+
+function requireTeam(actor: Actor, id: string): ReachableWorkspace {
+  const team = teamsOf(actor).find((workspace) => workspace.id === id.toLowerCase());
+  if (!team) throw teamNotFound();
+  return team;
+}
+
+const rank: Record<TeamRole, number> = { member: 0, admin: 1, owner: 2 };
+
+function requireRole({ role }: ReachableWorkspace, needed: TeamRole): void {
+  if (rank[role] < rank[needed]) throw insufficientRole(needed);
+}
+
+async function requireMember(tx: Db, id: string, userId: string): Promise<store.MemberRow> {
+  const member = (await store.listMembers(tx, id)).find(({ user_id }) => user_id === userId.toLowerCase());
+  if (!member) throw memberNotFound();
+  return member;
+}
+
+async function requireAnotherOwner(tx: Db, id: string, userId: string): Promise<void> {
+  const members = await store.listMembers(tx, id);
+  if (!members.some((member) => member.role === "owner" && member.user_id !== userId.toLowerCase()))
+    throw lastOwner();
+}

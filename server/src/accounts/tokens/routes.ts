@@ -1,0 +1,61 @@
+import { z } from "zod";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import type { App } from "../../app.ts";
+import { accountSuspended, planLimit, workspaceNotFound } from "../errors.ts";
+import { ApiTokenCreate, ApiTokenCreated, ApiTokenResponse, toApiToken } from "./schema.ts";
+import {
+  agentTokenRefused,
+  createToken,
+  fullAccessRequired,
+  listTokens,
+  revokeToken,
+  tokenNotFound,
+} from "./tokens.ts";
+
+const guards = [agentTokenRefused, fullAccessRequired];
+
+export const tokenRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
+  defineRoute({
+    api: "platform",
+    method: "GET",
+    path: "/api/v1/api-tokens",
+    operationId: "listApiTokens",
+    tag: "api-tokens",
+    summary: "The caller's tokens, hashes only",
+    scope: null,
+    responses: { 200: z.array(ApiTokenResponse) },
+    errors: guards,
+    handler: async ({ actor }) => (await listTokens(app, actor)).map((row) => toApiToken(row, actor)),
+  }),
+  defineRoute({
+    api: "platform",
+    method: "POST",
+    path: "/api/v1/api-tokens",
+    operationId: "createApiToken",
+    tag: "api-tokens",
+    summary: "Create a token; its plaintext is answered exactly once",
+    scope: null,
+    body: ApiTokenCreate,
+    responses: { 201: ApiTokenCreated },
+    errors: [...guards, planLimit, accountSuspended, workspaceNotFound],
+    idempotent: true,
+    secretFields: ["token"],
+    handler: async ({ actor, body }) => {
+      const row = await createToken(app, actor, { ...body, expiresInDays: body.expires_in_days });
+      return { ...toApiToken(row, actor), token: row.token };
+    },
+  }),
+  defineRoute({
+    api: "platform",
+    method: "DELETE",
+    path: "/api/v1/api-tokens/{token_id}",
+    operationId: "revokeApiToken",
+    tag: "api-tokens",
+    summary: "Revoke a token, at once",
+    scope: null,
+    responses: { 204: null },
+    errors: [...guards, tokenNotFound],
+    handler: ({ actor, params }) => revokeToken(app, actor, params.token_id),
+    params: z.object({ token_id: z.string().max(64) }),
+  }),
+];

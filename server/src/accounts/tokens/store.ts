@@ -1,0 +1,55 @@
+import type { Insertable, Selectable } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { ReachableWorkspace } from "../actor.ts";
+import type { ApiTokensTable } from "../tables.ts";
+
+export type TokenRow = Selectable<ApiTokensTable>;
+
+const own = (db: Db, userId: string) =>
+  db
+    .selectFrom("api_tokens")
+    .selectAll()
+    .where("user_id", "=", userId)
+    .where("class", "=", "user")
+    .where("revoked_at", "is", null);
+
+export function listOwn(db: Db, userId: string): Promise<TokenRow[]> {
+  return own(db, userId).orderBy("created_at", "desc").orderBy("id", "desc").execute();
+}
+
+export function findOwn(db: Db, userId: string, id: string): Promise<TokenRow | undefined> {
+  return own(db, userId).where("id", "=", id).forUpdate().executeTakeFirst();
+}
+
+export function insertToken(db: Db, row: Insertable<ApiTokensTable>): Promise<TokenRow> {
+  return db.insertInto("api_tokens").values(row).returningAll().executeTakeFirstOrThrow();
+}
+
+/** A team's tokens count for the team whoever made them; the others for their owner. Expired ones are not active. */
+export async function countActive(
+  db: Db,
+  { id, kind }: Pick<ReachableWorkspace, "id" | "kind">,
+  userId: string,
+  now: Date,
+): Promise<number> {
+  const { count } = await db
+    .selectFrom("api_tokens")
+    .select(({ fn }) => fn.countAll<number>().as("count"))
+    .where("class", "=", "user")
+    .where("revoked_at", "is", null)
+    .where((where) => where.or([where("expires_at", "is", null), where("expires_at", ">", now)]))
+    .where((where) =>
+      kind === "team"
+        ? where("workspace_id", "=", id)
+        : where.and([
+            where("user_id", "=", userId),
+            where.or([where("workspace_id", "is", null), where("workspace_id", "=", id)]),
+          ]),
+    )
+    .executeTakeFirstOrThrow();
+  return count;
+}
+
+export async function revoke(db: Db, id: string, now: Date): Promise<void> {
+  await db.updateTable("api_tokens").set({ revoked_at: now }).where("id", "=", id).execute();
+}

@@ -1,0 +1,108 @@
+/**
+ * API tokens. The plaintext exists once, in the answer that creates it; what is stored is a SHA-256, and a revoked
+ * token stops working with the transaction that revokes it. A token can never make one that can do more than itself:
+ * only a signed-in person or an unrestricted token may see or change tokens, and one minted for an agent's run may
+ * not at all, because what it made would outlive the run.
+ */
+import { sql } from "kysely";
+import { transaction } from "#db/db.ts";
+import { defineError } from "#lib/errors.ts";
+import { newId } from "#lib/ids.ts";
+import type { App } from "../../app.ts";
+import type { Actor, Scope } from "../actor.ts";
+import { recordActivity } from "../activity/activity.ts";
+import { forgetActors } from "../find-actor.ts";
+import { requireBelow } from "../plans.ts";
+import { hashSecret, newSecret } from "../secrets.ts";
+import { requireWritableWorkspace, type WorkspaceParam } from "../workspaces.ts";
+import { countActive, findOwn, insertToken, listOwn, revoke, type TokenRow } from "./store.ts";
+
+export const agentTokenRefused = defineError(
+  "agent_token_refused",
+  403,
+  () => "A token that belongs to an agent's run may not see or change tokens.",
+);
+export const fullAccessRequired = defineError(
+  "full_access_required",
+  403,
+  () => "This needs a signed-in session or a full-access token; a scoped or bound token cannot widen itself.",
+);
+export const tokenNotFound = defineError("token_not_found", 404, () => "No such API token.");
+
+export interface NewToken {
+  name: string;
+  expiresInDays: number | null;
+  scopes: readonly Scope[] | null;
+  /** Null: all that its owner can reach. */
+  workspace: WorkspaceParam;
+}
+
+type Needs = Pick<App, "db" | "clock">;
+
+/** A token with no workspace of its own counts against its owner's personal one. */
+export async function createToken(
+  app: Needs,
+  actor: Actor,
+  input: NewToken,
+): Promise<TokenRow & { token: string }> {
+  await requireTokenManager(app, actor);
+  const home = requireWritableWorkspace(actor, input.workspace);
+  const bound = input.workspace === null || input.workspace === undefined ? null : home.id;
+  const token = newSecret("svc_");
+  const now = app.clock.now();
+  const row = await transaction(app.db, async (tx) => {
+    // Two creates at once must not both see the last free place: the workspace's row is the lock.
+    await tx.selectFrom("workspaces").select("id").where("id", "=", home.id).forUpdate().execute();
+    requireBelow(home.plan, "apiTokens", await countActive(tx, home, actor.userId, now));
+    const created = await insertToken(tx, {
+      id: newId("tok_"),
+      user_id: actor.userId,
+      name: input.name,
+      prefix: token.slice(0, 8),
+      token_hash: hashSecret(token),
+      scopes: input.scopes === null ? null : [...input.scopes],
+      workspace_id: bound,
+      created_at: now,
+      expires_at:
+        input.expiresInDays === null ? null : new Date(now.getTime() + input.expiresInDays * 86_400_000),
+    });
+    await recordActivity(tx, actor, "api_token.created", targetOf(created), home.id, {
+      scopes: created.scopes,
+    });
+    return created;
+  });
+  return { ...row, token };
+}
+
+export async function listTokens(app: Needs, actor: Actor): Promise<TokenRow[]> {
+  await requireTokenManager(app, actor);
+  return listOwn(app.db, actor.userId);
+}
+
+export async function revokeToken(app: Needs, actor: Actor, id: string): Promise<void> {
+  await requireTokenManager(app, actor);
+  await transaction(app.db, async (tx) => {
+    const row = await findOwn(tx, actor.userId, id);
+    if (!row) throw tokenNotFound();
+    await revoke(tx, row.id, app.clock.now());
+    const workspaceId =
+      row.workspace_id ?? actor.workspaces.find(({ kind }) => kind === "personal")?.id ?? null;
+    await recordActivity(tx, actor, "api_token.revoked", targetOf(row), workspaceId);
+  });
+  forgetActors(app);
+}
+
+async function requireTokenManager({ db }: Needs, actor: Actor): Promise<void> {
+  if (actor.kind === "worker") throw agentTokenRefused();
+  if (actor.scopes !== null) throw fullAccessRequired();
+  if (actor.tokenId === null) return;
+  // A token bound to one workspace has full access there and nowhere else; only the row tells it from an unbound one.
+  const { bound } = await db
+    .selectFrom("api_tokens")
+    .select(sql<boolean>`workspace_id is not null`.as("bound"))
+    .where("id", "=", actor.tokenId)
+    .executeTakeFirstOrThrow();
+  if (bound) throw fullAccessRequired();
+}
+
+const targetOf = ({ id, name }: TokenRow) => ({ kind: "api_token", id, label: name });

@@ -1,0 +1,4 @@
+/** The agent runtime API: it has no operations yet, and says so with an empty document. */
+import type { Route } from "#http/define-route.ts";
+
+export const agentRoutes = (): Route[] => [];

@@ -1,0 +1,60 @@
+/**
+ * From credential to Actor, and from Actor to "may call this route". `findActor` is handed in by main, so that HTTP
+ * does not know how accounts are kept.
+ */
+import type { FastifyRequest } from "fastify";
+import type { Actor, Credential, Scope } from "#accounts/actor.ts";
+import { credentialOf, isForeignOrigin } from "./credential.ts";
+import type { Route } from "./define-route.ts";
+import { missingScope, originRefused, unauthenticated } from "./errors.ts";
+
+export type FindActor = (credential: Credential) => Promise<Actor | undefined>;
+
+/** Who calls a public route: nobody, reaching nothing. */
+const nobody: Actor = {
+  kind: "system",
+  id: "anonymous",
+  label: "anonymous",
+  role: null,
+  userId: "00000000-0000-0000-0000-000000000000",
+  scopes: [],
+  tokenId: null,
+  workspaces: [],
+  ip: null,
+};
+
+/** A write scope includes its read. `agents:invoke` stands alone: it is for backends that must not change agents. */
+const includes: Partial<Record<Scope, Scope>> = {
+  "platform:read": "platform:write",
+  "sandboxes:read": "sandboxes:write",
+  "agents:read": "agents:write",
+};
+
+export function hasScope(actor: Pick<Actor, "scopes">, scope: Scope): boolean {
+  const { scopes } = actor;
+  if (scopes === null) return true;
+  const wider = includes[scope];
+  return scopes.includes(scope) || (wider !== undefined && scopes.includes(wider));
+}
+
+export async function authenticate(
+  findActor: FindActor,
+  request: FastifyRequest,
+  route: Pick<Route, "scope" | "method">,
+  publicOrigin: string | null,
+): Promise<Actor> {
+  const { headers } = request;
+  const isChange = route.method !== "GET";
+  if (isChange && headers.authorization === undefined && isForeignOrigin(headers, publicOrigin))
+    throw originRefused();
+  if (route.scope === "public") return { ...nobody, ip: request.ip };
+  const credential = credentialOf(headers);
+  const found = credential && (await findActor(credential));
+  if (!found) throw unauthenticated();
+  return { ...found, ip: request.ip };
+}
+
+export function requireScope(actor: Actor, route: Pick<Route, "scope">): void {
+  if (route.scope === null || route.scope === "public") return;
+  if (!hasScope(actor, route.scope)) throw missingScope(route.scope);
+}

@@ -1,0 +1,203 @@
+/**
+ * The first answer again, for a caller who does not know whether their request arrived. A key's row is written as
+ * `running` before the handler and finished with the answer after it. While a request runs, its process keeps
+ * extending the row's `expires_at`; a process that died stops, and within seconds a retry may take the key over.
+ * (What the dead process had committed by then stays: the retry is then a second request. Verbs that must not
+ * happen twice even so keep a key of their own.)
+ */
+import { createHash, randomUUID } from "node:crypto";
+import { type Kysely, sql } from "kysely";
+import type { Logger } from "pino";
+import type { Database } from "#db/db.ts";
+import type { Clock } from "#lib/clock.ts";
+import { idempotencyConflict, idempotencyInProgress } from "./errors.ts";
+import { InvalidInput } from "./problems.ts";
+
+/** How long an answer is kept. */
+const keptMs = 24 * 3600_000;
+/** How long after its last sign of life a process counts as dead; three beats of `beatMs`. */
+const leaseMs = 30_000;
+const beatMs = 10_000;
+const sweepMs = 600_000;
+
+export interface KeyedRequest {
+  /** Token id, or `user:` and the user id. */
+  caller: string;
+  route: string;
+  key: string;
+  /** Of path, query and body together: the same key on another sandbox is another request. */
+  bodyHash: string;
+}
+
+export interface StoredAnswer {
+  status: number;
+  headers: Readonly<Record<string, string>>;
+  /** The body's JSON text; null where there was none. */
+  text: string | null;
+}
+
+/** The header's value, or undefined where it was not sent. */
+export function parseIdempotencyKey(header: string | string[] | undefined): string | undefined {
+  if (header === undefined) return undefined;
+  if (typeof header === "string" && /^[\x20-\x7e]{1,128}$/.test(header)) return header;
+  const plain = "must be 1 to 128 printable ASCII characters";
+  throw new InvalidInput([
+    {
+      place: "header",
+      path: ["idempotency-key"],
+      type: "value_error",
+      message: `Value error, ${plain}`,
+      plain,
+    },
+  ]);
+}
+
+/** Objects that differ only in the order of their keys hash the same. */
+export function hashRequest(input: unknown): string {
+  const sorted = JSON.stringify(input, (_, value: unknown) =>
+    typeof value === "object" && value !== null && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+      : value,
+  );
+  return createHash("sha256")
+    .update(sorted ?? "")
+    .digest("hex");
+}
+
+export class IdempotencyKeys {
+  readonly #db: Kysely<Database>;
+  readonly #clock: Clock;
+  readonly #log: Pick<Logger, "error">;
+  readonly #process = randomUUID();
+  readonly #timers: NodeJS.Timeout[];
+  #running = 0;
+
+  constructor(db: Kysely<Database>, clock: Clock, log: Pick<Logger, "error">) {
+    this.#db = db;
+    this.#clock = clock;
+    this.#log = log;
+    this.#timers = [
+      setInterval(() => void this.#beat(), beatMs),
+      setInterval(() => void this.#sweep(), sweepMs),
+    ];
+    for (const timer of this.#timers) timer.unref();
+  }
+
+  /** The stored answer, or undefined: this request is the first, and must be finished or released. */
+  async begin(request: KeyedRequest): Promise<StoredAnswer | undefined> {
+    const now = this.#clock.now();
+    const taken = await this.#db
+      .insertInto("idempotency_keys")
+      .values({
+        caller: request.caller,
+        route: request.route,
+        key: request.key,
+        body_hash: request.bodyHash,
+        state: "running",
+        created_at: now,
+        process_id: this.#process,
+        expires_at: new Date(now.getTime() + leaseMs),
+      })
+      .onConflict((conflict) =>
+        conflict
+          .columns(["caller", "route", "key"])
+          .doUpdateSet((row) => ({
+            body_hash: row.ref("excluded.body_hash"),
+            state: "running" as const,
+            status: null,
+            headers: null,
+            body: null,
+            created_at: row.ref("excluded.created_at"),
+            process_id: row.ref("excluded.process_id"),
+            expires_at: row.ref("excluded.expires_at"),
+          }))
+          .where("idempotency_keys.expires_at", "<", now),
+      )
+      .returning("key")
+      .executeTakeFirst();
+    if (taken) {
+      this.#running++;
+      return undefined;
+    }
+    return this.#stored(request);
+  }
+
+  async #stored(request: KeyedRequest): Promise<StoredAnswer> {
+    const row = await this.#row(request).selectAll().executeTakeFirst();
+    // Released between the two statements: the first request failed just now.
+    if (!row) throw idempotencyInProgress();
+    if (row.body_hash !== request.bodyHash) throw idempotencyConflict();
+    if (row.state === "running" || row.status === null) throw idempotencyInProgress();
+    return { status: row.status, headers: row.headers ?? {}, text: row.body as string | null };
+  }
+
+  /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
+  async finish(request: KeyedRequest, answer: StoredAnswer): Promise<void> {
+    this.#running--;
+    await this.#own(request)
+      .set({
+        state: "done",
+        status: answer.status,
+        headers: JSON.stringify(answer.headers),
+        body: answer.text === null ? null : JSON.stringify(answer.text),
+        expires_at: new Date(this.#clock.now().getTime() + keptMs),
+      })
+      .execute()
+      .catch((error: unknown) => this.#log.error({ err: error }, "an idempotent answer was not stored"));
+  }
+
+  /** Nothing worth repeating happened: the next request with this key is a first one again. */
+  async release(request: KeyedRequest): Promise<void> {
+    this.#running--;
+    await this.#db
+      .deleteFrom("idempotency_keys")
+      .where("caller", "=", request.caller)
+      .where("route", "=", request.route)
+      .where("key", "=", request.key)
+      .where("process_id", "=", this.#process)
+      .where("state", "=", "running")
+      .execute()
+      .catch((error: unknown) => this.#log.error({ err: error }, "an idempotency key was not released"));
+  }
+
+  close(): void {
+    for (const timer of this.#timers) clearInterval(timer);
+  }
+
+  #row({ caller, route, key }: KeyedRequest) {
+    return this.#db
+      .selectFrom("idempotency_keys")
+      .where("caller", "=", caller)
+      .where("route", "=", route)
+      .where("key", "=", key);
+  }
+
+  #own({ caller, route, key }: KeyedRequest) {
+    return this.#db
+      .updateTable("idempotency_keys")
+      .where("caller", "=", caller)
+      .where("route", "=", route)
+      .where("key", "=", key)
+      .where("process_id", "=", this.#process)
+      .where("state", "=", "running");
+  }
+
+  async #beat(): Promise<void> {
+    if (this.#running === 0) return;
+    await this.#db
+      .updateTable("idempotency_keys")
+      .set({ expires_at: new Date(this.#clock.now().getTime() + leaseMs) })
+      .where("process_id", "=", this.#process)
+      .where("state", "=", "running")
+      .execute()
+      .catch((error: unknown) => this.#log.error({ err: error }, "idempotency leases were not extended"));
+  }
+
+  async #sweep(): Promise<void> {
+    await this.#db
+      .deleteFrom("idempotency_keys")
+      .where("expires_at", "<", sql<Date>`${this.#clock.now()}`)
+      .execute()
+      .catch((error: unknown) => this.#log.error({ err: error }, "old idempotency keys were not removed"));
+  }
+}

@@ -1,0 +1,71 @@
+/** Bodies are JSON and nothing else; what is wrong with one is said without quoting it, for it may hold a secret. */
+import type { FastifyInstance } from "fastify";
+import { unsupportedMediaType } from "./errors.ts";
+import { InvalidInput } from "./problems.ts";
+
+const decoder = new TextDecoder("utf-8", { fatal: true });
+
+export function takeJsonOnly(fastify: FastifyInstance): void {
+  fastify.removeAllContentTypeParsers();
+  fastify.addContentTypeParser(
+    /^application\/([\w.-]+\+)?json\b/i,
+    { parseAs: "buffer" },
+    async (_: unknown, bytes: unknown) => parseJson(bytes as Buffer),
+  );
+  // `curl -X POST` with an empty form body is a request without a body, not one of a wrong type.
+  fastify.addContentTypeParser("*", { parseAs: "buffer" }, async (_: unknown, bytes: unknown) => {
+    if ((bytes as Buffer).length > 0) throw unsupportedMediaType();
+    return undefined;
+  });
+}
+
+export function parseJson(bytes: Buffer): unknown {
+  if (bytes.length === 0) return undefined;
+  const text = decode(bytes);
+  try {
+    return refuseUnusable(text, JSON.parse(text) as unknown);
+  } catch (error) {
+    if (error instanceof InvalidInput) throw error;
+    const position = /at position (\d+)/.exec((error as Error).message)?.[1];
+    throw invalidJson(position === undefined ? [] : [Number(position)], "is not valid JSON");
+  }
+}
+
+function decode(bytes: Buffer): string {
+  try {
+    return decoder.decode(bytes);
+  } catch {
+    throw invalidJson([], "is not valid UTF-8");
+  }
+}
+
+/**
+ * An unpaired surrogate is legal in JSON and in no UTF-8: it would change silently on its way to a file or the
+ * database. `__proto__` as a key is refused because copies of the object would lose it. Both can only come from an
+ * escape or that very word, so a plain body is never walked.
+ */
+function refuseUnusable(text: string, value: unknown): unknown {
+  if (/\\u[dD][89a-fA-F]/.test(text) && !isWellFormed(value)) {
+    throw invalidJson([], "holds an unpaired surrogate in a text");
+  }
+  if (/"(__proto__|\\u005f)/i.test(text) && hasPrototypeKey(value))
+    throw invalidJson([], 'may not use the key "__proto__"');
+  return value;
+}
+
+function isWellFormed(value: unknown): boolean {
+  if (typeof value === "string") return value.isWellFormed();
+  if (typeof value !== "object" || value === null) return true;
+  return Object.entries(value).every(([key, inner]) => key.isWellFormed() && isWellFormed(inner));
+}
+
+function hasPrototypeKey(value: unknown): boolean {
+  if (typeof value !== "object" || value === null) return false;
+  return Object.hasOwn(value, "__proto__") || Object.values(value).some(hasPrototypeKey);
+}
+
+function invalidJson(path: readonly number[], plain: string): InvalidInput {
+  return new InvalidInput([
+    { place: "body", path, type: "json_invalid", message: `JSON decode error: ${plain}`, plain },
+  ]);
+}

@@ -1,0 +1,302 @@
+/**
+ * The OpenAPI 3.1 document of an API, written from its routes. A schema with an id (`.meta({ id: "ProjectCreate" })`)
+ * becomes a component of exactly that name; one that reads differently as input and output is refused here instead
+ * of being published under two names.
+ */
+import { z } from "zod";
+import type { ErrorRow } from "#lib/errors.ts";
+import type { Api, Route } from "./define-route.ts";
+import {
+  idempotencyConflict,
+  idempotencyInProgress,
+  lengthRequired,
+  missingScope,
+  payloadTooLarge,
+  rateLimited,
+  unauthenticated,
+  unsupportedMediaType,
+} from "./errors.ts";
+import { definitionOf, shapeOf, unwrap } from "./schema-walk.ts";
+
+type Json = Record<string, unknown>;
+
+const titles: Record<Api, string> = {
+  platform: "Kontor Platform API",
+  sandbox: "Kontor Sandbox API",
+  agent: "Kontor Agent Runtime API",
+};
+
+const errorSchema: Json = {
+  type: "object",
+  description: "Why a request was refused. Some codes add fields, such as `retry_after` or `limit`.",
+  properties: { detail: { type: "string" }, code: { type: "string" } },
+  required: ["detail", "code"],
+};
+
+/** As FastAPI publishes them, plus our `code`. */
+const validationSchemas: Record<string, Json> = {
+  HTTPValidationError: {
+    type: "object",
+    title: "HTTPValidationError",
+    properties: {
+      detail: { type: "array", title: "Detail", items: { $ref: "#/components/schemas/ValidationError" } },
+      code: { type: "string", const: "validation_error" },
+    },
+    required: ["detail", "code"],
+  },
+  ValidationError: {
+    type: "object",
+    title: "ValidationError",
+    properties: {
+      loc: { type: "array", title: "Location", items: { anyOf: [{ type: "string" }, { type: "integer" }] } },
+      msg: { type: "string", title: "Message" },
+      type: { type: "string", title: "Error Type" },
+    },
+    required: ["loc", "msg", "type"],
+  },
+};
+
+const invalidRequestSchema = (api: Api): Json => ({
+  type: "object",
+  description: "The input does not fit; `detail` names the first field, `errors` names them all.",
+  properties: {
+    detail: { type: "string" },
+    code: { type: "string", const: "invalid_request" },
+    ...(api === "agent"
+      ? { pointer: { type: "string", description: "JSON pointer (RFC 6901) of the first fault." } }
+      : {}),
+    errors: {
+      type: "array",
+      items: {
+        type: "object",
+        properties: {
+          field: { type: "string" },
+          message: { type: "string" },
+          ...(api === "agent" ? { pointer: { type: "string" } } : {}),
+        },
+        required: ["field", "message"],
+      },
+    },
+  },
+  required: ["detail", "code"],
+});
+
+export function openApiDocument(api: Api, routes: readonly Route[]): Json {
+  const components = new Components();
+  components.add("Error", errorSchema);
+  if (api === "platform")
+    for (const [name, schema] of Object.entries(validationSchemas)) components.add(name, schema);
+  else components.add("InvalidRequest", invalidRequestSchema(api));
+  const paths: Record<string, Json> = {};
+  for (const route of routes) {
+    const item = (paths[route.path] ??= {});
+    item[route.method.toLowerCase()] = operation(route, components);
+  }
+  return {
+    openapi: "3.1.0",
+    info: { title: titles[api], version: "0.1.0", license: { name: "Apache-2.0", identifier: "Apache-2.0" } },
+    servers: [{ url: "/" }],
+    security: [{ apiToken: [] }],
+    paths,
+    components: {
+      schemas: components.sorted(),
+      securitySchemes: {
+        apiToken: { type: "http", scheme: "bearer", description: "An API token: `svc_` and 40 characters." },
+      },
+    },
+  };
+}
+
+/** Named schemas of one document. */
+class Components {
+  readonly #schemas = new Map<string, Json>();
+
+  add(name: string, schema: Json): void {
+    const known = this.#schemas.get(name);
+    if (known && JSON.stringify(known) !== JSON.stringify(schema)) {
+      throw new Error(`component ${name} reads differently as input and output; give the two an id each`);
+    }
+    this.#schemas.set(name, schema);
+  }
+
+  /** The schema's JSON, its named parts moved to the components. */
+  convert(schema: z.ZodType, io: "input" | "output"): Json {
+    // Wrapped, so that a schema with an id of its own comes out as a reference too.
+    const whole = z.toJSONSchema(z.object({ schema }), {
+      io,
+      unrepresentable: "any",
+      override: tidy(io),
+    }) as {
+      properties: { schema: Json };
+      $defs?: Record<string, Json>;
+    };
+    for (const [name, definition] of Object.entries(whole.$defs ?? {})) this.add(name, relocate(definition));
+    return relocate(whole.properties.schema);
+  }
+
+  sorted(): Json {
+    return Object.fromEntries([...this.#schemas].toSorted(([a], [b]) => (a < b ? -1 : 1)));
+  }
+}
+
+/**
+ * Drops what Zod adds for its own sake (the safe-integer bounds, the 400-character pattern of a time) and says that
+ * an input takes no unknown fields. An output says nothing of them, so that a field can be added later.
+ */
+function tidy(io: "input" | "output") {
+  return ({
+    zodSchema,
+    jsonSchema,
+  }: {
+    zodSchema: z.core.$ZodType;
+    jsonSchema: z.core.JSONSchema.BaseSchema;
+  }): void => {
+    if (jsonSchema.maximum === Number.MAX_SAFE_INTEGER) delete jsonSchema.maximum;
+    if (jsonSchema.minimum === Number.MIN_SAFE_INTEGER) delete jsonSchema.minimum;
+    if (jsonSchema.format !== undefined) delete jsonSchema.pattern;
+    delete jsonSchema.id;
+    if (definitionOf(zodSchema).type !== "object" || typeof jsonSchema.additionalProperties === "object")
+      return;
+    if (io === "input") jsonSchema.additionalProperties ??= false;
+    else delete jsonSchema.additionalProperties;
+  };
+}
+
+function relocate(schema: Json): Json {
+  return JSON.parse(JSON.stringify(schema).replaceAll('"#/$defs/', '"#/components/schemas/')) as Json;
+}
+
+function operation(route: Route, components: Components): Json {
+  const parameters = [
+    ...pathParameters(route, components),
+    ...queryParameters(route, components),
+    ...(route.idempotent ? [idempotencyHeader] : []),
+  ];
+  return {
+    operationId: route.operationId,
+    tags: [route.tag],
+    summary: route.summary,
+    ...(route.description === undefined ? {} : { description: route.description }),
+    ...(route.extension ? { "x-kontor-extension": true } : {}),
+    ...(route.scope === null || route.scope === "public" ? {} : { "x-kontor-scope": route.scope }),
+    ...(route.scope === "public" ? { security: [] } : {}),
+    ...(parameters.length > 0 ? { parameters } : {}),
+    ...requestBody(route, components),
+    responses: { ...successes(route, components), ...refusals(route) },
+  };
+}
+
+const idempotencyHeader: Json = {
+  name: "Idempotency-Key",
+  in: "header",
+  required: false,
+  description: "The same key, token and request within 24 hours get the first answer again.",
+  schema: { type: "string", minLength: 1, maxLength: 128 },
+};
+
+function pathParameters(route: Route, components: Components): Json[] {
+  const shape = route.params ? shapeOf(route.params) : undefined;
+  return [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+    name,
+    in: "path",
+    required: true,
+    schema: components.convert((shape?.[name!] as z.ZodType | undefined) ?? z.string(), "input"),
+  }));
+}
+
+function queryParameters(route: Route, components: Components): Json[] {
+  const shape = route.query ? (shapeOf(route.query) ?? {}) : {};
+  return Object.entries(shape).map(([name, field]) => {
+    const isDeep = ["record", "object"].includes(definitionOf(unwrap(field)).type);
+    const { description, ...schema } = components.convert(field as z.ZodType, "input");
+    return {
+      name,
+      in: "query",
+      required: !(field as z.ZodType).safeParse(undefined).success,
+      ...(description === undefined ? {} : { description }),
+      ...(isDeep ? { style: "deepObject", explode: true } : {}),
+      schema,
+    };
+  });
+}
+
+function requestBody(route: Route, components: Components): Json {
+  if (route.bodyType === "stream") {
+    return { requestBody: { required: true, content: { "application/octet-stream": { schema: {} } } } };
+  }
+  if (!route.body) return {};
+  const required = !route.body.safeParse(undefined).success;
+  return {
+    requestBody: {
+      required,
+      content: { "application/json": { schema: components.convert(route.body, "input") } },
+    },
+  };
+}
+
+function successes(route: Route, components: Components): Json {
+  return Object.fromEntries(
+    Object.entries(route.responses).map(([status, response]) => {
+      const description = { 201: "Created", 202: "Accepted", 204: "Done; no content" }[status] ?? "OK";
+      if (response === null) return [status, { description }];
+      if (response instanceof z.ZodType) {
+        const json = { "application/json": { schema: components.convert(response, "output") } };
+        const events = route.events && {
+          "text/event-stream": { schema: components.convert(route.events, "output") },
+        };
+        return [status, { description, content: { ...json, ...events } }];
+      }
+      const schema = response.schema ? components.convert(response.schema, "output") : { type: "string" };
+      return [status, { description: response.description, content: { [response.contentType]: { schema } } }];
+    }),
+  );
+}
+
+/** The rows that apply to a route without its saying so. */
+function commonRows(route: Route): ErrorRow<never[]>[] {
+  const takesBody = route.body !== undefined;
+  return [
+    ...(route.scope === "public" ? [] : [unauthenticated]),
+    ...(route.scope === null || route.scope === "public" ? [] : [missingScope]),
+    ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
+    ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),
+    ...(takesBody ? [payloadTooLarge, unsupportedMediaType] : []),
+    ...(route.scope === "public" || route.rateLimit === "none" ? [] : [rateLimited]),
+  ] as ErrorRow<never[]>[];
+}
+
+function refusals(route: Route): Json {
+  const codes = new Map<number, Set<string>>();
+  for (const { status, code } of [...commonRows(route), ...(route.errors ?? [])]) {
+    codes.set(status, (codes.get(status) ?? new Set()).add(code));
+  }
+  const takesInput = route.path.includes("{") || route.query !== undefined || route.body !== undefined;
+  const invalid = route.api === "platform" ? 422 : 400;
+  if (takesInput) {
+    const code = route.api === "platform" ? "validation_error" : "invalid_request";
+    codes.set(invalid, new Set([code, ...(codes.get(invalid) ?? [])]));
+  }
+  return Object.fromEntries(
+    [...codes]
+      .toSorted(([a], [b]) => a - b)
+      .map(([status, names]) => {
+        const isInvalid = takesInput && status === invalid;
+        const named = isInvalid
+          ? route.api === "platform"
+            ? "HTTPValidationError"
+            : "InvalidRequest"
+          : "Error";
+        const reference = { $ref: `#/components/schemas/${named}` };
+        const isMixed = isInvalid && names.size > 1;
+        const schema = isMixed ? { anyOf: [reference, { $ref: "#/components/schemas/Error" }] } : reference;
+        return [
+          status,
+          {
+            description: [...names].map((name) => `\`${name}\``).join(", "),
+            "x-kontor-codes": [...names],
+            content: { "application/json": { schema } },
+          },
+        ];
+      }),
+  );
+}

@@ -1,0 +1,66 @@
+/**
+ * What leaves is what the route declared: a compiled copy that keeps declared fields and drops all others, so that a
+ * column added to a record can never leak through an answer. It copies and does not check: the contract tests parse
+ * every answer against its schema, and a full parse per request would cost a fifth of the throughput.
+ */
+import type { z } from "zod";
+import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
+
+export type Pick = (value: unknown) => unknown;
+
+const asIs: Pick = (value) => value;
+
+export function compilePick(schema: z.core.$ZodType): Pick {
+  const definition = definitionOf(unwrap(schema, "out"));
+  switch (definition.type) {
+    case "object":
+      return pickObject(definition);
+    case "array": {
+      const element = compilePick(definition.element);
+      if (element === asIs) return asIs;
+      return (value) => (Array.isArray(value) ? value.map(element) : value);
+    }
+    case "record": {
+      const inner = compilePick(definition.valueType);
+      if (inner === asIs) return asIs;
+      return (value) =>
+        isRecordOfValues(value)
+          ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, inner(one)]))
+          : value;
+    }
+    case "union":
+      return pickUnion(definition.options);
+    default:
+      return asIs;
+  }
+}
+
+function pickObject(definition: z.core.$ZodObjectDef): Pick {
+  if (definition.catchall !== undefined && definitionOf(definition.catchall).type !== "never") return asIs;
+  // Getters in a shape may refer back to the schema itself; compiling a field on first use ends the recursion.
+  const fields = Object.keys(definition.shape).map((name): [string, Pick] => {
+    let compiled: Pick | undefined;
+    return [name, (value) => (compiled ??= compilePick(definition.shape[name]!))(value)];
+  });
+  return (value) => {
+    if (!isRecordOfValues(value)) return value;
+    const out: Record<string, unknown> = {};
+    for (const [name, pick] of fields) {
+      const field = value[name];
+      if (field !== undefined) out[name] = field === null || typeof field !== "object" ? field : pick(field);
+    }
+    return out;
+  };
+}
+
+/** A union keeps what its first matching option keeps; only unions with objects in them need the look. */
+function pickUnion(options: readonly z.core.$ZodType[]): Pick {
+  const compiled = options.map((option) => ({ option: option as z.ZodType, pick: compilePick(option) }));
+  if (compiled.every(({ pick }) => pick === asIs)) return asIs;
+  return (value) => {
+    if (typeof value !== "object" || value === null) return value;
+    const match = compiled.find(({ option }) => option.safeParse(value).success);
+    if (!match) throw new Error("an answer matches no option of its declared union");
+    return match.pick(value);
+  };
+}

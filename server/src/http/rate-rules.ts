@@ -1,0 +1,67 @@
+/** Which bucket a request draws from: a table from the route's kind to the numbers of the caller's plan or tier. */
+import type { Actor, Plan, SandboxTier } from "#accounts/actor.ts";
+import type { Config } from "../config.ts";
+import type { Route } from "./define-route.ts";
+import type { RateRule } from "./rate-limit.ts";
+
+export type RateNumbers = Pick<Config, Extract<keyof Config, `rateLimit${string}`>>;
+
+const plans: readonly Plan[] = ["starter", "pro", "team"];
+const tiers: readonly SandboxTier[] = ["free", "payg", "enterprise"];
+
+/** A token that reaches several workspaces has the best plan among them: it speaks for all of them. */
+const best = <T>(order: readonly T[], values: readonly T[]): T =>
+  values.reduce((a, b) => (order.indexOf(b) > order.indexOf(a) ? b : a), order[0]!);
+
+export function planOf(actor: Actor): Plan {
+  return best(
+    plans,
+    actor.workspaces.map((workspace) => workspace.plan),
+  );
+}
+
+export function tierOf(actor: Actor): SandboxTier {
+  return best(
+    tiers,
+    actor.workspaces.map((workspace) => workspace.sandboxTier),
+  );
+}
+
+/** The document's number for the agent API. */
+const invokesPerMinute = 120;
+
+/** Every bucket a request to this route takes a token of; the last one's state is what the headers say. */
+export function rateRules(
+  numbers: RateNumbers,
+  route: Pick<Route, "api" | "rateLimit">,
+  actor: Actor,
+): RateRule[] {
+  if (route.rateLimit === "none") return [];
+  const rules = [apiRule(numbers, route.api, actor)];
+  if (route.rateLimit === "sandbox_create") {
+    const perMinute = numbers.rateLimitSandboxCreatesPerSecond * 60;
+    rules.push({ name: "sandbox_create", perMinute, capacity: numbers.rateLimitSandboxCreatesBurst });
+  }
+  if (route.rateLimit === "agent_invoke") {
+    rules.push({ name: "agent_invoke", perMinute: invokesPerMinute, capacity: invokesPerMinute });
+  }
+  return rules;
+}
+
+function apiRule(numbers: RateNumbers, api: Route["api"], actor: Actor): RateRule {
+  if (api === "sandbox") {
+    const perMinute = {
+      free: numbers.rateLimitSandboxFree,
+      payg: numbers.rateLimitSandboxPayg,
+      enterprise: numbers.rateLimitSandboxEnterprise,
+    }[tierOf(actor)];
+    return { name: api, perMinute, capacity: perMinute };
+  }
+  const perMinute = {
+    starter: numbers.rateLimitPlatformStarter,
+    pro: numbers.rateLimitPlatformPro,
+    team: numbers.rateLimitPlatformTeam,
+  }[planOf(actor)];
+  // "100 requests per minute" must let a hundred through however they are spaced, so a bucket is never smaller.
+  return { name: api, perMinute, capacity: Math.max(perMinute, numbers.rateLimitPlatformBurst) };
+}

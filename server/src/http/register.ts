@@ -1,0 +1,206 @@
+/**
+ * One route row becomes one Fastify route. The way through it, with no return visits: authenticate and count, parse,
+ * replay or run, keep the declared fields, send. A handler holds no `if`; what differs between routes is in the row.
+ */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
+import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import { DomainError } from "#lib/errors.ts";
+import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
+import { Answer, type Route, streamed } from "./define-route.ts";
+import { lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
+import {
+  hashRequest,
+  type IdempotencyKeys,
+  type KeyedRequest,
+  parseIdempotencyKey,
+  type StoredAnswer,
+} from "./idempotency.ts";
+import { compilePick, type Pick as PickFields } from "./pick.ts";
+import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
+import { type RateNumbers, rateRules } from "./rate-rules.ts";
+import { compileValidation, type ParsedInput } from "./validate.ts";
+
+export interface RouteServices {
+  findActor: FindActor;
+  limiter: RateLimiter;
+  /** Null where limits are off. */
+  rateNumbers: RateNumbers | null;
+  keys: IdempotencyKeys;
+  /** Where browsers reach the server from outside, if anywhere. */
+  publicOrigin: string | null;
+}
+
+export const defaultBodyLimitBytes = 1024 * 1024;
+
+declare module "fastify" {
+  interface FastifyRequest {
+    /** Set by `authenticate`, before any handler. */
+    actor: Actor;
+  }
+  interface FastifyContextConfig {
+    api?: Route["api"];
+    path?: string;
+  }
+}
+
+export function registerRoute(fastify: FastifyInstance, route: Route, services: RouteServices): void {
+  const validate = compileValidation(route);
+  const bodyLimit = route.bodyLimit ?? defaultBodyLimitBytes;
+  const encode = compileEncoders(route);
+  fastify.route({
+    method: route.method,
+    url: route.path.replaceAll(/\{(\w+)\}/g, ":$1"),
+    bodyLimit,
+    // A HEAD of a stream would open the stream.
+    exposeHeadRoute: route.method === "GET" && !isStream(route),
+    config: { api: route.api, path: route.path },
+    onRequest: async (request, reply) => {
+      request.actor = await authenticate(services.findActor, request, route, services.publicOrigin);
+      countRequest(services, route, request.actor, reply);
+      requireScope(request.actor, route);
+      if (route.bodyType === "stream") checkLength(request, bodyLimit);
+    },
+    handler: async (request, reply) => {
+      const input = validate({ params: request.params, query: request.query, body: request.body });
+      const answer = await replayOrRun(route, services.keys, request, input, async () => {
+        const result = await route.handler({ ...input, actor: request.actor, request, reply });
+        return result === streamed ? undefined : encode(result);
+      });
+      // The handler took the reply over, or has already said what it has to say.
+      return answer === undefined ? reply : send(reply, answer);
+    },
+  });
+}
+
+function isStream(route: Route): boolean {
+  return Object.values(route.responses).some(
+    (response) => response !== null && "contentType" in response && !(response instanceof z.ZodType),
+  );
+}
+
+/** What is sent: JSON text, nothing, or what is not JSON as it is. */
+interface Encoded {
+  status: number;
+  headers: Readonly<Record<string, string>>;
+  text: string | null;
+  /** Copy of what `text` says, for blanking secrets; undefined where it is not JSON. */
+  value?: unknown;
+  raw?: { contentType: string; body: unknown };
+}
+
+/** Success statuses of a route, each with what turns a result into an answer. */
+function compileEncoders(route: Route): (result: unknown) => Encoded {
+  const [first] = Object.keys(route.responses).map(Number);
+  const picks = new Map<number, PickFields>();
+  for (const [status, response] of Object.entries(route.responses)) {
+    if (response instanceof z.ZodType) picks.set(Number(status), compilePick(response));
+  }
+  return (result) => {
+    const given = result instanceof Answer ? result : new Answer(first ?? 200, result, {});
+    const response = route.responses[given.status];
+    if (response === undefined)
+      throw new Error(`${route.operationId} answered ${given.status}, which it does not declare`);
+    const head = { status: given.status, headers: given.headers };
+    if (response === null) return { ...head, text: null };
+    const pick = picks.get(given.status);
+    if (pick === undefined) {
+      const { contentType } = response as { contentType: string };
+      return { ...head, text: null, raw: { contentType, body: given.body } };
+    }
+    const value = pick(given.body);
+    return { ...head, text: JSON.stringify(value), value };
+  };
+}
+
+function send(reply: FastifyReply, answer: Encoded): FastifyReply {
+  reply.code(answer.status).headers(answer.headers);
+  if (answer.raw) return reply.type(answer.raw.contentType).send(answer.raw.body);
+  if (answer.text === null) return reply.send();
+  return reply.type("application/json; charset=utf-8").send(answer.text);
+}
+
+function countRequest(
+  { limiter, rateNumbers }: RouteServices,
+  route: Route,
+  actor: Actor,
+  reply: FastifyReply,
+): void {
+  if (rateNumbers === null || actor.tokenId === null) return;
+  const verdicts = rateRules(rateNumbers, route, actor).map((rule) => limiter.take(actor.tokenId!, rule));
+  // The bucket nearest to empty is the one a caller should mind.
+  const tightest = verdicts.toSorted(
+    (a, b) => b.retryAfterSeconds - a.retryAfterSeconds || a.remaining - b.remaining,
+  )[0];
+  if (tightest === undefined) return;
+  setRateHeaders(reply, tightest);
+  if (!tightest.isAllowed) throw rateLimited(tightest.retryAfterSeconds);
+}
+
+function setRateHeaders(reply: FastifyReply, { limit, remaining, resetSeconds }: RateVerdict): void {
+  reply.headers({
+    "x-ratelimit-limit": String(limit),
+    "x-ratelimit-remaining": String(remaining),
+    "x-ratelimit-reset": String(resetSeconds),
+  });
+}
+
+function checkLength(request: FastifyRequest, limitBytes: number): void {
+  const length = request.headers["content-length"];
+  if (length === undefined) throw lengthRequired();
+  if (Number(length) > limitBytes) throw payloadTooLarge(limitBytes);
+}
+
+/** Runs once per key; without a key, runs. Undefined where the handler streamed. */
+async function replayOrRun(
+  route: Route,
+  keys: IdempotencyKeys,
+  request: FastifyRequest,
+  input: ParsedInput,
+  run: () => Promise<Encoded | undefined>,
+): Promise<Encoded | undefined> {
+  const takesKey =
+    typeof route.idempotent === "function" ? route.idempotent(input.body) : route.idempotent === true;
+  const key = takesKey ? parseIdempotencyKey(request.headers["idempotency-key"]) : undefined;
+  if (key === undefined) return run();
+  const { actor } = request;
+  const keyed: KeyedRequest = {
+    caller: actor.tokenId ?? `user:${actor.userId}`,
+    route: route.operationId,
+    key,
+    bodyHash: hashRequest([request.params, request.query, request.body]),
+  };
+  const stored = await keys.begin(keyed);
+  if (stored) return toReplay(stored);
+  try {
+    const answer = await run();
+    if (answer === undefined || answer.raw) await keys.release(keyed);
+    else await keys.finish(keyed, toStored(answer, route.secretFields ?? []));
+    return answer;
+  } catch (error) {
+    const refusal = error instanceof DomainError && isLasting(error) ? error : undefined;
+    if (refusal) await keys.finish(keyed, refusalToStored(refusal));
+    else await keys.release(keyed);
+    throw error;
+  }
+}
+
+/** A refusal that a retry is told again. One that says "later" or is our fault is not kept: the retry may succeed. */
+function isLasting({ status, meta }: DomainError): boolean {
+  return status < 500 && status !== 429 && meta.retry_after === undefined;
+}
+
+function toStored({ status, headers, value, text }: Encoded, secretFields: readonly string[]): StoredAnswer {
+  if (secretFields.length === 0) return { status, headers, text };
+  const blanked = { ...(value as Record<string, unknown>) };
+  for (const field of secretFields) if (field in blanked) blanked[field] = null;
+  return { status, headers, text: JSON.stringify(blanked) };
+}
+
+function refusalToStored({ status, detail, code, meta }: DomainError): StoredAnswer {
+  return { status, headers: {}, text: JSON.stringify({ detail, code, ...meta }) };
+}
+
+function toReplay({ status, headers, text }: StoredAnswer): Encoded {
+  return { status, headers: { ...headers, "idempotent-replayed": "true" }, text };
+}

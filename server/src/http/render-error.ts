@@ -1,0 +1,123 @@
+/**
+ * Errors become answers here and nowhere else. A `DomainError` says its own status, code and sentence; bad input is
+ * rendered in each API's way; all else is our fault: a 500 that says nothing but the request id, and a log line that
+ * says everything.
+ */
+import { DomainError } from "#lib/errors.ts";
+import type { Api } from "./define-route.ts";
+import { internalError, payloadTooLarge, unavailable, unsupportedMediaType } from "./errors.ts";
+import { InvalidInput, type Problem } from "./problems.ts";
+
+export interface RenderedError {
+  status: number;
+  headers: Record<string, string>;
+  body: Record<string, unknown>;
+  /** The server's fault: logged with its cause. */
+  isFault: boolean;
+}
+
+export function renderError(api: Api, error: unknown, requestId: string): RenderedError {
+  const known = translate(error);
+  if (known instanceof InvalidInput)
+    return { ...invalidInput[api](known.problems), headers: {}, isFault: false };
+  const refusal = known instanceof DomainError ? known : internalError(requestId);
+  return {
+    status: refusal.status,
+    headers: headersOf(refusal),
+    body: { detail: refusal.detail, code: refusal.code, ...refusal.meta },
+    isFault: refusal.status >= 500 && refusal.code !== "unavailable",
+  };
+}
+
+function headersOf({ status, code, meta }: DomainError): Record<string, string> {
+  const headers: Record<string, string> = {};
+  if (typeof meta.retry_after === "number") headers["retry-after"] = String(Math.ceil(meta.retry_after));
+  if (status === 401) headers["www-authenticate"] = 'Bearer realm="kontor"';
+  if (code === "method_not_allowed") headers.allow = (meta.allowed as readonly string[]).join(", ");
+  return headers;
+}
+
+/** Errors of Fastify and PostgreSQL that are really a refusal; anything else comes back as it was. */
+function translate(error: unknown): unknown {
+  if (error instanceof DomainError || error instanceof InvalidInput) return error;
+  const { code, statusCode, message, limitBytes } = (error ?? {}) as Record<string, unknown>;
+  if (typeof code === "string") {
+    const translated = byCode[code];
+    if (translated) return translated(Number(limitBytes ?? 0));
+    // Class 08: the connection failed. 57P0x: PostgreSQL is stopping or starting.
+    if (/^(08|57P0)/.test(code)) return unavailable("The database can't be reached at the moment.");
+  }
+  if (typeof statusCode === "number" && statusCode >= 400 && statusCode < 500) {
+    return new InvalidInput([
+      wholeBody("value_error", typeof message === "string" ? message : "is not valid"),
+    ]);
+  }
+  return error;
+}
+
+const databaseAway = (): unknown => unavailable("The database can't be reached at the moment.");
+/** PostgreSQL stores no NUL and no lone surrogate; only a caller's text can bring one. */
+const badText = (): unknown =>
+  new InvalidInput([wholeBody("value_error", "holds a NUL or an unpaired surrogate in a text")]);
+
+const byCode: Record<string, (limitBytes: number) => unknown> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: payloadTooLarge,
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: unsupportedMediaType,
+  "22021": badText,
+  "22P05": badText,
+  ECONNREFUSED: databaseAway,
+  "53300": databaseAway,
+};
+
+function wholeBody(type: string, plain: string): Problem {
+  return { place: "body", path: [], type, message: plain, plain };
+}
+
+type Rendering = (problems: readonly Problem[]) => Pick<RenderedError, "status" | "body">;
+
+const invalidInput: Record<Api, Rendering> = {
+  platform: (problems) => ({
+    status: 422,
+    body: {
+      detail: problems.map(({ place, path, message, type }) => ({
+        loc: [place, ...path],
+        msg: message,
+        type,
+      })),
+      code: "validation_error",
+    },
+  }),
+  sandbox: (problems) => ({ status: 400, body: plainBody(problems) }),
+  agent: (problems) => ({
+    status: 400,
+    body: {
+      ...plainBody(problems),
+      pointer: pointerOf(problems[0]!),
+      errors: problems.map((problem) => ({
+        field: fieldOf(problem),
+        message: problem.plain,
+        pointer: pointerOf(problem),
+      })),
+    },
+  }),
+};
+
+function plainBody(problems: readonly Problem[]): Record<string, unknown> {
+  const [first] = problems;
+  return {
+    detail: `${fieldOf(first!)}: ${first!.plain}`,
+    code: "invalid_request",
+    errors: problems.map((problem) => ({ field: fieldOf(problem), message: problem.plain })),
+  };
+}
+
+/** `files[2].path`; the whole body is called `body`. */
+function fieldOf({ place, path }: Problem): string {
+  const name = path.map((part) => (typeof part === "number" ? `[${part}]` : `.${String(part)}`)).join("");
+  return name === "" ? place : name.replace(/^\./, "");
+}
+
+/** RFC 6901. */
+function pointerOf({ path }: Problem): string {
+  return path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+}

@@ -1,0 +1,273 @@
+/**
+ * The one HTTP server under the three APIs. A request goes through six stops and never back: here (id, size,
+ * deadlines), `authenticate`, `validate`, the verb that owns the matter, its store or the machines, and `pick` on the
+ * way out; any error goes straight to `renderError`. What an address takes and answers is a row made by
+ * `defineRoute`; this file knows none of them.
+ */
+import { randomUUID } from "node:crypto";
+import type { Socket } from "node:net";
+import fastifyFactory, { type FastifyInstance, type FastifyRequest } from "fastify";
+import { sql } from "kysely";
+import type { App } from "../app.ts";
+import { apiOf } from "./api-of.ts";
+import { authenticate, type FindActor } from "./authenticate.ts";
+import type { Api, Route } from "./define-route.ts";
+import { serveDocs } from "./docs-page.ts";
+import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
+import { IdempotencyKeys } from "./idempotency.ts";
+import { takeJsonOnly } from "./json-body.ts";
+import { renderMetrics, startMetrics } from "./metrics.ts";
+import { openApiDocument } from "./openapi.ts";
+import { RateLimiter } from "./rate-limit.ts";
+import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
+import { renderError } from "./render-error.ts";
+import { endAllStreams } from "./sse.ts";
+
+export type Routes = Readonly<Record<Api, readonly Route[]>>;
+
+export interface HttpOptions {
+  findActor: FindActor;
+  /** What `/readyz` says beside the database; 503 unless `ready`. */
+  readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
+}
+
+export interface HttpServer {
+  /** For `inject` in tests, and for what registers an address of its own before `listen`. */
+  readonly fastify: FastifyInstance;
+  /** Answers with the port, which differs from the one asked for where that was 0. */
+  listen(address: { host: string; port: number }): Promise<number>;
+  /** From now on `/readyz` answers 503 and connections are closed after their answer. */
+  startDraining(): void;
+  /** Takes no new connections, lets running requests end for `graceMs`, then cuts what is left. */
+  close(graceMs?: number): Promise<void>;
+}
+
+/** A request's whole body must be here within this: 16 MiB at 1 Mbit/s take 134 s. */
+const requestTimeoutMs = 300_000;
+const headersTimeoutMs = 15_000;
+/** Longer than the 60 s after which common proxies drop an idle upstream connection, so that they end it, not we. */
+const keepAliveMs = 75_000;
+const maxHeaderBytes = 16 * 1024;
+
+export async function createHttpServer(
+  app: Pick<App, "config" | "db" | "clock" | "log">,
+  routes: Routes,
+  options: HttpOptions,
+): Promise<HttpServer> {
+  const { config, log } = app;
+  const fastify = fastifyFactory({
+    logger: false,
+    trustProxy: false,
+    requestTimeout: requestTimeoutMs,
+    keepAliveTimeout: keepAliveMs,
+    bodyLimit: defaultBodyLimitBytes,
+    http: { maxHeaderSize: maxHeaderBytes, headersTimeout: headersTimeoutMs },
+    forceCloseConnections: "idle",
+    routerOptions: { maxParamLength: 512 },
+    genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
+    clientErrorHandler: answerBrokenRequest,
+    frameworkErrors: (error, request, reply) => {
+      void reply.header("x-request-id", request.id);
+      const rendered = renderError(apiOf(request.url), error, request.id);
+      void reply.code(rendered.status).headers(rendered.headers).send(rendered.body);
+    },
+  });
+  const keys = new IdempotencyKeys(app.db, app.clock, log);
+  const services: RouteServices = {
+    findActor: options.findActor,
+    limiter: new RateLimiter(app.clock),
+    rateNumbers: config.rateLimits ? config : null,
+    keys,
+    publicOrigin: config.publicUrl,
+  };
+  let isDraining = false;
+
+  fastify.decorateRequest("actor");
+  takeJsonOnly(fastify);
+  observe(fastify, log, () => isDraining);
+  renderErrors(fastify, log);
+  answerUnknown(fastify, Object.values(routes).flat());
+  const [streams, json] = partition(Object.values(routes).flat());
+  for (const route of json) registerRoute(fastify, route, services);
+  await fastify.register(async (inner) => {
+    inner.removeAllContentTypeParsers();
+    inner.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
+    for (const route of streams) registerRoute(inner, route, services);
+  });
+  serveDocuments(fastify, routes);
+  serveDocs(fastify);
+  serveHealth(fastify, app, services, options, () => isDraining);
+  await fastify.ready();
+
+  return {
+    fastify,
+    async listen({ host, port }) {
+      await fastify.listen({ host, port });
+      const [address] = fastify.addresses();
+      return address?.port ?? port;
+    },
+    startDraining: () => {
+      isDraining = true;
+    },
+    async close(graceMs = 0) {
+      isDraining = true;
+      keys.close();
+      const cut = setTimeout(() => {
+        endAllStreams();
+        fastify.server.closeAllConnections();
+      }, graceMs);
+      await fastify.close();
+      clearTimeout(cut);
+    },
+  };
+}
+
+/** A caller's own id is kept where it can stand in a log line; any other gets a new one. */
+function requestIdOf(header: string | string[] | undefined): string {
+  return typeof header === "string" && /^[A-Za-z0-9._-]{1,128}$/.test(header) ? header : randomUUID();
+}
+
+function partition(routes: readonly Route[]): [streams: Route[], json: Route[]] {
+  return [
+    routes.filter((route) => route.bodyType === "stream"),
+    routes.filter((route) => route.bodyType !== "stream"),
+  ];
+}
+
+/** Request id on every answer; one log line and one observation per request. Never the query: it may hold a token. */
+function observe(fastify: FastifyInstance, log: App["log"], isDraining: () => boolean): void {
+  const count = startMetrics();
+  fastify.addHook("onRequest", (request, reply, done) => {
+    reply.header("x-request-id", request.id);
+    if (isDraining()) reply.header("connection", "close");
+    done();
+  });
+  fastify.addHook("onResponse", (request, reply, done) => {
+    const { api, path } = request.routeOptions.config;
+    const route = path ?? request.routeOptions.url ?? "unknown";
+    const seconds = reply.elapsedTime / 1000;
+    const { method } = request;
+    count({ api: api ?? "none", method, route, status: reply.statusCode, seconds });
+    const line = {
+      request_id: request.id,
+      method,
+      route,
+      status: reply.statusCode,
+      duration_ms: Math.round(reply.elapsedTime * 10) / 10,
+      actor: request.actor?.id,
+    };
+    if (method === "GET" && reply.statusCode < 500) log.debug(line, "request");
+    else log.info(line, "request");
+    done();
+  });
+}
+
+function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
+  fastify.setErrorHandler(async (error, request, reply) => {
+    const { config, bodyLimit } = request.routeOptions;
+    // Only the request that failed knows which limit it ran into.
+    if (error instanceof Error) Object.assign(error, { limitBytes: bodyLimit });
+    const rendered = renderError(config.api ?? apiOf(request.url), error, request.id);
+    const hasGone = request.raw.destroyed && !request.raw.complete;
+    if (rendered.isFault && !hasGone) {
+      log.error(
+        { request_id: request.id, method: request.method, route: config.path, err: error },
+        "request failed",
+      );
+    }
+    return reply
+      .code(rendered.status)
+      .headers(rendered.headers)
+      .type("application/json; charset=utf-8")
+      .send(JSON.stringify(rendered.body));
+  });
+}
+
+/** 404 in the address's own API; 405 where another method would do. Patterns are tried here alone, never on a hit. */
+function answerUnknown(fastify: FastifyInstance, routes: readonly Route[]): void {
+  const known = routes.map(({ method, path }) => ({
+    method,
+    pattern: new RegExp(`^${path.replaceAll(/\{\w+\}/g, "[^/]+").replaceAll(".", "\\.")}$`),
+  }));
+  fastify.setNotFoundHandler((request: FastifyRequest) => {
+    const path = request.url.split("?")[0]!;
+    const methods = known.filter(({ pattern }) => pattern.test(path)).map(({ method }) => method);
+    throw methods.length > 0 ? methodNotAllowed([...new Set(methods)].toSorted()) : routeNotFound();
+  });
+}
+
+function serveDocuments(fastify: FastifyInstance, routes: Routes): void {
+  for (const api of ["platform", "sandbox", "agent"] as const) {
+    let text: string | undefined;
+    const serve = () => (text ??= JSON.stringify(openApiDocument(api, routes[api])));
+    const addresses = [`/openapi/${api}.json`, ...(api === "platform" ? ["/openapi.json"] : [])];
+    for (const address of addresses) {
+      fastify.get(address, (_, reply) => reply.type("application/json; charset=utf-8").send(serve()));
+    }
+  }
+}
+
+function serveHealth(
+  fastify: FastifyInstance,
+  app: Pick<App, "db" | "log">,
+  services: RouteServices,
+  { readiness }: HttpOptions,
+  isDraining: () => boolean,
+): void {
+  fastify.get("/healthz", () => ({ status: "ok" }));
+  fastify.get("/readyz", async (_, reply) => {
+    const database = await sql`select 1`.execute(app.db).then(
+      () => true,
+      () => false,
+    );
+    const rest = (await readiness?.()) ?? { ready: true };
+    const ready = database && rest.ready && !isDraining();
+    return reply.code(ready ? 200 : 503).send({ ...rest, ready, database, draining: isDraining() });
+  });
+  fastify.get("/metrics", async (request, reply) => {
+    if (!isLocal(request)) await requireOperator(services, request);
+    const { contentType, text } = await renderMetrics();
+    return reply.type(contentType).send(text);
+  });
+}
+
+/** From this host itself; a proxy on this host speaks for somebody else, and says so. */
+function isLocal({ ip, headers }: FastifyRequest): boolean {
+  const isForwarded = headers["x-forwarded-for"] !== undefined || headers.forwarded !== undefined;
+  return !isForwarded && (ip === "127.0.0.1" || ip === "::1" || ip === "::ffff:127.0.0.1");
+}
+
+async function requireOperator(
+  { findActor, publicOrigin }: RouteServices,
+  request: FastifyRequest,
+): Promise<void> {
+  const actor = await authenticate(findActor, request, { scope: null, method: "GET" }, publicOrigin);
+  if (!actor.isOperator || actor.scopes !== null) throw unauthenticated();
+}
+
+/** What is not HTTP, or too much of it, gets an answer in our shape and its connection closed. */
+function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (error.code === "ECONNRESET" || socket.destroyed || !socket.writable) return void socket.destroy();
+  const answers: Record<string, [string, string, string]> = {
+    HPE_HEADER_OVERFLOW: [
+      "431 Request Header Fields Too Large",
+      "headers_too_large",
+      "The request's headers are too large.",
+    ],
+    ERR_HTTP_REQUEST_TIMEOUT: [
+      "408 Request Timeout",
+      "request_timeout",
+      "The request took too long to arrive.",
+    ],
+  };
+  const [status, code, detail] = answers[error.code ?? ""] ?? [
+    "400 Bad Request",
+    "bad_request",
+    "This is not a valid HTTP request.",
+  ];
+  const body = JSON.stringify({ detail, code });
+  socket.end(
+    `HTTP/1.1 ${status}\r\nx-request-id: ${randomUUID()}\r\ncontent-type: application/json; charset=utf-8\r\n` +
+      `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+  );
+}

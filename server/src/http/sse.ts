@@ -1,0 +1,83 @@
+/**
+ * Server-sent events: takes over the reply, writes frames no faster than the reader reads, pings so that proxies keep
+ * the connection, and tells the handler by `signal` when the reader has gone or the server is about to stop.
+ */
+import { once } from "node:events";
+import type { FastifyReply, FastifyRequest } from "fastify";
+
+export interface ServerSentEvent {
+  /** JSON-encoded unless it is a string. */
+  data: unknown;
+  event?: string;
+  id?: string | number;
+}
+
+export interface EventStream {
+  /** Resolves once the frame is handed to the kernel or buffered within bounds; a no-op after the reader went. */
+  send(event: ServerSentEvent): Promise<void>;
+  /** Aborted when the reader goes or the server ends its streams. */
+  readonly signal: AbortSignal;
+  close(): void;
+}
+
+/** Streams that are open now; the server ends them when its grace at shutdown is over. */
+const open = new Set<AbortController>();
+
+export function endAllStreams(): void {
+  for (const controller of open) controller.abort(new Error("the server is stopping"));
+}
+
+export function formatEvent({ data, event, id }: ServerSentEvent): string {
+  const text = typeof data === "string" ? data : JSON.stringify(data);
+  const head = `${id === undefined ? "" : `id: ${id}\n`}${event === undefined ? "" : `event: ${event}\n`}`;
+  // A line break inside the data would end the field: every line gets its own `data:`.
+  return `${head}${text
+    .split(/\r\n|\r|\n/)
+    .map((line) => `data: ${line}`)
+    .join("\n")}\n\n`;
+}
+
+/** 15 s: below the 30 to 60 s after which common proxies drop a silent connection. */
+const pingEveryMs = 15_000;
+
+export function openEventStream(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  options: { retryMs?: number; status?: number } = {},
+): EventStream {
+  const controller = new AbortController();
+  open.add(controller);
+  const { raw } = reply.hijack();
+  raw.writeHead(options.status ?? 200, {
+    ...(reply.getHeaders() as Record<string, string>),
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store, no-transform",
+    // nginx buffers answers unless told otherwise, which turns a stream into one late lump.
+    "x-accel-buffering": "no",
+  });
+  request.raw.socket.setNoDelay(true);
+  const ping = setInterval(() => {
+    if (!raw.writableNeedDrain) raw.write(": ping\n\n");
+  }, pingEveryMs);
+  const finish = (): void => {
+    clearInterval(ping);
+    open.delete(controller);
+    controller.abort(new Error("the reader has gone"));
+  };
+  raw.once("close", finish);
+  raw.on("error", finish);
+  controller.signal.addEventListener("abort", () => raw.end(), { once: true });
+  raw.write(options.retryMs === undefined ? ":\n\n" : `retry: ${options.retryMs}\n\n`);
+  return {
+    signal: controller.signal,
+    async send(event) {
+      if (raw.destroyed || raw.writableEnded) return;
+      if (raw.write(formatEvent(event))) return;
+      await once(raw, "drain", { signal: controller.signal }).catch(() => undefined);
+    },
+    close: () => {
+      raw.end();
+      finish();
+    },
+  };
+}

@@ -1,0 +1,142 @@
+/**
+ * Parsing at the door: path, query and body against a route's schemas, all faults at once. After this a handler
+ * trusts its types. Strings of the query become numbers, booleans, lists and `name[key]=value` objects as the schema
+ * asks; a body is taken as it is, without coercion.
+ */
+import { z } from "zod";
+import type { Route } from "./define-route.ts";
+import { InvalidInput, problemsOf, unknownField, type Place, type Problem } from "./problems.ts";
+import { definitionOf, isInteger, isRecordOfValues, shapeOf, unknownKeys, unwrap } from "./schema-walk.ts";
+
+export interface RawInput {
+  params: unknown;
+  query: unknown;
+  /** Undefined where none was sent. */
+  body: unknown;
+}
+
+export interface ParsedInput {
+  params: unknown;
+  query: unknown;
+  body: unknown;
+}
+
+const noFields = z.object({});
+const noBody = z.object({}).optional();
+
+/** Prepares a route's validation once; the function throws `InvalidInput`. */
+export function compileValidation(route: Route): (raw: RawInput) => ParsedInput {
+  const names = [...route.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
+  const params = route.params ?? z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
+  const query = route.query ?? noFields;
+  const body = route.body ?? noBody;
+  const takesBody = route.bodyType !== "stream" && ["POST", "PUT", "PATCH"].includes(route.method);
+  const ignored = new Set(route.readOnlyFields);
+  return (raw) => {
+    const problems: Problem[] = [];
+    const coerced = coerceQuery(query, raw.query as Record<string, string | string[]>, problems);
+    const parsed = {
+      params: check("path", params, raw.params, problems),
+      query: check("query", query, coerced, problems),
+      body: takesBody ? check("body", body, without(raw.body, ignored), problems) : undefined,
+    };
+    if (problems.length > 0) throw new InvalidInput(problems);
+    return parsed;
+  };
+}
+
+function without(body: unknown, names: ReadonlySet<string>): unknown {
+  if (names.size === 0 || !isRecordOfValues(body)) return body;
+  return Object.fromEntries(Object.entries(body).filter(([name]) => !names.has(name)));
+}
+
+function check(place: Place, schema: z.ZodType, value: unknown, problems: Problem[]): unknown {
+  // A query value that could not be coerced has its own problem already; Zod's on the same path would say it twice.
+  const told = new Set(
+    problems.filter((problem) => problem.place === place).map((problem) => problem.path.join(".")),
+  );
+  for (const text of unusableStrings(place, value)) problems.push(text);
+  for (const { path, known } of unknownKeys(schema, value)) problems.push(unknownField(place, path, known));
+  const result = schema.safeParse(value, { reportInput: true });
+  if (result.success) return result.data;
+  for (const issue of result.error.issues) {
+    if (!told.has(issue.path.join("."))) problems.push(...problemsOf(issue, schema, place));
+  }
+  return undefined;
+}
+
+/** A NUL in a path or query reaches neither PostgreSQL nor a file system; it is refused before either sees it. */
+function unusableStrings(place: Place, value: unknown): Problem[] {
+  if (place === "body" || !isRecordOfValues(value)) return [];
+  return Object.entries(value)
+    .filter(([, text]) => typeof text === "string" && text.includes("\0"))
+    .map(([name]) => ({
+      place,
+      path: [name],
+      type: "value_error",
+      message: "Value error, must not contain NUL",
+      plain: "must not contain NUL",
+    }));
+}
+
+/** Words FastAPI takes for a boolean in a query. */
+const booleans: Record<string, boolean> = {
+  true: true,
+  "1": true,
+  yes: true,
+  on: true,
+  false: false,
+  "0": false,
+  no: false,
+  off: false,
+};
+
+/** Strings → what the schema's fields want. What cannot be turned stays a string, and Zod says what is wrong with it. */
+export function coerceQuery(
+  schema: z.ZodType,
+  raw: Readonly<Record<string, string | string[]>>,
+  problems: Problem[],
+): Record<string, unknown> {
+  const shape = shapeOf(schema) ?? {};
+  const out: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(raw)) {
+    const deep = /^(\w+)\[([^[\]]*)\]$/.exec(name);
+    const field = shape[deep ? deep[1]! : name];
+    if (field === undefined) {
+      out[name] = value;
+      continue;
+    }
+    const kind = definitionOf(unwrap(field)).type;
+    if (deep && (kind === "record" || kind === "object")) {
+      // Own property even for `__proto__`: defineProperty never walks into a prototype.
+      const group = (out[deep[1]!] ??= {}) as Record<string, unknown>;
+      Object.defineProperty(group, deep[2]!, { value, enumerable: true, configurable: true, writable: true });
+    } else if (deep) {
+      out[name] = value;
+    } else if (kind === "array") {
+      const element = (definitionOf(unwrap(field)) as z.core.$ZodArrayDef).element;
+      out[name] = [value].flat().map((one) => coerceOne(element, one));
+    } else if (Array.isArray(value)) {
+      problems.push({
+        place: "query",
+        path: [name],
+        type: "value_error",
+        message: "Value error, given more than once",
+        plain: "was given more than once",
+      });
+      out[name] = coerceOne(field, value[0] ?? "");
+    } else {
+      out[name] = coerceOne(field, value);
+    }
+  }
+  return out;
+}
+
+function coerceOne(field: z.core.$ZodType, text: string): unknown {
+  const inner = unwrap(field);
+  const kind = definitionOf(inner).type;
+  if (kind === "boolean") return booleans[text.toLowerCase()] ?? text;
+  if (kind !== "number") return text;
+  const looksRight = isInteger(inner) ? /^[+-]?\d{1,15}$/.test(text) : /^[+-]?\d+(\.\d+)?$/.test(text);
+  return looksRight ? Number(text) : text;
+}

@@ -1,0 +1,14 @@
+/** The platform API: every route under `/api/v1`. */
+import { activityRoutes } from "#accounts/activity/routes.ts";
+import { sessionRoutes } from "#accounts/sessions/routes.ts";
+import { teamRoutes } from "#accounts/teams/routes.ts";
+import { tokenRoutes } from "#accounts/tokens/routes.ts";
+import type { Route } from "#http/define-route.ts";
+import type { App } from "../app.ts";
+
+export const platformRoutes = (app: App): Route[] => [
+  ...activityRoutes(app),
+  ...tokenRoutes(app),
+  ...teamRoutes(app),
+  ...sessionRoutes(app),
+];
