@@ -62,7 +62,7 @@ test("an unknown name is refused and says which known one is near", () => {
 
 test("a value that does not fit is refused with the key, what was expected and what was given", () => {
   expect(problems({ KONTOR_PORT: "http" })).toEqual([
-    'KONTOR_PORT: expected a whole number from 1 to 65535, got "http"',
+    'KONTOR_PORT: expected a whole number from 0 to 65535, got "http"',
   ]);
   expect(problems({ KONTOR_PORT: "0x10" })).toHaveLength(1);
   expect(problems({}, "port = 99999")[0]).toContain("kontor.toml: port: expected a whole number");

@@ -125,7 +125,7 @@ const keys = {
     notInFile: true,
   }),
   host: key("server", text, "127.0.0.1", "Address the HTTP server listens on."),
-  port: key("server", whole(1, 65_535), 8080, "Port the HTTP server listens on."),
+  port: key("server", whole(0, 65_535), 8080, "Port the HTTP server listens on; 0 takes a free one."),
   publicUrl: key(
     "server",
     optional(url),

@@ -42,10 +42,18 @@ export function openDatabase(
     // A pool that is exhausted says so instead of holding every request for ever.
     connectionTimeoutMillis: 10_000,
   });
-  // Without a listener an idle connection that breaks (a restart of PostgreSQL) ends the whole process.
-  pool.on("error", options.onError);
+  survivePoolErrors(pool, options.onError);
   const db = new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
   return { db, pool, close: () => db.destroy() };
+}
+
+/**
+ * Without listeners a connection that breaks (a restart of PostgreSQL) ends the whole process: an idle one through
+ * the pool, one in use through the client, whose query fails as well and says the same to whoever asked.
+ */
+export function survivePoolErrors(pool: pg.Pool, onError: (error: Error) => void): void {
+  pool.on("error", onError);
+  pool.on("connect", (client) => client.on("error", () => {}));
 }
 
 /** Options of one `pg` client to the same place, with the same reading of values. */

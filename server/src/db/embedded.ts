@@ -140,6 +140,7 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
     );
   }
   const programs = ensurePrograms(layout.root);
+  if (existsSync(layout.data)) checkMajorVersion(layout.data, programs);
   makeDirectory(layout.log, 0o700, account);
   mkdirSync(join(layout.socket, ".."), { recursive: true, mode: 0o755 });
   makeDirectory(layout.socket, 0o700, account);
@@ -150,7 +151,6 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
     account,
   );
   if (!existsSync(layout.data)) await initialise(layout, programs, account);
-  checkMajorVersion(layout.data, programs);
   removeForeignLock(layout.data);
 
   const log = openSync(layout.startLog, "w", 0o600);

@@ -10,7 +10,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Logger, runMigrations } from "graphile-worker";
 import pg from "pg";
-import { clientOptions, type Connection } from "./db.ts";
+import { clientOptions, type Connection, survivePoolErrors } from "./db.ts";
 
 export interface Migration {
   name: string;
@@ -32,7 +32,7 @@ export async function migrate(
   migrations: readonly Migration[] = readMigrations(),
 ): Promise<string[]> {
   const pool = new pg.Pool({ ...clientOptions(connection), max: 2, connectionTimeoutMillis: 10_000 });
-  pool.on("error", () => {});
+  survivePoolErrors(pool, () => {});
   try {
     const client = await pool.connect();
     try {
