@@ -18,6 +18,7 @@ import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
 import { RuntimeError, type NetworkMode } from "../driver.ts";
 import { run } from "../exec.ts";
+import { Turns } from "../turns.ts";
 import { UndoStack } from "../undo.ts";
 import { instanceNames, slotNames, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";
@@ -69,8 +70,8 @@ export class HostNetwork {
   /** Slots with a namespace: in use or idle, with what the sets say of them. */
   readonly #doors = new Map<number, Door>();
   readonly #idle = new Set<number>();
-  /** The end of each slot's queue: two verbs on one slot never interleave. */
-  readonly #turns = new Map<number, Promise<unknown>>();
+  /** Two verbs on one slot never interleave. */
+  readonly #turns = new Turns<number>();
   #uplink: string | null = null;
   #dnsServers: readonly string[] = [];
   #refresh: NodeJS.Timeout | undefined;
@@ -114,7 +115,7 @@ export class HostNetwork {
 
   /** Makes the slot's namespace ready for a machine. `already_exists` where the slot is in use. */
   attach(slot: number, mode: NetworkMode): Promise<Attachment> {
-    return this.#turn(slot, async () => {
+    return this.#turns.take(slot, async () => {
       const names = slotNames(this.#options.instance, slot);
       if (this.#doors.has(slot) && !this.#idle.has(slot)) {
         throw new RuntimeError("already_exists", `network slot ${slot} is in use`);
@@ -135,21 +136,23 @@ export class HostNetwork {
 
   /** Acts at once, on connections that are open too. */
   setMode(slot: number, mode: NetworkMode): Promise<void> {
-    return this.#turn(slot, () => this.#change(slot, mode));
+    return this.#turns.take(slot, () => this.#change(slot, mode));
   }
 
   /** Puts the machine's address and route back: runsc takes them off, so this precedes each start in a used slot. */
   readdress(slot: number): Promise<void> {
-    return this.#turn(slot, () => this.#address(slot));
+    return this.#turns.take(slot, () => this.#address(slot));
   }
 
   /** The machine is gone. Its namespace is shut and waits for the next, or is removed in the background. */
   detach(slot: number): Promise<void> {
-    return this.#turn(slot, async () => {
-      if (!this.#doors.has(slot) || this.#idle.has(slot)) return;
-      await this.#change(slot, "off", resetDenied(this.#options.instance, slot));
-      this.#idle.add(slot);
-    }).then(() => this.#trim());
+    return this.#turns
+      .take(slot, async () => {
+        if (!this.#doors.has(slot) || this.#idle.has(slot)) return;
+        await this.#change(slot, "off", resetDenied(this.#options.instance, slot));
+        this.#idle.add(slot);
+      })
+      .then(() => this.#trim());
   }
 
   /** Detaches every slot that is not in `keep`: what an earlier process left and nobody knows. */
@@ -182,8 +185,8 @@ export class HostNetwork {
   }
 
   /** When nothing is under way, in the background either. */
-  async settled(): Promise<void> {
-    while (this.#turns.size > 0) await Promise.allSettled(this.#turns.values());
+  settled(): Promise<void> {
+    return this.#turns.settled();
   }
 
   async #make(slot: number): Promise<void> {
@@ -231,20 +234,11 @@ export class HostNetwork {
     const surplus = [...this.#idle].toSorted((a, b) => a - b).slice(MAX_IDLE);
     for (const slot of surplus) {
       // Failing leaves the slot idle, where the next trim finds it.
-      void this.#turn(slot, async () => {
-        if (this.#idle.has(slot)) await this.#remove(slot);
-      }).catch(() => {});
-    }
-  }
-
-  async #turn<T>(slot: number, work: () => Promise<T>): Promise<T> {
-    const before = this.#turns.get(slot) ?? Promise.resolve();
-    const turn = before.then(work, work);
-    this.#turns.set(slot, turn);
-    try {
-      return await turn;
-    } finally {
-      if (this.#turns.get(slot) === turn) this.#turns.delete(slot);
+      void this.#turns
+        .take(slot, async () => {
+          if (this.#idle.has(slot)) await this.#remove(slot);
+        })
+        .catch(() => {});
     }
   }
 

@@ -1,0 +1,358 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import net from "node:net";
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
+import { run } from "../exec.ts";
+import { HostNetwork, type HostNetworkOptions } from "./network.ts";
+import { probe, type ProbeDoor } from "./testing/probe.ts";
+import {
+  DNS_ADDRESS,
+  ECHO_PORT,
+  HTTP_PORT,
+  METADATA_ADDRESS,
+  PRIVATE_ADDRESSES,
+  startInternet,
+  UPLINK_ADDRESS,
+  UPLINK_ADDRESS_V6,
+  WEB_ADDRESS,
+  WEB_ADDRESS_V6,
+  type Internet,
+} from "./testing/internet.ts";
+
+const INSTANCE = 61;
+const PROXY_PORT = 3128;
+const HOST_SERVICE_PORT = 17_001;
+const MACHINE_SERVICE_PORT = 8000;
+const REFUSED_TCP = { refused: "ECONNREFUSED" };
+const REFUSED_UDP = { refused: "EHOSTUNREACH" };
+
+let internet: Internet;
+let network: HostNetwork;
+let hostService: net.Server;
+let proxy: net.Server;
+let a: { netnsPath: string; address: string };
+let b: { netnsPath: string; address: string };
+const cleanups: (() => unknown)[] = [];
+
+const options = (more: Partial<HostNetworkOptions> = {}): HostNetworkOptions => ({
+  instance: INSTANCE,
+  uplink: internet.uplink,
+  dnsServers: [DNS_ADDRESS],
+  proxyPort: PROXY_PORT,
+  ...more,
+});
+
+async function serve(host: string, port: number): Promise<net.Server> {
+  const server = net.createServer((socket) => socket.on("error", () => {}).end("a service of the host"));
+  server.listen(port, host);
+  await once(server, "listening");
+  return server;
+}
+
+/** A TCP server inside a machine: the probe's own Node, kept alive until the test is over. */
+async function serveInside(netnsPath: string): Promise<void> {
+  const script = `require("net").createServer((s) => { s.on("error", () => {}); s.write("inside"); }).listen(${MACHINE_SERVICE_PORT}, () => console.log("ready"))`;
+  const child = spawn("nsenter", [`--net=${netnsPath}`, process.execPath, "-e", script], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  cleanups.push(async () => {
+    const exited = once(child, "exit");
+    child.kill("SIGKILL");
+    await exited;
+  });
+  await once(child.stdout, "data");
+}
+
+beforeAll(async () => {
+  internet = await startInternet();
+  hostService = await serve("::", HOST_SERVICE_PORT);
+  network = new HostNetwork(options());
+  await network.open();
+  proxy = await serve(network.gateway, PROXY_PORT);
+});
+
+afterAll(async () => {
+  hostService?.close();
+  proxy?.close();
+  await network?.close({ removeAll: true });
+  await internet?.close();
+});
+
+beforeEach(async () => {
+  a = await network.attach(0, "off");
+  b = await network.attach(1, "off");
+  await internet.forget();
+});
+
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
+  for (const slot of network.list()) await network.detach(slot);
+});
+
+/** Every way out there is but the two that a mode opens: all of them are shut in every mode. */
+function shutDoors(): ProbeDoor[] {
+  return [
+    { kind: "tcp", host: b.address, port: MACHINE_SERVICE_PORT },
+    { kind: "tcp", host: "10.0.0.1", port: HOST_SERVICE_PORT },
+    { kind: "tcp", host: network.gateway, port: HOST_SERVICE_PORT },
+    { kind: "tcp", host: UPLINK_ADDRESS, port: HOST_SERVICE_PORT },
+    { kind: "tcp", host: METADATA_ADDRESS, port: HTTP_PORT },
+    ...PRIVATE_ADDRESSES.map((host) => ({ kind: "tcp", host, port: HTTP_PORT }) as const),
+    { kind: "udp", host: METADATA_ADDRESS, port: ECHO_PORT },
+    { kind: "udp", host: "10.66.0.1", port: ECHO_PORT, bytes: 4000 },
+    { kind: "icmp", host: METADATA_ADDRESS },
+    { kind: "icmp", host: "10.0.0.1" },
+  ];
+}
+
+/** The internet itself: open in `open` only. */
+const OUTSIDE: ProbeDoor[] = [
+  { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
+  { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
+  { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT, bytes: 4000 },
+  { kind: "udp", host: DNS_ADDRESS, port: 53 },
+  { kind: "icmp", host: WEB_ADDRESS },
+  { kind: "dns", server: "10.0.0.1", name: "secret-data.tunnel.test" },
+];
+const PROXY: ProbeDoor = { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT };
+
+test("off: nothing gets out by any door, not one packet", async () => {
+  await serveInside(b.netnsPath);
+  const doors = [...shutDoors(), ...OUTSIDE, PROXY];
+  const results = await probe(a.netnsPath, doors);
+  expect(results.filter((result) => "answered" in result)).toEqual([]);
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("restricted: the proxy answers, and nothing gets out by any other door, not one packet", async () => {
+  await serveInside(b.netnsPath);
+  await network.setMode(0, "restricted");
+  const results = await probe(a.netnsPath, [PROXY, ...shutDoors(), ...OUTSIDE]);
+  expect(results[0]).toEqual({ answered: "a service of the host" });
+  expect(results.slice(1).filter((result) => "answered" in result)).toEqual([]);
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("open: the internet and its names are reached; hosts, machines, metadata and private ranges are not", async () => {
+  await serveInside(b.netnsPath);
+  await network.setMode(0, "open");
+  const outside = await probe(a.netnsPath, OUTSIDE);
+  expect(outside.map((result) => ("answered" in result ? result.answered.split("\r\n")[0] : result))).toEqual(
+    ["HTTP/1.1 200 OK", "4 bytes", "4000 bytes", "4 bytes", "echo reply", WEB_ADDRESS],
+  );
+  const seen = await internet.seen();
+  expect(new Set(seen.map(({ source }) => source))).toEqual(new Set([UPLINK_ADDRESS]));
+
+  await internet.forget();
+  const shut = await probe(a.netnsPath, [...shutDoors(), PROXY]);
+  expect(shut.filter((result) => "answered" in result)).toEqual([]);
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("open: a name that points at a private address resolves and opens nothing (DNS rebinding)", async () => {
+  await network.setMode(0, "open");
+  const names = await probe(a.netnsPath, [
+    { kind: "dns", server: "10.0.0.1", name: "metadata.test" },
+    { kind: "dns", server: "10.0.0.1", name: "private.test" },
+  ]);
+  expect(names).toEqual([{ answered: METADATA_ADDRESS }, { answered: "10.66.0.1" }]);
+  await internet.forget();
+  const doors = names.map(
+    (name) => ({ kind: "tcp", host: Object.values(name)[0]!, port: HTTP_PORT }) as const,
+  );
+  expect(await probe(a.netnsPath, doors)).toEqual([REFUSED_TCP, REFUSED_TCP]);
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("a refusal is heard at once, for UDP too: programs inside do not wait for a timeout", async () => {
+  const doors: ProbeDoor[] = [
+    { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
+    { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT },
+    { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
+    { kind: "udp", host: "10.0.0.1", port: 53 },
+  ];
+  expect(await probe(a.netnsPath, doors)).toEqual([REFUSED_TCP, REFUSED_TCP, REFUSED_UDP, REFUSED_UDP]);
+});
+
+test("a spoofed source address never leaves, whoever's it is", async () => {
+  await network.setMode(0, "open");
+  await network.setMode(1, "open");
+  const spoofed = [b.address, a.address, UPLINK_ADDRESS, "198.51.100.99"];
+  const batch = spoofed.map((address) => `addr add ${address}/32 dev eth0\n`).join("");
+  await run(["nsenter", `--net=${a.netnsPath}`, "ip", "-batch", "-"], { stdin: batch });
+  const doors = spoofed.flatMap((source): ProbeDoor[] => [
+    { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT, source },
+    { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT, source },
+  ]);
+  const results = await probe(a.netnsPath, doors);
+  expect(results).toEqual(doors.map(() => ({ refused: "silence" })));
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("IPv6 does not exist, in any mode: neither the internet's nor the host's", async () => {
+  const batch = `addr add 2001:db8:99::2/64 dev eth0 nodad
+neigh add 2001:db8:99::1 lladdr 02:00:0a:00:00:01 dev eth0
+route add default via 2001:db8:99::1 dev eth0
+`;
+  await run(["nsenter", `--net=${a.netnsPath}`, "ip", "-6", "-batch", "-"], { stdin: batch });
+  const doors: ProbeDoor[] = [
+    { kind: "tcp", host: WEB_ADDRESS_V6, port: HTTP_PORT },
+    { kind: "udp", host: WEB_ADDRESS_V6, port: ECHO_PORT },
+    { kind: "tcp", host: UPLINK_ADDRESS_V6, port: HOST_SERVICE_PORT },
+  ];
+  for (const mode of ["off", "restricted", "open"] as const) {
+    await network.setMode(0, mode);
+    expect((await probe(a.netnsPath, doors)).filter((result) => "answered" in result)).toEqual([]);
+  }
+  expect(await internet.seenV6()).toBe(0);
+});
+
+test("the host reaches a port inside in every mode, and a connection outlives a change of mode", async () => {
+  await serveInside(a.netnsPath);
+  const connect = async () => {
+    const socket = net.connect(MACHINE_SERVICE_PORT, a.address);
+    cleanups.push(() => socket.destroy());
+    const [data] = (await once(socket, "data")) as [Buffer];
+    return { socket, data: data.toString() };
+  };
+  const first = await connect();
+  for (const mode of ["off", "restricted", "open", "off"] as const) {
+    await network.setMode(0, mode);
+    expect((await connect()).data).toBe("inside");
+  }
+  expect(first.socket.destroyed).toBe(false);
+});
+
+test("nobody outside reaches a machine, though the host forwards for it", async () => {
+  await serveInside(a.netnsPath);
+  await network.setMode(0, "open");
+  await run(["ip", "-n", internet.uplink, "route", "add", "100.125.0.0/16", "via", UPLINK_ADDRESS]);
+  const doors: ProbeDoor[] = [
+    { kind: "tcp", host: a.address, port: MACHINE_SERVICE_PORT },
+    { kind: "tcp", host: network.gateway, port: PROXY_PORT },
+  ];
+  const results = await probe(internet.netnsPath, doors);
+  expect(results).toEqual([{ refused: "silence" }, { refused: "silence" }]);
+});
+
+test("shutting a machine ends the connections it has, and opening it again does not revive them", async () => {
+  await network.setMode(0, "open");
+  const script = `const s = require("net").connect(${ECHO_PORT}, "${WEB_ADDRESS}");
+    s.on("data", (d) => console.log(String(d))); s.on("error", (e) => console.log(e.code)); s.on("connect", () => s.write("one"));
+    process.stdin.on("data", (d) => s.write(d));`;
+  const child = spawn("nsenter", [`--net=${a.netnsPath}`, process.execPath, "-e", script], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  cleanups.push(() => child.kill("SIGKILL"));
+  const next = async () => String((await once(child.stdout, "data"))[0]).trim();
+  expect(await next()).toBe("one");
+  await network.setMode(0, "off");
+  await network.setMode(0, "open");
+  child.stdin.write("two");
+  expect(await next()).toBe("ECONNRESET");
+});
+
+test("what is refused is counted for the machine that tried, and begins anew with the next tenant", async () => {
+  await probe(a.netnsPath, [{ kind: "tcp", host: METADATA_ADDRESS, port: HTTP_PORT }]);
+  expect(await network.deniedCount(0)).toBe(1);
+  expect(await network.deniedCount(1)).toBe(0);
+  await network.detach(0);
+  await network.attach(0, "off");
+  expect(await network.deniedCount(0)).toBe(0);
+});
+
+test("a server that comes back finds slots and modes, machines stay connected, and strays are swept", async () => {
+  await network.attach(2, "restricted");
+  await network.setMode(0, "open");
+  await network.close();
+  network = new HostNetwork(options());
+  await network.open();
+  expect(network.list()).toEqual([0, 1, 2]);
+  expect([0, 1, 2].map((slot) => network.mode(slot))).toEqual(["open", "off", "restricted"]);
+  const doors: ProbeDoor[] = [{ kind: "dns", server: "10.0.0.1", name: "web.test" }, PROXY];
+  expect(await probe(a.netnsPath, doors)).toEqual([{ answered: WEB_ADDRESS }, REFUSED_TCP]);
+  await network.sweep(new Set([0]));
+  expect(network.list()).toEqual([0]);
+  await network.setMode(0, "off");
+  expect(await probe(a.netnsPath, doors)).toEqual([{ refused: "ECONNREFUSED" }, REFUSED_TCP]);
+});
+
+test("half a slot, as a killed server leaves it, is removed at the next start", async () => {
+  await network.close();
+  await run(["ip", "link", "del", `kv${INSTANCE}-1`]);
+  await run(["ip", "netns", "add", `kv${INSTANCE}-7`]);
+  network = new HostNetwork(options());
+  await network.open();
+  expect(network.list()).toContain(0);
+  expect(network.list()).not.toContain(1);
+  expect(existsSync(`/run/netns/kv${INSTANCE}-1`)).toBe(false);
+  expect(existsSync(`/run/netns/kv${INSTANCE}-7`)).toBe(false);
+});
+
+test("a second server on the host has tables and addresses of its own and disturbs nobody", async () => {
+  const other = new HostNetwork(options({ instance: INSTANCE + 1 }));
+  await other.open();
+  cleanups.push(() => other.close({ removeAll: true }));
+  const c = await other.attach(0, "open");
+  await network.setMode(0, "open");
+  await serveInside(a.netnsPath);
+  const reach: ProbeDoor = { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT };
+  const results = await probe(c.netnsPath, [
+    reach,
+    { kind: "tcp", host: a.address, port: MACHINE_SERVICE_PORT },
+  ]);
+  expect(results).toEqual([{ answered: expect.stringContaining("200 OK") as string }, REFUSED_TCP]);
+  await other.close({ removeAll: true });
+  cleanups.splice(0, 1);
+  expect(await probe(a.netnsPath, [reach])).toEqual([
+    { answered: expect.stringContaining("200 OK") as string },
+  ]);
+});
+
+test("an uplink other than the one that is set lets nobody out", async () => {
+  await network.close();
+  network = new HostNetwork(options({ uplink: "lo" }));
+  await network.open();
+  await network.setMode(0, "open");
+  expect(await probe(a.netnsPath, [{ kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT }])).toEqual([
+    REFUSED_TCP,
+  ]);
+  expect(await internet.seen()).toEqual([]);
+  await network.close();
+  network = new HostNetwork(options());
+  await network.open();
+});
+
+test("a burst of machines comes up and goes at once, and nothing of them is left", async () => {
+  const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
+  await Promise.all(slots.map((slot) => network.attach(slot, "open")));
+  expect(network.list().length).toBe(32);
+  await Promise.all(slots.map((slot) => network.detach(slot)));
+  await network.settled();
+  const { stdout } = await run(["ip", "netns"]);
+  const left = stdout.split("\n").filter((line) => line.startsWith(`kv${INSTANCE}-`));
+  expect(network.list()).toEqual([0, 1]);
+  expect(left.length).toBeLessThanOrEqual(18);
+});
+
+test("removing all leaves no table, namespace, interface or address of the instance", async () => {
+  const gone = new HostNetwork(options({ instance: INSTANCE + 1 }));
+  await gone.open();
+  cleanups.push(() => gone.close({ removeAll: true }));
+  await gone.attach(0, "open");
+  await gone.attach(1, "restricted");
+  await gone.detach(1);
+  await gone.close({ removeAll: true });
+  cleanups.pop();
+  expect((await run(["nft", "list", "tables"])).stdout).not.toContain("kontor62");
+  expect((await run(["ip", "-br", "addr"])).stdout).not.toMatch(/kv62-|100\.126\./);
+  expect((await run(["ip", "netns"])).stdout).not.toContain("kv62-");
+});
+
+test("a slot in use is not given twice, and an unknown one has no mode", async () => {
+  await expect(network.attach(0, "open")).rejects.toMatchObject({ kind: "already_exists" });
+  expect(network.mode(0)).toBe("off");
+  await expect(network.setMode(9, "open")).rejects.toMatchObject({ kind: "not_found" });
+  await network.detach(9);
+});

@@ -1,0 +1,154 @@
+/**
+ * The internet of the tests: a network namespace joined to the host by a veth pair that plays the uplink. It owns
+ * documentation addresses, a metadata address and private ones, serves HTTP, TCP and UDP echo and DNS on all of them,
+ * and counts every packet it receives, so that a test can prove not only that an answer did not come back but that
+ * nothing went out. No packet of a test ever leaves the host.
+ */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { fileURLToPath } from "node:url";
+import { run } from "../../exec.ts";
+import { UndoStack } from "../../undo.ts";
+
+/** Where the host stands in it, and so what machines are masqueraded as. */
+export const UPLINK_ADDRESS = "198.51.100.254";
+export const WEB_ADDRESS = "198.51.100.1";
+export const DNS_ADDRESS = "198.51.100.53";
+export const METADATA_ADDRESS = "169.254.169.254";
+export const PRIVATE_ADDRESSES = [
+  "10.66.0.1",
+  "172.16.66.1",
+  "192.168.66.1",
+  "100.100.100.200",
+  "203.0.113.1",
+];
+export const UPLINK_ADDRESS_V6 = "2001:db8:66::fe";
+export const WEB_ADDRESS_V6 = "2001:db8:66::1";
+
+export const HTTP_PORT = 80;
+/** TCP and UDP. */
+export const ECHO_PORT = 7;
+
+/** What the internet's DNS says; every other name is WEB_ADDRESS. The last two are what a rebinding attack answers. */
+export const NAMES: Readonly<Record<string, string>> = {
+  "web.test": WEB_ADDRESS,
+  "metadata.test": METADATA_ADDRESS,
+  "private.test": "10.66.0.1",
+};
+
+export interface SeenPackets {
+  source: string;
+  destination: string;
+  /** `tcp`, `udp`, `icmp`, or a number. */
+  protocol: string;
+  packets: number;
+}
+
+export interface Internet {
+  /** The uplink to give to the network under test. */
+  uplink: string;
+  netnsPath: string;
+  /** IPv4 packets received since the beginning or the last `forget`. */
+  seen(): Promise<SeenPackets[]>;
+  seenV6(): Promise<number>;
+  forget(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** `name` has at most 15 characters. Two internets would claim the same addresses, so: one at a time on a host. */
+export async function startInternet(name = "kinternet"): Promise<Internet> {
+  const undo = new UndoStack();
+  const inside = (...argv: string[]) => [`--net=/run/netns/${name}`, ...argv];
+  try {
+    // One that a killed test left would make ours fail half-way.
+    await run(["ip", "-force", "-batch", "-"], {
+      stdin: `link del ${name}\nnetns del ${name}\n`,
+      okCodes: [0, 1],
+    });
+    undo.add("namespace", () => run(["ip", "netns", "del", name]));
+    await run(["ip", "netns", "add", name]);
+    undo.add("link", () => run(["ip", "link", "del", name], { okCodes: [0, 1] }));
+    await run(["ip", "-batch", "-"], { stdin: hostSide(name) });
+    await run(["ip", "-n", name, "-batch", "-"], { stdin: internetSide() });
+    await run(["nsenter", ...inside("nft", "-f", "-")], { stdin: COUNTERS });
+
+    const script = fileURLToPath(new URL("./servers.ts", import.meta.url));
+    const server = spawn("nsenter", inside(process.execPath, script), { stdio: ["pipe", "pipe", "inherit"] });
+    undo.add("servers", async () => {
+      if (server.exitCode !== null || server.signalCode !== null) return;
+      const exited = once(server, "exit");
+      server.kill("SIGKILL");
+      await exited;
+    });
+    await Promise.race([
+      once(server.stdout, "data"),
+      once(server, "exit").then(() => Promise.reject(new Error("the internet's servers ended"))),
+    ]);
+  } catch (error) {
+    await undo.unwind();
+    throw error;
+  }
+
+  const list = async (kind: "set" | "counter", object: string) => {
+    const argv = inside("nft", "-j", "list", kind, "inet", "seen", object);
+    const { stdout } = await run(["nsenter", ...argv]);
+    type Item = { elem?: unknown[]; packets?: number };
+    const items = (JSON.parse(stdout) as { nftables: Record<string, Item>[] }).nftables;
+    return items.find((item) => item[kind] !== undefined)?.[kind];
+  };
+  return {
+    uplink: name,
+    netnsPath: `/run/netns/${name}`,
+    async seen() {
+      type Element = { elem: { val: { concat: unknown[] }; counter: { packets: number } } };
+      return ((await list("set", "heard"))?.elem ?? []).map((element) => {
+        const { val, counter } = (element as Element).elem;
+        const [source = "", destination = "", protocol = ""] = val.concat.map(String);
+        return { source, destination, protocol, packets: counter.packets };
+      });
+    },
+    async seenV6() {
+      return (await list("counter", "heard_v6"))?.packets ?? 0;
+    },
+    async forget() {
+      const stdin = "flush set inet seen heard\nreset counters table inet seen\n";
+      await run(["nsenter", ...inside("nft", "-f", "-")], { stdin });
+    },
+    async close() {
+      const failures = await undo.unwind();
+      if (failures[0] !== undefined) throw failures[0].error;
+    },
+  };
+}
+
+/** Routes lead to everything the internet owns: were a rule missing, the packet would get there and be counted. */
+function hostSide(name: string): string {
+  const owned = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES];
+  return `link add ${name} type veth peer name eth0 netns ${name}
+addr add ${UPLINK_ADDRESS}/24 dev ${name}
+addr add ${UPLINK_ADDRESS_V6}/64 dev ${name} nodad
+link set ${name} up
+${owned.map((address) => `route add ${address}/32 dev ${name}\n`).join("")}`;
+}
+
+function internetSide(): string {
+  const owned = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES].map((address) => `${address}/32`);
+  return `link set lo up
+link set eth0 up
+${[`${WEB_ADDRESS}/24`, `${DNS_ADDRESS}/24`, ...owned].map((address) => `addr add ${address} dev eth0\n`).join("")}addr add ${WEB_ADDRESS_V6}/64 dev eth0 nodad
+`;
+}
+
+/** Before anything else looks at a packet. Neighbour discovery is the kernels' own and is not counted. */
+const COUNTERS = `table inet seen {
+	set heard { type ipv4_addr . ipv4_addr . inet_proto; size 65535; flags dynamic; }
+	counter heard_v6 { }
+	chain arriving {
+		type filter hook prerouting priority -450; policy accept;
+		iifname "lo" accept
+		update @heard { ip saddr . ip daddr . ip protocol counter }
+		meta nfproto ipv6 meta l4proto { tcp, udp } counter name heard_v6
+		icmpv6 type echo-request counter name heard_v6
+	}
+}
+`;

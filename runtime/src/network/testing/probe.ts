@@ -1,0 +1,103 @@
+/**
+ * What a machine's process can try at a door, run inside a namespace: reads one JSON list of doors from its argument,
+ * tries all at once and prints one JSON list of what came of it. Only Node and perl-base (raw sockets), which every
+ * Debian has.
+ */
+import { spawn } from "node:child_process";
+import dgram from "node:dgram";
+import dns from "node:dns";
+import { once } from "node:events";
+import net from "node:net";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+
+export type ProbeDoor =
+  /** Connects, sends a request, waits for any answer; `source` binds another address first. */
+  | { kind: "tcp"; host: string; port: number; source?: string }
+  /** Sends `bytes` (above the MTU: fragments) and waits for any answer. */
+  | { kind: "udp"; host: string; port: number; bytes?: number; source?: string }
+  /** Asks the server for an A record. */
+  | { kind: "dns"; server: string; name: string }
+  /** An echo request. */
+  | { kind: "icmp"; host: string };
+
+/** `answered` with what came; else the error's code, `silence` where none came before the deadline. */
+export type ProbeResult = { answered: string } | { refused: string };
+
+/** A refusal comes within milliseconds; silence costs this long. */
+const DEADLINE_MS = 1_000;
+
+const ECHO_REQUEST = `use Socket;
+socket(my $s, PF_INET, SOCK_RAW, 1) or exit 5;
+my $p = pack("C2n3a8", 8, 0, 0, $$ & 0xffff, 1, "probe...");
+my $c = 0; $c += $_ for unpack("n*", $p);
+$c = ($c >> 16) + ($c & 0xffff); $c += $c >> 16;
+substr($p, 2, 2) = pack("n", ~$c & 0xffff);
+$SIG{ALRM} = sub { exit 3 }; alarm 1;
+send($s, $p, 0, sockaddr_in(0, inet_aton($ARGV[0]))) or exit 5;
+while (recv($s, my $r, 2048, 0)) { my $t = ord(substr($r, 20, 1)); exit 0 if $t == 0; exit 4 if $t == 3; }`;
+const ECHO_ERRORS: Record<number, string> = { 3: "silence", 4: "EHOSTUNREACH" };
+
+const TRY: { [Kind in ProbeDoor["kind"]]: (door: Extract<ProbeDoor, { kind: Kind }>) => Promise<string> } = {
+  tcp: ({ host, port, source }) =>
+    new Promise((resolve, reject) => {
+      const socket = net.connect({ host, port, ...(source === undefined ? {} : { localAddress: source }) });
+      socket.once("error", reject);
+      socket.once("data", (data) => {
+        resolve(data.toString());
+        socket.destroy();
+      });
+      socket.once("connect", () => socket.write("GET / HTTP/1.0\r\n\r\n"));
+    }),
+  udp: ({ host, port, bytes = 4, source }) =>
+    new Promise((resolve, reject) => {
+      const socket = dgram.createSocket(net.isIPv6(host) ? "udp6" : "udp4");
+      socket.on("error", reject);
+      socket.once("message", (message) => resolve(`${message.length} bytes`));
+      socket.once("connect", () => socket.send(Buffer.alloc(bytes, "x")));
+      socket.bind(0, source, () => socket.connect(port, host));
+    }),
+  dns: async ({ server, name }) => {
+    const resolver = new dns.promises.Resolver({ timeout: DEADLINE_MS, tries: 1 });
+    resolver.setServers([server]);
+    return (await resolver.resolve4(name)).join(",");
+  },
+  icmp: async ({ host }) => {
+    const child = spawn("perl", ["-e", ECHO_REQUEST, host], { stdio: "inherit" });
+    const [code] = (await once(child, "exit")) as [number];
+    if (code === 0) return "echo reply";
+    throw Object.assign(new Error(), { code: ECHO_ERRORS[code] ?? `perl exited with ${code}` });
+  },
+};
+
+async function attempt(door: ProbeDoor): Promise<ProbeResult> {
+  let timer: NodeJS.Timeout | undefined;
+  try {
+    const answer = (TRY[door.kind] as (door: ProbeDoor) => Promise<string>)(door);
+    const deadline = new Promise<never>((_, reject) => {
+      timer = setTimeout(reject, DEADLINE_MS + 500, Object.assign(new Error(), { code: "silence" }));
+    });
+    return { answered: await Promise.race([answer, deadline]) };
+  } catch (error) {
+    return { refused: String((error as NodeJS.ErrnoException).code) };
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** For tests: tries the doors from inside a namespace. */
+export async function probe(netnsPath: string, doors: ProbeDoor[]): Promise<ProbeResult[]> {
+  const argv = [
+    `--net=${netnsPath}`,
+    process.execPath,
+    fileURLToPath(import.meta.url),
+    JSON.stringify(doors),
+  ];
+  const child = spawn("nsenter", argv, { stdio: ["ignore", "pipe", "inherit"] });
+  return JSON.parse(await text(child.stdout)) as ProbeResult[];
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const doors = JSON.parse(process.argv[2] ?? "[]") as ProbeDoor[];
+  process.stdout.write(JSON.stringify(await Promise.all(doors.map(attempt))), () => process.exit());
+}
