@@ -1,0 +1,492 @@
+/**
+ * What every driver promises, as tests. A driver's own test file calls `conformance` with a way to make one; what only
+ * a real machine can promise stands under `can`.
+ */
+import { randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import {
+  RuntimeError,
+  type Driver,
+  type GuestProcess,
+  type MachineExit,
+  type MachineId,
+  type MachineSpec,
+  type ProcessExit,
+  type RuntimeErrorKind,
+  type SpawnSpec,
+} from "./driver.ts";
+
+export interface Conformant {
+  /** Open. */
+  driver: Driver;
+  /** Id of an image with a shell and coreutils. */
+  image: string;
+  /** Closes nothing, and opens another driver on the same state. */
+  again: () => Promise<Driver>;
+  /** Closes the driver and removes all that the tests left. */
+  dispose: () => Promise<void>;
+}
+
+export interface Abilities {
+  /** Machines have a kernel, a hostname and users of their own. */
+  isolation: boolean;
+}
+
+const MIB = 1024 * 1024;
+const ROOTS = { roots: ["/workspace", "/tmp"] };
+
+export function machineId(): MachineId {
+  return `m${BigInt(`0x${randomBytes(16).toString("hex")}`)
+    .toString(36)
+    .padStart(25, "0")
+    .slice(-19)}`;
+}
+
+export function machineSpec(image: string, change: Partial<MachineSpec> = {}): MachineSpec {
+  return {
+    id: machineId(),
+    generation: 1,
+    image,
+    resources: { vcpus: 1, memoryBytes: 512 * MIB, diskBytes: 1024 * MIB, maxProcesses: 200 },
+    network: "off",
+    hostname: "first",
+    env: { BASE: "base" },
+    ...change,
+  };
+}
+
+/** Runs to the end and gives back all output. */
+export async function execute(
+  driver: Driver,
+  id: MachineId,
+  spec: Omit<SpawnSpec, "onDisconnect"> | string,
+  stdin?: Buffer | string,
+): Promise<{ stdout: Buffer; stderr: Buffer; exit: ProcessExit }> {
+  const running = await driver
+    .guest(id)
+    .spawn({ onDisconnect: "kill", ...(typeof spec === "string" ? { shell: spec } : spec) });
+  const input = async () => {
+    if (stdin !== undefined) await running.writeStdin(Buffer.from(stdin));
+    running.endStdin();
+  };
+  const [output, exit] = await Promise.all([collect(running), running.exit, input()]);
+  return { ...output, exit };
+}
+
+async function collect(running: GuestProcess): Promise<{ stdout: Buffer; stderr: Buffer }> {
+  const parts = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
+  for await (const { stream, data } of running.output) parts[stream].push(data);
+  return { stdout: Buffer.concat(parts.stdout), stderr: Buffer.concat(parts.stderr) };
+}
+
+export async function failureKind(work: Promise<unknown>): Promise<RuntimeErrorKind | "none"> {
+  try {
+    await work;
+    return "none";
+  } catch (error) {
+    if (error instanceof RuntimeError) return error.kind;
+    throw error;
+  }
+}
+
+async function contentOf(driver: Driver, id: MachineId, path: string): Promise<Buffer> {
+  const { content } = await driver.guest(id).readFile(path);
+  return Buffer.concat(await content.toArray());
+}
+
+export function conformance(name: string, make: () => Promise<Conformant>, can: Abilities): void {
+  describe(`${name}: what every driver promises`, () => {
+    let subject: Conformant;
+    let driver: Driver;
+    /** One machine for the tests that leave it as it was. */
+    let shared: MachineId;
+
+    beforeAll(async () => {
+      subject = await make();
+      ({ driver } = subject);
+      const spec = machineSpec(subject.image);
+      shared = spec.id;
+      await driver.create(spec);
+    }, 120_000);
+
+    afterAll(async () => {
+      await subject?.dispose();
+    }, 60_000);
+
+    async function boot(change: Partial<MachineSpec> = {}): Promise<MachineSpec> {
+      const spec = machineSpec(subject.image, change);
+      onTestFinished(() => driver.remove(spec.id));
+      await driver.create(spec);
+      return spec;
+    }
+
+    const stateOf = async (id: MachineId) =>
+      (await driver.list()).find((machine) => machine.id === id)?.state;
+    const out = async (id: MachineId, spec: Parameters<typeof execute>[2], stdin?: string) =>
+      (await execute(driver, id, spec, stdin)).stdout.toString();
+
+    describe("life", () => {
+      test("a machine that was created answers, is listed, and is gone once removed", async () => {
+        const spec = await boot();
+        await driver.guest(spec.id).ping();
+        expect((await driver.list()).find(({ id }) => id === spec.id)).toEqual({
+          id: spec.id,
+          state: "running",
+          spec,
+          exit: null,
+        });
+        await driver.remove(spec.id);
+        expect(await stateOf(spec.id)).toBeUndefined();
+        expect(() => driver.guest(spec.id)).toThrow(expect.objectContaining({ kind: "not_found" }));
+      });
+
+      test("the same id cannot be created twice", async () => {
+        const again = driver.create(machineSpec(subject.image, { id: shared }));
+        expect(await failureKind(again)).toBe("already_exists");
+        await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
+      });
+
+      test("an image that is not there is named as missing, and leaves no machine", async () => {
+        const spec = machineSpec("no-such-image");
+        expect(await failureKind(driver.create(spec))).toBe("not_found");
+        expect(await stateOf(spec.id)).toBeUndefined();
+      });
+
+      test("a machine that could not be created can be created again under the same id", async () => {
+        const spec = machineSpec("no-such-image");
+        await failureKind(driver.create(spec));
+        await boot({ id: spec.id });
+        expect(await stateOf(spec.id)).toBe("running");
+      });
+
+      test("machines created and removed at the same time do not disturb each other", async () => {
+        const specs = await Promise.all([boot(), boot(), boot()]);
+        const answers = await Promise.all(specs.map(({ id }) => out(id, `printf ${id}`)));
+        expect(answers).toEqual(specs.map(({ id }) => id));
+        await Promise.all(specs.map(({ id }) => driver.remove(id)));
+        await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
+      });
+
+      test("verbs on a machine that is not there say so, but remove succeeds", async () => {
+        const id = machineId();
+        expect(await failureKind(driver.freeze(id))).toBe("not_found");
+        expect(await failureKind(driver.thaw(id))).toBe("not_found");
+        expect(await failureKind(driver.stats(id))).toBe("not_found");
+        expect(await failureKind(driver.setNetwork(id, "off"))).toBe("not_found");
+        await driver.remove(id);
+      });
+
+      test("remove works in every state and twice, and its exit is reported once", async () => {
+        const exits: [MachineId, MachineExit["reason"]][] = [];
+        driver.onExit((id, exit) => exits.push([id, exit.reason]));
+        const [running, frozen] = await Promise.all([boot(), boot()]);
+        await driver.freeze(frozen.id);
+        await Promise.all([driver.remove(running.id), driver.remove(running.id), driver.remove(frozen.id)]);
+        for (const { id } of [running, frozen]) {
+          expect(exits.filter(([which]) => which === id)).toEqual([[id, "removed"]]);
+        }
+      });
+
+      test("a process that runs while its machine is removed ends with machine_died", async () => {
+        const { id } = await boot();
+        const running = await driver.guest(id).spawn({ shell: "sleep 60", onDisconnect: "kill" });
+        const ended = failureKind(Promise.all([collect(running), running.exit]));
+        await driver.remove(id);
+        expect(await ended).toBe("machine_died");
+      });
+
+      test("stats are of this machine", async () => {
+        const stats = await driver.stats(shared);
+        expect(stats.at).toBeInstanceOf(Date);
+        for (const reading of [
+          stats.cpuSeconds,
+          stats.memoryBytes,
+          stats.processes,
+          stats.diskBytes,
+          stats.egressDenied,
+        ]) {
+          expect(reading).toBeGreaterThanOrEqual(0);
+        }
+      });
+
+      test("facts name the driver and the host", async () => {
+        const facts = await driver.facts();
+        expect(facts.driver).toContain(driver.name);
+        expect(facts.vcpus).toBeGreaterThan(0);
+        expect(facts.memoryBytes).toBeGreaterThan(0);
+      });
+    });
+
+    describe("claim, freeze and thaw", () => {
+      const claim = {
+        generation: 2,
+        resources: { vcpus: 0.5, memoryBytes: 256 * MIB, maxProcesses: 100 },
+        network: "off" as const,
+        hostname: "claimed",
+        env: { OWNER: "somebody" },
+      };
+
+      test("a claimed machine has the claim's limits, network, hostname and environment", async () => {
+        const spec = await boot();
+        await driver.freeze(spec.id);
+        await driver.claim(spec.id, claim);
+        expect(await out(spec.id, 'printf "$OWNER/$BASE"')).toBe("somebody/");
+        const listed = (await driver.list()).find(({ id }) => id === spec.id);
+        expect(listed?.state).toBe("running");
+        expect(listed?.spec).toEqual({
+          ...spec,
+          ...claim,
+          resources: { ...claim.resources, diskBytes: 1024 * MIB },
+        });
+        if (can.isolation) expect(await out(spec.id, "cat /proc/sys/kernel/hostname")).toBe("claimed\n");
+      });
+
+      test("a claim can be repeated, and one of an earlier generation is refused", async () => {
+        const { id } = await boot();
+        await driver.claim(id, claim);
+        await driver.claim(id, claim);
+        expect(await failureKind(driver.claim(id, { ...claim, generation: 1 }))).toBe("stale_generation");
+        expect(await out(id, 'printf "$OWNER"')).toBe("somebody");
+      });
+
+      test("a frozen machine does nothing until it is thawed, and goes on where it was", async () => {
+        const { id } = await boot();
+        const running = await driver
+          .guest(id)
+          .spawn({ shell: "while :; do echo tick; sleep 0.02; done", onDisconnect: "kill" });
+        const ticks = running.output[Symbol.asyncIterator]();
+        await ticks.next();
+        await driver.freeze(id);
+        await driver.freeze(id);
+        expect(await stateOf(id)).toBe("frozen");
+        const before = (await driver.stats(id)).cpuSeconds;
+        await sleep(200);
+        expect((await driver.stats(id)).cpuSeconds).toBe(before);
+        await driver.thaw(id);
+        await driver.thaw(id);
+        expect(await stateOf(id)).toBe("running");
+        for (let more = 0; more < 5; more += 1) expect((await ticks.next()).done).toBe(false);
+        running.close();
+        expect(await out(id, "printf alive")).toBe("alive");
+      });
+
+      test("what is asked of a frozen machine is answered after the thaw", async () => {
+        const { id } = await boot();
+        await driver.freeze(id);
+        const answer = out(id, "printf thawed");
+        await driver.thaw(id);
+        expect(await answer).toBe("thawed");
+      });
+
+      test("limits and network mode can be changed while the machine runs", async () => {
+        const { id } = await boot();
+        const resources = { vcpus: 2, memoryBytes: 768 * MIB, maxProcesses: 300 };
+        await driver.setResources(id, resources);
+        await driver.setNetwork(id, "open");
+        const spec = (await driver.list()).find((machine) => machine.id === id)?.spec;
+        expect(spec).toMatchObject({ network: "open", resources: { ...resources, diskBytes: 1024 * MIB } });
+      });
+    });
+
+    describe("exec", () => {
+      test("stdout, stderr and the exit code come back apart", async () => {
+        const { stdout, stderr, exit } = await execute(driver, shared, "echo out; echo err >&2; exit 7");
+        expect([stdout.toString(), stderr.toString()]).toEqual(["out\n", "err\n"]);
+        expect(exit).toEqual({ code: 7, signal: null, timedOut: false, durationUs: expect.any(Number) });
+        expect(exit.durationUs).toBeGreaterThan(0);
+      });
+
+      test("an argv reaches the program as it is, without a shell", async () => {
+        expect(await out(shared, { argv: ["printf", "%s", "$HOME; `id`"] })).toBe("$HOME; `id`");
+      });
+
+      test("the working directory is /workspace unless another is given", async () => {
+        expect(await out(shared, "pwd")).toMatch(/\/workspace\n$/);
+        expect(await out(shared, { shell: "pwd", cwd: "/tmp" })).toMatch(/\/tmp\n$/);
+      });
+
+      test("a process has the machine's environment with its own on top", async () => {
+        const shell = 'printf "%s " "$BASE" "$OWN" "$HOME"';
+        expect(await out(shared, { shell, env: { OWN: "own" } })).toMatch(/^base own \/root $/);
+        expect(await out(shared, { shell, env: { BASE: "mine" } })).toMatch(/^mine {2}\/root $/);
+      });
+
+      test("stdin arrives whole, and its end is seen", async () => {
+        expect(await out(shared, "cat", "to the end")).toBe("to the end");
+      });
+
+      test("output of any bytes comes back as it was", async () => {
+        const bytes = Buffer.from(Array.from({ length: 256 }, (_, index) => index));
+        const { stdout } = await execute(driver, shared, "cat", bytes);
+        expect(stdout.equals(bytes)).toBe(true);
+      });
+
+      test("100 MB of output arrive", async () => {
+        const running = await driver
+          .guest(shared)
+          .spawn({ shell: "head -c 100000000 /dev/zero", onDisconnect: "kill" });
+        running.endStdin();
+        let sizeBytes = 0;
+        for await (const { data } of running.output) sizeBytes += data.length;
+        expect(sizeBytes).toBe(100_000_000);
+        expect(await running.exit).toMatchObject({ code: 0 });
+      }, 60_000);
+
+      test("a signal reaches the process group, and is reported", async () => {
+        const running = await driver
+          .guest(shared)
+          .spawn({ shell: "echo up; sleep 60 & wait", onDisconnect: "kill" });
+        const output = collect(running);
+        running.signal(15);
+        await output;
+        expect(await running.exit).toMatchObject({ code: null, signal: 15, timedOut: false });
+      });
+
+      test("a process past its timeout is killed with its children, and says so", async () => {
+        const { exit } = await execute(driver, shared, { shell: "sleep 61 & sleep 60", timeoutMs: 300 });
+        expect(exit).toMatchObject({ code: null, signal: 9, timedOut: true });
+      });
+
+      test("a child in the background does not hold up the end of its parent", async () => {
+        const { stdout, exit } = await execute(driver, shared, "sleep 60 & echo $!");
+        expect(exit.code).toBe(0);
+        expect((await execute(driver, shared, `kill ${stdout.toString()}`)).exit.code).toBe(0);
+      });
+
+      test("what cannot be started is exec_failed", async () => {
+        const spawn = (spec: Partial<SpawnSpec>) =>
+          failureKind(driver.guest(shared).spawn({ onDisconnect: "kill", ...spec }));
+        expect(await spawn({ argv: ["/no/such/program"] })).toBe("exec_failed");
+        expect(await spawn({ argv: ["true"], cwd: "/no/such/directory" })).toBe("exec_failed");
+        expect(await spawn({ argv: ["true"], user: "no-such-user" })).toBe("exec_failed");
+      });
+
+      test.runIf(can.isolation)("a process runs as root, or as the user that is named", async () => {
+        expect(await out(shared, { argv: ["id", "-un"] })).toBe("root\n");
+        expect(await out(shared, { argv: ["id", "-u"], user: "nobody", cwd: "/" })).toBe("65534\n");
+        expect(await out(shared, { argv: ["id", "-u"], user: "1234", cwd: "/" })).toBe("1234\n");
+      });
+
+      test("a process whose caller hangs up dies, or runs on, as was asked", async () => {
+        const { id } = await boot();
+        for (const onDisconnect of ["kill", "run_on"] as const) {
+          const running = await driver
+            .guest(id)
+            .spawn({ shell: `sleep 0.3; echo > ${onDisconnect}`, cwd: "/tmp", onDisconnect });
+          running.close();
+        }
+        await expect.poll(() => driver.guest(id).stat("/tmp/run_on"), { timeout: 10_000 }).toBeDefined();
+        expect(await driver.guest(id).stat("/tmp/kill")).toBeUndefined();
+      });
+    });
+
+    describe("files", () => {
+      const write = (path: string, text: string) =>
+        driver.guest(shared).writeFile(path, Buffer.from(text), { mode: 0o640, ...ROOTS });
+
+      test("a file that was written is read back, with its mode and size", async () => {
+        expect(await write("/workspace/deep/er/file", "content")).toEqual({ sizeBytes: 7 });
+        expect((await contentOf(driver, shared, "/workspace/deep/er/file")).toString()).toBe("content");
+        expect(await driver.guest(shared).stat("/workspace/deep/er/file")).toEqual({
+          isDir: false,
+          sizeBytes: 7,
+          mode: 0o640,
+          modifiedAt: expect.any(Date),
+        });
+      });
+
+      test("a process sees what was written, and its files are read", async () => {
+        await write("/workspace/shared", "from outside");
+        expect(await out(shared, "cat shared; printf inside > from-inside")).toBe("from outside");
+        expect((await contentOf(driver, shared, "/workspace/from-inside")).toString()).toBe("inside");
+      });
+
+      test("16 MiB go in and out as they are", async () => {
+        const bytes = randomBytes(16 * MIB);
+        async function* pieces() {
+          for (let at = 0; at < bytes.length; at += 100_000) yield bytes.subarray(at, at + 100_000);
+        }
+        const options = { mode: 0o644, ...ROOTS };
+        expect(await driver.guest(shared).writeFile("/tmp/large", pieces(), options)).toEqual({
+          sizeBytes: bytes.length,
+        });
+        expect((await contentOf(driver, shared, "/tmp/large")).equals(bytes)).toBe(true);
+      });
+
+      test("a directory is made, listed, and its files moved and removed", async () => {
+        const guest = driver.guest(shared);
+        await guest.mkdir("/workspace/box", { mode: 0o700, parents: false, ...ROOTS });
+        expect(
+          await failureKind(guest.mkdir("/workspace/box", { mode: 0o700, parents: false, ...ROOTS })),
+        ).toBe("exists");
+        await guest.mkdir("/workspace/box/a/b", { mode: 0o755, parents: true, ...ROOTS });
+        await write("/workspace/box/one", "1");
+        await guest.move("/workspace/box/one", "/workspace/box/two", { overwrite: false, ...ROOTS });
+        await write("/workspace/box/one", "new");
+        const refused = guest.move("/workspace/box/one", "/workspace/box/two", {
+          overwrite: false,
+          ...ROOTS,
+        });
+        expect(await failureKind(refused)).toBe("exists");
+        await guest.move("/workspace/box/one", "/workspace/box/two", { overwrite: true, ...ROOTS });
+        const entries = await guest.list("/workspace/box");
+        expect(entries.map(({ name, isDir }) => [name, isDir]).toSorted(byText)).toEqual([
+          ["a", true],
+          ["two", false],
+        ]);
+        await guest.remove("/workspace/box/two", ROOTS);
+        expect(await guest.stat("/workspace/box/two")).toBeUndefined();
+      });
+
+      test("each way a file call can fail has its own word", async () => {
+        const guest = driver.guest(shared);
+        await write("/workspace/file", "0123456789");
+        expect(await failureKind(guest.readFile("/workspace/none"))).toBe("path_not_found");
+        expect(await failureKind(guest.readFile("/workspace"))).toBe("is_directory");
+        expect(await failureKind(guest.readFile("/workspace/file", { maxBytes: 5 }))).toBe("too_large");
+        expect(await failureKind(guest.list("/workspace/file"))).toBe("not_directory");
+        expect(await failureKind(guest.list("/workspace/none"))).toBe("path_not_found");
+        expect(await failureKind(guest.remove("/workspace", { roots: ["/"] }))).toBe("is_directory");
+        expect(await failureKind(guest.remove("/workspace/none", ROOTS))).toBe("path_not_found");
+        expect(await failureKind(write("/etc/outside", ""))).toBe("not_permitted");
+        expect(await failureKind(write("/workspace/../etc/outside", ""))).toBe("not_permitted");
+        expect(await failureKind(write("relative", ""))).toBe("invalid_path");
+        expect(await failureKind(write("/workspace/nul\0", ""))).toBe("invalid_path");
+        expect(await failureKind(write(`/workspace/${"x".repeat(256)}`, ""))).toBe("invalid_path");
+        expect(await failureKind(write(`/workspace/${"x".repeat(255)}`, "longest"))).toBe("none");
+      });
+
+      test("a symlink does not lead a write out of the writable directories", async () => {
+        await execute(driver, shared, "ln -sfn /etc escape; ln -sf /etc/escaped link");
+        expect(await failureKind(write("/workspace/escape/file", ""))).toBe("not_permitted");
+        expect(await failureKind(write("/workspace/link", ""))).toBe("not_permitted");
+      });
+    });
+
+    test("a port where nothing listens is refused", async () => {
+      expect(await failureKind(driver.guest(shared).connect(1))).toBe("connection_refused");
+    });
+
+    describe("adoption", () => {
+      test("a new driver on the same state finds the machines, running and frozen, and works with them", async () => {
+        const [running, frozen] = await Promise.all([boot(), boot()]);
+        await execute(driver, running.id, "echo kept > kept");
+        await driver.freeze(frozen.id);
+        await driver.close();
+        driver = await subject.again();
+        subject.driver = driver;
+        expect(await stateOf(running.id)).toBe("running");
+        expect((await driver.list()).find(({ id }) => id === running.id)?.spec).toEqual(running);
+        expect(await out(running.id, "cat kept; printf $BASE")).toBe("kept\nbase");
+        await driver.thaw(frozen.id);
+        expect(await out(frozen.id, "printf thawed")).toBe("thawed");
+        expect(await out(shared, "printf shared")).toBe("shared");
+      });
+    });
+  });
+}
+
+function byText(one: unknown, other: unknown): number {
+  return String(one).localeCompare(String(other));
+}

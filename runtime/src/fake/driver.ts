@@ -1,0 +1,316 @@
+/**
+ * A driver for fast tests of everything above the seam; a server that serves people never uses it. A machine is a
+ * scratch directory, its processes are ordinary processes of the host and nothing isolates them: run only what a test
+ * itself wrote. It needs neither root nor anything installed.
+ *
+ * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
+ * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.
+ *
+ * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
+ * directory, so that a second driver on the same directory finds what a first one left.
+ */
+import { createHash } from "node:crypto";
+import { mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { constants, availableParallelism, release, totalmem } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import {
+  RuntimeError,
+  type ClaimSpec,
+  type Driver,
+  type Guest,
+  type HostFacts,
+  type Image,
+  type ImageRecipe,
+  type Machine,
+  type MachineExit,
+  type MachineId,
+  type MachineSpec,
+  type MachineStats,
+  type NetworkMode,
+  type Progress,
+  type Resources,
+} from "../driver.ts";
+import { Turns } from "../turns.ts";
+import { FakeGuest } from "./guest.ts";
+
+export type FakeVerb =
+  | "ensureImage"
+  | "create"
+  | "claim"
+  | "setNetwork"
+  | "setResources"
+  | "freeze"
+  | "thaw"
+  | "remove"
+  | "stats";
+
+interface FakeMachine {
+  spec: MachineSpec;
+  guest: FakeGuest;
+  exit: MachineExit | null;
+  /** Set while frozen: what waits for the thaw. */
+  frozen: PromiseWithResolvers<void> | undefined;
+}
+
+export interface FakeOptions {
+  /** The test's own; it removes it. */
+  directory: string;
+}
+
+export class FakeDriver implements Driver {
+  readonly name = "fake";
+  readonly #machines = new Map<MachineId, FakeMachine>();
+  readonly #images = new Map<string, Image>();
+  readonly #failures = new Map<FakeVerb, unknown[]>();
+  readonly #delaysMs = new Map<FakeVerb, number>();
+  readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
+  readonly #turns = new Turns<string>();
+  readonly #directory: string;
+
+  constructor(options: FakeOptions) {
+    this.#directory = options.directory;
+  }
+
+  /** The next call of the verb fails with this error; calls queue up. */
+  fail(verb: FakeVerb, error: unknown): void {
+    this.#failures.set(verb, [...(this.#failures.get(verb) ?? []), error]);
+  }
+
+  /** Every call of the verb takes this much longer. */
+  slow(verb: FakeVerb, delayMs: number): void {
+    this.#delaysMs.set(verb, delayMs);
+  }
+
+  /** Ends a machine as the kernel would. */
+  end(id: MachineId, reason: MachineExit["reason"]): void {
+    this.#ended(this.#alive(id), id, reason);
+  }
+
+  async open(): Promise<void> {
+    await mkdir(join(this.#directory, "machines"), { recursive: true });
+    for (const id of await readdir(join(this.#directory, "machines"))) {
+      const spec = JSON.parse(await readFile(this.#record(id), "utf8")) as MachineSpec;
+      this.#keep(spec);
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#turns.settled();
+    this.#machines.clear();
+  }
+
+  async facts(): Promise<HostFacts> {
+    return {
+      driver: this.name,
+      kernel: release(),
+      cgroup: "none",
+      vcpus: availableParallelism(),
+      memoryBytes: totalmem(),
+      diskFreeBytes: 1024 ** 4,
+      runtimeBuild: "fake",
+      cpuClass: "fake",
+    };
+  }
+
+  async list(): Promise<Machine[]> {
+    return Array.from(this.#machines, ([id, { spec, exit, frozen }]) => ({
+      id,
+      state: exit !== null ? "dead" : frozen !== undefined ? "frozen" : "running",
+      spec,
+      exit,
+    }));
+  }
+
+  ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image> {
+    const id = `${recipe.name}-${createHash("sha256").update(JSON.stringify(recipe)).digest("hex").slice(0, 8)}`;
+    return this.#turns.take(id, async () => {
+      const there = this.#images.get(id);
+      if (there !== undefined) return there;
+      await this.#hook("ensureImage");
+      const image: Image = {
+        id,
+        name: recipe.name,
+        sizeBytes: 1,
+        env: recipe.env,
+        contents: { ...recipe.promise },
+        substituted: recipe.ways[0]?.substitute ?? false,
+        createdAt: new Date(),
+      };
+      this.#images.set(id, image);
+      progress?.({ fraction: 1, step: "done" });
+      return image;
+    });
+  }
+
+  async images(): Promise<Image[]> {
+    return [...this.#images.values()];
+  }
+
+  async removeImage(id: string): Promise<void> {
+    this.#images.delete(id);
+  }
+
+  create(spec: MachineSpec): Promise<void> {
+    return this.#turns.take(spec.id, async () => {
+      if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
+      if (!this.#images.has(spec.image))
+        throw new RuntimeError("not_found", `there is no image ${spec.image}`);
+      await this.#hook("create");
+      for (const directory of ["workspace", "tmp", "persist", "root", "etc"]) {
+        await mkdir(join(this.#root(spec.id), directory), { recursive: true });
+      }
+      await this.#write(spec);
+      this.#keep(spec);
+    });
+  }
+
+  claim(id: MachineId, spec: ClaimSpec): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      if (spec.generation < machine.spec.generation) {
+        throw new RuntimeError("stale_generation", "a later generation of this machine exists");
+      }
+      await this.#hook("claim");
+      await this.#change(machine, {
+        ...spec,
+        resources: { ...spec.resources, diskBytes: machine.spec.resources.diskBytes },
+      });
+      machine.guest.env = spec.env;
+      machine.guest.hostname = spec.hostname;
+      this.#thaw(machine);
+    });
+  }
+
+  setNetwork(id: MachineId, mode: NetworkMode): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#hook("setNetwork");
+      await this.#change(machine, { network: mode });
+    });
+  }
+
+  setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#hook("setResources");
+      const { diskBytes } = machine.spec.resources;
+      await this.#change(machine, { resources: { ...resources, diskBytes } });
+    });
+  }
+
+  freeze(id: MachineId): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#hook("freeze");
+      machine.frozen ??= Promise.withResolvers<void>();
+      for (const running of machine.guest.processes) running.signal(constants.signals.SIGSTOP);
+    });
+  }
+
+  thaw(id: MachineId): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#hook("thaw");
+      this.#thaw(machine);
+    });
+  }
+
+  remove(id: MachineId): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#machines.get(id);
+      if (machine === undefined) return;
+      await this.#hook("remove");
+      this.#machines.delete(id);
+      this.#ended(machine, id, "removed");
+      await Promise.all(Array.from(machine.guest.processes, ({ ended }) => ended));
+      await rm(this.#machineDirectory(id), { recursive: true, force: true });
+    });
+  }
+
+  async stats(id: MachineId): Promise<MachineStats> {
+    const machine = this.#alive(id);
+    await this.#hook("stats");
+    return {
+      at: new Date(),
+      cpuSeconds: 0,
+      memoryBytes: 0,
+      processes: machine.guest.processes.size,
+      diskBytes: 0,
+      egressDenied: 0,
+    };
+  }
+
+  guest(id: MachineId): Guest {
+    return this.#alive(id).guest;
+  }
+
+  onExit(listener: (id: MachineId, exit: MachineExit) => void): void {
+    this.#exitListeners.push(listener);
+  }
+
+  async #hook(verb: FakeVerb): Promise<void> {
+    const delayMs = this.#delaysMs.get(verb);
+    if (delayMs !== undefined) await sleep(delayMs);
+    const failures = this.#failures.get(verb);
+    if (failures !== undefined && failures.length > 0) throw failures.shift();
+  }
+
+  #alive(id: MachineId): FakeMachine {
+    const machine = this.#machines.get(id);
+    if (machine === undefined) throw new RuntimeError("not_found", "there is no such machine");
+    if (machine.exit !== null) throw new RuntimeError("not_running", "the machine has ended");
+    return machine;
+  }
+
+  #keep(spec: MachineSpec): void {
+    const machine: FakeMachine = {
+      spec,
+      exit: null,
+      frozen: undefined,
+      guest: new FakeGuest(this.#root(spec.id), async () => {
+        await machine.frozen?.promise;
+        if (machine.exit !== null) throw new RuntimeError("machine_died", "the machine ended");
+      }),
+    };
+    machine.guest.env = spec.env;
+    machine.guest.hostname = spec.hostname;
+    this.#machines.set(spec.id, machine);
+  }
+
+  async #change(machine: FakeMachine, change: Partial<MachineSpec>): Promise<void> {
+    machine.spec = { ...machine.spec, ...change };
+    await this.#write(machine.spec);
+  }
+
+  #thaw(machine: FakeMachine): void {
+    for (const running of machine.guest.processes) running.signal(constants.signals.SIGCONT);
+    machine.frozen?.resolve();
+    machine.frozen = undefined;
+  }
+
+  #ended(machine: FakeMachine, id: MachineId, reason: MachineExit["reason"]): void {
+    if (machine.exit !== null) return;
+    machine.exit = { reason, at: new Date() };
+    for (const running of machine.guest.processes) running.machineEnds();
+    machine.frozen?.resolve();
+    machine.frozen = undefined;
+    for (const listener of this.#exitListeners) listener(id, machine.exit);
+  }
+
+  #machineDirectory(id: MachineId): string {
+    return join(this.#directory, "machines", id);
+  }
+
+  #root(id: MachineId): string {
+    return join(this.#machineDirectory(id), "root");
+  }
+
+  #record(id: MachineId): string {
+    return join(this.#machineDirectory(id), "machine.json");
+  }
+
+  async #write(spec: MachineSpec): Promise<void> {
+    await writeFile(this.#record(spec.id), JSON.stringify(spec));
+  }
+}

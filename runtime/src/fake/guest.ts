@@ -1,0 +1,267 @@
+/** The `Guest` of a fake machine: host processes and a scratch directory behind the errors of the real one. */
+import { randomBytes } from "node:crypto";
+import { once } from "node:events";
+import { createReadStream } from "node:fs";
+import {
+  access,
+  chmod,
+  lstat,
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  realpath,
+  rename,
+  rm,
+  stat,
+  unlink,
+} from "node:fs/promises";
+import { connect } from "node:net";
+import { dirname, join } from "node:path";
+import type { Duplex, Readable } from "node:stream";
+import {
+  RuntimeError,
+  type DirEntry,
+  type FileStat,
+  type Guest,
+  type GuestProcess,
+  type SpawnSpec,
+  type Within,
+} from "../driver.ts";
+import { isBelow, realTarget, toHostPath, toRuntimeError, withRealParent } from "./paths.ts";
+import { FakeProcess } from "./process.ts";
+
+const MAX_ENTRIES = 10_000;
+const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+export class FakeGuest implements Guest {
+  /** What every process starts from; a claim replaces it. */
+  env: Record<string, string> = {};
+  hostname = "";
+  readonly processes = new Set<FakeProcess>();
+  readonly #root: string;
+  /** Awaited before anything is done: it holds calls while the machine is frozen and fails once it has ended. */
+  readonly #gate: () => Promise<void>;
+
+  constructor(root: string, gate: () => Promise<void>) {
+    this.#root = root;
+    this.#gate = gate;
+  }
+
+  async ping(): Promise<void> {
+    await this.#gate();
+  }
+
+  spawn(spec: SpawnSpec): Promise<GuestProcess> {
+    return this.#do(async () => {
+      const user = await findUser(spec.user ?? "root");
+      const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
+      const isDirectory = await stat(cwd).then(
+        (info) => info.isDirectory(),
+        () => false,
+      );
+      if (!isDirectory) throw new RuntimeError("exec_failed", `${spec.cwd} is no directory`);
+      const running = await FakeProcess.start({
+        argv: await toArgv(spec),
+        cwd,
+        env: {
+          PATH: DEFAULT_PATH,
+          LANG: "C.UTF-8",
+          HOME: user.home,
+          USER: user.name,
+          LOGNAME: user.name,
+          HOSTNAME: this.hostname,
+          ...this.env,
+          ...spec.env,
+        },
+        onDisconnect: spec.onDisconnect,
+        ...(spec.timeoutMs === undefined ? {} : { timeoutMs: spec.timeoutMs }),
+        ...(user.uid === process.getuid?.() ? {} : { uid: user.uid, gid: user.gid }),
+      });
+      this.processes.add(running);
+      void running.ended.then(() => this.processes.delete(running));
+      return running;
+    });
+  }
+
+  readFile(
+    path: string,
+    options: { maxBytes?: number } = {},
+  ): Promise<{ stat: FileStat; content: Readable }> {
+    return this.#do(async () => {
+      const hostPath = toHostPath(this.#root, path);
+      const info = toStat(await stat(hostPath));
+      if (info.isDir) throw new RuntimeError("is_directory", `${path} is a directory`);
+      if (!(await stat(hostPath)).isFile()) {
+        throw new RuntimeError("not_permitted", `${path} is not a regular file`);
+      }
+      if (info.sizeBytes > (options.maxBytes ?? Infinity)) {
+        throw new RuntimeError("too_large", "the file is larger than was asked for");
+      }
+      return { stat: info, content: createReadStream(hostPath) };
+    });
+  }
+
+  writeFile(
+    path: string,
+    content: Buffer | AsyncIterable<Buffer>,
+    options: { mode: number } & Within,
+  ): Promise<{ sizeBytes: number }> {
+    return this.#do(async () => {
+      const target = await realTarget(toHostPath(this.#root, path));
+      await this.#requireWithin(target, path, options);
+      const there = await lstat(target).catch(() => undefined);
+      if (there?.isDirectory() === true) throw new RuntimeError("is_directory", `${path} is a directory`);
+      if (there !== undefined && !there.isFile()) {
+        throw new RuntimeError("not_permitted", `${path} is not a regular file`);
+      }
+      await mkdir(dirname(target), { recursive: true, mode: 0o755 });
+      const aside = join(dirname(target), `.kontor-${randomBytes(6).toString("hex")}`);
+      const file = await open(aside, "wx", options.mode);
+      let sizeBytes = 0;
+      try {
+        for await (const piece of Buffer.isBuffer(content) ? [content] : content) {
+          await file.write(piece);
+          sizeBytes += piece.length;
+        }
+        await file.chmod(options.mode);
+        await rename(aside, target);
+      } catch (error) {
+        await rm(aside, { force: true });
+        throw error;
+      } finally {
+        await file.close();
+      }
+      return { sizeBytes };
+    });
+  }
+
+  list(path: string): Promise<DirEntry[]> {
+    return this.#do(async () => {
+      const directory = toHostPath(this.#root, path);
+      const names = await readdir(directory);
+      if (names.length > MAX_ENTRIES) {
+        throw new RuntimeError("too_large", `the directory has more than ${MAX_ENTRIES} entries`);
+      }
+      return Promise.all(
+        names.map(async (name) => {
+          const at = join(directory, name);
+          return { name, ...toStat(await stat(at).catch(() => lstat(at))) };
+        }),
+      );
+    });
+  }
+
+  stat(path: string): Promise<FileStat | undefined> {
+    return this.#do(async () => {
+      try {
+        return toStat(await stat(toHostPath(this.#root, path)));
+      } catch (error) {
+        if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
+        throw error;
+      }
+    });
+  }
+
+  mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void> {
+    return this.#do(async () => {
+      const target = await withRealParent(toHostPath(this.#root, path));
+      await this.#requireWithin(target, path, options, "or at");
+      const there = await stat(target).catch(() => undefined);
+      if (options.parents && there?.isDirectory() === true) return;
+      if (options.parents) await mkdir(dirname(target), { recursive: true });
+      await mkdir(target);
+      await chmod(target, options.mode);
+    });
+  }
+
+  move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void> {
+    return this.#do(async () => {
+      const source = await withRealParent(toHostPath(this.#root, from));
+      const target = await withRealParent(toHostPath(this.#root, to));
+      await this.#requireWithin(source, from, options);
+      await this.#requireWithin(target, to, options);
+      await lstat(source);
+      if (!options.overwrite && (await lstat(target).catch(() => undefined)) !== undefined) {
+        throw new RuntimeError("exists", `${to} exists`);
+      }
+      await mkdir(dirname(target), { recursive: true, mode: 0o755 });
+      await rename(source, target);
+    });
+  }
+
+  remove(path: string, options: Within): Promise<void> {
+    return this.#do(async () => {
+      const target = await withRealParent(toHostPath(this.#root, path));
+      await this.#requireWithin(target, path, options);
+      if ((await lstat(target)).isDirectory())
+        throw new RuntimeError("is_directory", `${path} is a directory`);
+      await unlink(target);
+    });
+  }
+
+  connect(port: number): Promise<Duplex> {
+    return this.#do(async () => {
+      const socket = connect({ host: "127.0.0.1", port, allowHalfOpen: true });
+      try {
+        await once(socket, "connect");
+      } catch (error) {
+        throw new RuntimeError("connection_refused", `nothing listens on port ${port}`, { cause: error });
+      }
+      socket.on("error", () => {});
+      return socket;
+    });
+  }
+
+  async #do<T>(work: () => Promise<T>): Promise<T> {
+    await this.#gate();
+    try {
+      return await work();
+    } catch (error) {
+      throw toRuntimeError(error);
+    }
+  }
+
+  async #requireWithin(target: string, path: string, { roots }: Within, orAt?: "or at"): Promise<void> {
+    for (const root of roots) {
+      const real = await realpath(toHostPath(this.#root, root)).catch(() => undefined);
+      if (real !== undefined && (isBelow(target, real) || (orAt !== undefined && target === real))) return;
+    }
+    throw new RuntimeError("not_permitted", `${path} is outside the writable directories`);
+  }
+}
+
+function toStat(info: { isDirectory(): boolean; size: number; mode: number; mtime: Date }): FileStat {
+  return {
+    isDir: info.isDirectory(),
+    sizeBytes: info.size,
+    mode: info.mode & 0o7777,
+    modifiedAt: info.mtime,
+  };
+}
+
+async function toArgv(spec: SpawnSpec): Promise<[string, ...string[]]> {
+  if (spec.shell !== undefined) {
+    const hasBash = await access("/bin/bash").then(
+      () => true,
+      () => false,
+    );
+    return [hasBash ? "/bin/bash" : "/bin/sh", "-c", spec.shell];
+  }
+  const [program, ...args] = spec.argv ?? [];
+  if (program === undefined) throw new RuntimeError("exec_failed", "there is no program to start");
+  return [program, ...args];
+}
+
+/** Looks in the host's passwd. Another user than our own needs root, as it does for anybody. */
+async function findUser(user: string): Promise<{ name: string; uid: number; gid: number; home: string }> {
+  if (user === "root" && process.getuid?.() !== 0) {
+    return { name: "root", uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0, home: "/root" };
+  }
+  for (const line of (await readFile("/etc/passwd", "utf8")).split("\n")) {
+    const [name = "", , uid = "", gid = "", , home = "/"] = line.split(":");
+    if (name === user || uid === user) return { name, uid: Number(uid), gid: Number(gid), home };
+  }
+  if (!/^\d+$/.test(user)) throw new RuntimeError("exec_failed", `there is no user ${user}`);
+  return { name: user, uid: Number(user), gid: Number(user), home: "/" };
+}

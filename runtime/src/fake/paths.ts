@@ -1,0 +1,72 @@
+/** Where a fake machine's paths lie on the host: each absolute path inside is the same path below a scratch directory. */
+import { lstat, readlink, realpath } from "node:fs/promises";
+import { basename, dirname, join, posix, resolve, sep } from "node:path";
+import { RuntimeError, type RuntimeErrorKind } from "../driver.ts";
+
+const MAX_PATH_BYTES = 4095;
+const MAX_NAME_BYTES = 255;
+/** The kernel's own number. */
+const MAX_LINKS = 40;
+
+/** Fails with `invalid_path` for what no machine accepts. */
+export function toHostPath(root: string, path: string): string {
+  const bad =
+    !path.startsWith("/") ||
+    path.includes("\0") ||
+    Buffer.byteLength(path) > MAX_PATH_BYTES ||
+    path.split("/").some((name) => Buffer.byteLength(name) > MAX_NAME_BYTES);
+  if (bad) throw new RuntimeError("invalid_path", "the path is not absolute, too long, or holds a NUL byte");
+  return join(root, posix.normalize(path));
+}
+
+/** Follows every symlink in the parents of `path`, also where the last of them do not exist yet. */
+export async function withRealParent(path: string): Promise<string> {
+  return join(await realExisting(dirname(path)), basename(path));
+}
+
+/** Where a write to `path` really goes: through the last symlink too, also one that leads to nothing. */
+export async function realTarget(path: string): Promise<string> {
+  let at = await withRealParent(path);
+  for (let links = 0; links < MAX_LINKS; links += 1) {
+    const info = await lstat(at).catch(() => undefined);
+    if (info?.isSymbolicLink() !== true) return at;
+    at = await withRealParent(resolve(dirname(at), await readlink(at)));
+  }
+  throw new RuntimeError("invalid_path", "too many symbolic links");
+}
+
+async function realExisting(path: string): Promise<string> {
+  try {
+    return await realpath(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT" || path === sep) throw error;
+    return join(await realExisting(dirname(path)), basename(path));
+  }
+}
+
+export function isBelow(path: string, root: string): boolean {
+  return path.startsWith(root.endsWith(sep) ? root : root + sep);
+}
+
+const KINDS: Record<string, RuntimeErrorKind> = {
+  ENOENT: "path_not_found",
+  EISDIR: "is_directory",
+  ENOTDIR: "not_directory",
+  EEXIST: "exists",
+  ENOTEMPTY: "exists",
+  EACCES: "not_permitted",
+  EPERM: "not_permitted",
+  EROFS: "not_permitted",
+  ENAMETOOLONG: "invalid_path",
+  ELOOP: "invalid_path",
+  EINVAL: "invalid_path",
+  ENOSPC: "disk_full",
+  EAGAIN: "too_many_processes",
+};
+
+/** What a machine would say of an error of the host's filesystem. */
+export function toRuntimeError(error: unknown): RuntimeError {
+  if (error instanceof RuntimeError) return error;
+  const { code, message } = error as NodeJS.ErrnoException;
+  return new RuntimeError(KINDS[code ?? ""] ?? "failed", message, { cause: error });
+}
