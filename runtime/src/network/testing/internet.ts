@@ -58,7 +58,6 @@ export interface Internet {
 /** `name` has at most 15 characters. Two internets would claim the same addresses, so: one at a time on a host. */
 export async function startInternet(name = "kinternet"): Promise<Internet> {
   const undo = new UndoStack();
-  const inside = (...argv: string[]) => [`--net=/run/netns/${name}`, ...argv];
   try {
     // One that a killed test left would make ours fail half-way.
     await run(["ip", "-force", "-batch", "-"], {
@@ -70,10 +69,12 @@ export async function startInternet(name = "kinternet"): Promise<Internet> {
     undo.add("link", () => run(["ip", "link", "del", name], { okCodes: [0, 1] }));
     await run(["ip", "-batch", "-"], { stdin: hostSide(name) });
     await run(["ip", "-n", name, "-batch", "-"], { stdin: internetSide() });
-    await run(["nsenter", ...inside("nft", "-f", "-")], { stdin: COUNTERS });
+    await run(["nsenter", ...within(name), "nft", "-f", "-"], { stdin: COUNTERS });
 
     const script = fileURLToPath(new URL("./servers.ts", import.meta.url));
-    const server = spawn("nsenter", inside(process.execPath, script), { stdio: ["pipe", "pipe", "inherit"] });
+    const server = spawn("nsenter", [...within(name), process.execPath, script], {
+      stdio: ["pipe", "pipe", "inherit"],
+    });
     undo.add("servers", async () => {
       if (server.exitCode !== null || server.signalCode !== null) return;
       const exited = once(server, "exit");
@@ -89,16 +90,27 @@ export async function startInternet(name = "kinternet"): Promise<Internet> {
     throw error;
   }
 
+  return {
+    uplink: name,
+    netnsPath: `/run/netns/${name}`,
+    ...watchInternet(name),
+    async close() {
+      const failures = await undo.unwind();
+      if (failures[0] !== undefined) throw failures[0].error;
+    },
+  };
+}
+
+/** What the internet of that name has seen; works from any process of the host. */
+export function watchInternet(name: string): Pick<Internet, "seen" | "seenV6" | "forget"> {
   const list = async (kind: "set" | "counter", object: string) => {
-    const argv = inside("nft", "-j", "list", kind, "inet", "seen", object);
+    const argv = [...within(name), "nft", "-j", "list", kind, "inet", "seen", object];
     const { stdout } = await run(["nsenter", ...argv]);
     type Item = { elem?: unknown[]; packets?: number };
     const items = (JSON.parse(stdout) as { nftables: Record<string, Item>[] }).nftables;
     return items.find((item) => item[kind] !== undefined)?.[kind];
   };
   return {
-    uplink: name,
-    netnsPath: `/run/netns/${name}`,
     async seen() {
       type Element = { elem: { val: { concat: unknown[] }; counter: { packets: number } } };
       return ((await list("set", "heard"))?.elem ?? []).map((element) => {
@@ -112,13 +124,13 @@ export async function startInternet(name = "kinternet"): Promise<Internet> {
     },
     async forget() {
       const stdin = "flush set inet seen heard\nreset counters table inet seen\n";
-      await run(["nsenter", ...inside("nft", "-f", "-")], { stdin });
-    },
-    async close() {
-      const failures = await undo.unwind();
-      if (failures[0] !== undefined) throw failures[0].error;
+      await run(["nsenter", ...within(name), "nft", "-f", "-"], { stdin });
     },
   };
+}
+
+function within(name: string): string[] {
+  return [`--net=/run/netns/${name}`];
 }
 
 /** Routes lead to everything the internet owns: were a rule missing, the packet would get there and be counted. */
