@@ -13,6 +13,7 @@ import type { Capacity } from "./admission.ts";
 import { orderFor } from "./placement.ts";
 import type { Host } from "./host.ts";
 import { HostImages } from "./images.ts";
+import { countMachines } from "./metrics.ts";
 import type { MachineOwners } from "./owners.ts";
 import { Pool } from "./pool.ts";
 import { reconcile } from "./reconcile.ts";
@@ -33,6 +34,7 @@ export class Machines {
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
   readonly #timers: NodeJS.Timeout[] = [];
+  #stopCounting: (() => void) | undefined;
   #closed = false;
 
   constructor(deps: {
@@ -54,6 +56,7 @@ export class Machines {
 
   /** Adopts what runs, then keeps watching. */
   async start(app: App, owners: MachineOwners): Promise<void> {
+    this.#stopCounting = countMachines({ db: this.#db, hostId: this.host.id, pool: this.pool });
     await reconcile(app, owners, { atStart: true });
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
@@ -64,6 +67,7 @@ export class Machines {
   /** Lets go of the host; machines run on, and the next start finds them. */
   async close(): Promise<void> {
     this.#closed = true;
+    this.#stopCounting?.();
     for (const timer of this.#timers) clearInterval(timer);
     this.sampler.close();
     await this.pool.close();

@@ -93,6 +93,11 @@ export class Pool {
     return Math.min(this.#ceiling, Math.max(entry.floor, entry.claims.length));
   }
 
+  /** What every pool wants, by its key. */
+  targets(): Map<string, number> {
+    return new Map(Array.from(this.#entries.keys(), (poolKey) => [poolKey, this.target(poolKey)]));
+  }
+
   #run(): void {
     this.#timer = undefined;
     if (this.#filling) return;
