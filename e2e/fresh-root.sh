@@ -1,5 +1,5 @@
 #!/bin/sh
-# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt and the certificates, no Node, no
+# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the certificates, no Node, no
 # compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
 # namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
 #
@@ -53,7 +53,7 @@ echo "── a minimal Debian 12 root"
 # the host's own sources, without those that a set-up added here
 sources=$(find /etc/apt/sources.list /etc/apt/sources.list.d \( -name '*.list' -o -name '*.sources' \) ! -name 'kontor-*' -size +0 2>/dev/null || true)
 # shellcheck disable=SC2086 # one word per file is meant
-mmdebstrap --quiet --variant=apt --include=ca-certificates bookworm "$root" $sources
+mmdebstrap --quiet --variant=apt --include=ca-certificates,mount bookworm "$root" $sources
 for file in /etc/npmrc /usr/etc/npmrc /usr/local/etc/npmrc /root/.npmrc /etc/resolv.conf /etc/hosts; do
   if [ -f "$file" ]; then mkdir -p "$root${file%/*}" && cp -L "$file" "$root$file"; fi
 done

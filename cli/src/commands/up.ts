@@ -109,7 +109,7 @@ async function proveItself(server: RunningServer, data: string, started: Started
   const template = startStep("Template debian-12");
   try {
     const ready = await waitForTemplate(server.base_url, "debian-12", template);
-    template.done(ready?.substituted ? "substituted base" : "");
+    template.done(ready?.image?.substituted ? "substituted base" : "");
   } catch (error) {
     template.fail((error as Error).message);
     throw error;

@@ -117,8 +117,8 @@ const looks: Record<string, Look> = {
     const running = findRunning(data);
     const templates = running ? ((await readiness(running.base_url))?.templates ?? []) : [];
     if (templates.length === 0) return { ok: null, found: "known when a server runs" };
-    return templates.map(({ name, state, step, substituted }): Finding => {
-      if (state === "ready" && substituted) {
+    return templates.map(({ name, state, step, image }): Finding => {
+      if (state === "ready" && image?.substituted) {
         return {
           name: `template ${name}`,
           ok: false,
@@ -160,9 +160,10 @@ function cgroups(): Omit<Finding, "name"> {
   const mounts = readFileSync("/proc/self/mounts", "utf8")
     .split("\n")
     .map((line) => line.split(" "));
-  const controllers = mounts
-    .filter(([, , type]) => type === "cgroup")
-    .map(([, , , options = ""]) => options.split(",").at(-1) ?? "");
+  const version1 = mounts.filter(([, , type]) => type === "cgroup");
+  const controllers = [
+    ...new Set(version1.flatMap(([, , , options = ""]) => options.split(",").at(-1) ?? "")),
+  ];
   const wanted = ["memory", "cpu", "pids", "freezer"];
   if (controllers.includes("memory")) {
     const missing = wanted.filter((name) => !controllers.includes(name));

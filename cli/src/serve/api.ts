@@ -8,7 +8,7 @@ export interface TemplateProgress {
   fraction: number;
   step: string;
   error?: string | null;
-  substituted?: boolean;
+  image?: { substituted?: boolean } | null;
 }
 
 export interface Readiness {

@@ -51,10 +51,14 @@ const warning = 40;
 export function worthShowing(line: string): string | undefined {
   if (!line.startsWith("{")) return line.trim() === "" ? undefined : line;
   try {
-    const entry = JSON.parse(line) as { level?: number; msg?: string; err?: { message?: string } };
-    if ((entry.level ?? 0) < warning) return undefined;
-    const cause = entry.err?.message;
-    return `${(entry.level ?? 0) > warning ? "error" : "warning"}: ${entry.msg ?? ""}${cause && cause !== entry.msg ? ` (${cause})` : ""}`;
+    const {
+      level = 0,
+      msg = "",
+      error,
+    } = JSON.parse(line) as { level?: number; msg?: string; error?: { message?: string } };
+    if (level < warning) return undefined;
+    const cause = error?.message && !msg.includes(error.message) ? ` (${error.message})` : "";
+    return `${level > warning ? "error" : "warning"}: ${msg}${cause}`;
   } catch {
     return line;
   }

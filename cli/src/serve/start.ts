@@ -9,7 +9,7 @@ import { inProduct } from "../lib/places.ts";
 import { startDetached, type StartedProcess } from "../lib/run.ts";
 import type { StepView } from "../lib/steps-view.ts";
 import { readiness, type Readiness } from "./api.ts";
-import { openLog } from "./log-tail.ts";
+import { openLog, worthShowing } from "./log-tail.ts";
 import { findRunning, isServer, logFile, type RunningServer } from "./server-file.ts";
 
 /** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
@@ -79,12 +79,10 @@ export async function stopServer(pid: number, waitMs: number): Promise<boolean> 
 }
 
 function notStarted(what: string, { log, logOffset }: Started): Failure {
-  const tail = readFileSync(log)
-    .subarray(logOffset)
-    .toString("utf8")
-    .trim()
-    .split("\n")
-    .slice(-12)
+  const lines = readFileSync(log).subarray(logOffset).toString("utf8").split("\n");
+  const tail = lines
+    .flatMap((line) => worthShowing(line) ?? [])
+    .slice(-20)
     .join("\n");
   return new Failure(what, { hint: `${tail}\n(all of it: ${log})` });
 }
