@@ -5,12 +5,10 @@
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import pg from "pg";
 import type { TestProject } from "vitest/node";
-import { clientOptions, type Connection } from "#db/db.ts";
 import { ensureEmbedded, stopEmbedded } from "#db/embedded.ts";
-import { migrate } from "#db/migrate.ts";
 import { exists } from "#db/postmaster.ts";
+import { makeTemplate } from "./template.ts";
 
 declare module "vitest" {
   interface ProvidedContext {
@@ -18,7 +16,6 @@ declare module "vitest" {
   }
 }
 
-export const templateDatabase = "template_kontor";
 const prefix = "kontor-test-postgres-";
 
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
@@ -36,8 +33,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
       settings: { fsync: "off", full_page_writes: "off", synchronous_commit: "off", max_connections: "300" },
     });
     if (!("socketDirectory" in connection)) throw new Error("the embedded PostgreSQL has a socket");
-    await query(connection, `create database ${templateDatabase}`);
-    await migrate({ ...connection, database: templateDatabase });
+    await makeTemplate(connection);
     project.provide("postgres", { socketDirectory: connection.socketDirectory, user: connection.user });
     return remove;
   } catch (error) {
@@ -52,15 +48,5 @@ async function removeLeftovers(): Promise<void> {
     if (exists(Number.parseInt(name.slice(prefix.length), 10))) continue;
     await stopEmbedded(join(tmpdir(), name));
     rmSync(join(tmpdir(), name), { recursive: true, force: true });
-  }
-}
-
-async function query(connection: Connection, text: string): Promise<void> {
-  const client = new pg.Client(clientOptions(connection));
-  await client.connect();
-  try {
-    await client.query(text);
-  } finally {
-    await client.end();
   }
 }

@@ -3,14 +3,13 @@
  * that is thrown away. Everything is cleaned up after the file, also when a test failed.
  */
 import { randomBytes } from "node:crypto";
-import pg from "pg";
 import { pino, type Logger } from "pino";
 import { afterAll, inject } from "vitest";
 import { type ConfigKey, type Config, loadConfig } from "#config.ts";
-import { clientOptions, type Connection, type OpenDatabase, openDatabase } from "#db/db.ts";
+import { type Connection, type OpenDatabase, openDatabase } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import { SecretBox } from "#lib/secret-box.ts";
-import { templateDatabase } from "./global-setup.ts";
+import { query, templateDatabase } from "./template.ts";
 
 export interface TestDatabase extends OpenDatabase {
   connection: Connection;
@@ -21,8 +20,8 @@ export async function testDatabase(options: { empty?: boolean } = {}): Promise<T
   const { socketDirectory, user } = inject("postgres");
   const name = `test_${randomBytes(8).toString("hex")}`;
   const administration = { socketDirectory, user, database: "postgres" };
-  afterAll(() => administrate(administration, `drop database if exists ${name} with (force)`));
-  await administrate(
+  afterAll(() => query(administration, `drop database if exists ${name} with (force)`));
+  await query(
     administration,
     `create database ${name} template ${options.empty ? "template0" : templateDatabase}`,
   );
@@ -65,14 +64,4 @@ export const silentLog: Logger = pino({ level: "silent" });
 
 export function testSecrets(): SecretBox {
   return new SecretBox(randomBytes(32));
-}
-
-async function administrate(connection: Connection, text: string): Promise<void> {
-  const client = new pg.Client(clientOptions(connection));
-  await client.connect();
-  try {
-    await client.query(text);
-  } finally {
-    await client.end();
-  }
 }

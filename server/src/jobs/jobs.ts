@@ -45,7 +45,9 @@ export interface Jobs {
   /** Takes a job back that has not started yet. */
   cancel(db: Db, key: string): Promise<void>;
   startWorker(tasks: Tasks, options?: { concurrency?: number }): Promise<void>;
-  /** Takes no new job, waits `graceMs` for the running ones, then leaves them to another process. */
+  /**
+   * Takes no new job, waits `graceMs` for the running ones, then leaves them to another process. May be called again.
+   */
   stop(graceMs: number): Promise<void>;
 }
 
@@ -114,6 +116,8 @@ class ProcessJobs implements Jobs {
   }
 
   async startWorker(tasks: Tasks, options: { concurrency?: number } = {}): Promise<void> {
+    // A worker without tasks would only complain; the beat goes on, and with it the care for others' jobs.
+    if (Object.keys(tasks).length === 0) return;
     const taskList: TaskList = Object.fromEntries(
       Object.entries(tasks).map(([name, task]) => [
         name,
@@ -146,8 +150,10 @@ class ProcessJobs implements Jobs {
   }
 
   async stop(graceMs: number): Promise<void> {
-    if (this.#runner) {
-      const stopped = this.#runner.stop("the server stops").catch((error: unknown) => {
+    const runner = this.#runner;
+    this.#runner = undefined;
+    if (runner) {
+      const stopped = runner.stop("the server stops").catch((error: unknown) => {
         this.#log.warn({ error }, "the job worker did not stop cleanly");
       });
       await Promise.race([stopped, sleep(graceMs, undefined, { ref: false })]);

@@ -1,0 +1,193 @@
+/**
+ * The server, as a table of contents: what is brought up, in which order, and how it is let go of again.
+ *
+ * Everything that is brought up says on the line before how it is taken down; a shutdown, and a start that fails
+ * half way, walk that list backwards. Machines run on without the server, and so does the embedded PostgreSQL: the
+ * next start finds both.
+ */
+import { mkdirSync, readFileSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { bootstrapOperator } from "#accounts/bootstrap.ts";
+import { findActor } from "#accounts/find-actor.ts";
+import { agentRoutes } from "#agent/api.ts";
+import { becomeSoleServer } from "#db/sole-server.ts";
+import { openDatabase } from "#db/db.ts";
+import { ensureEmbedded } from "#db/embedded.ts";
+import { migrate } from "#db/migrate.ts";
+import { openSecrets } from "#db/secrets.ts";
+import { createHttpServer } from "#http/server.ts";
+import { openJobs } from "#jobs/jobs.ts";
+import { systemClock } from "#lib/clock.ts";
+import { ensureHostId } from "#lib/host-id.ts";
+import { createLog } from "#lib/log.ts";
+import { writeStateFile } from "#lib/state-file.ts";
+import type { Machines } from "#machines/machines.ts";
+import { openMachines } from "#machines/open.ts";
+import { platformRoutes } from "#platform/api.ts";
+import { sandboxRoutes } from "#sandbox/api.ts";
+import { startExpiry } from "#sandbox/sandboxes/expire.ts";
+import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
+import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
+import type { App } from "./app.ts";
+import { baseUrl, type Config, ConfigError, loadConfig } from "./config.ts";
+
+const startedAt = new Date();
+const config = readConfig();
+const log = createLog({ level: config.logLevel, format: config.logFormat });
+const running = new AsyncDisposableStack();
+const serverFile = join(config.dataDir, "server.json");
+
+endWithTheProcess();
+try {
+  await start();
+} catch (error) {
+  log.fatal({ error }, `the server did not start: ${(error as Error).message}`);
+  await running.disposeAsync().catch(() => {});
+  process.exit(1);
+}
+
+async function start(): Promise<void> {
+  // Others must be able to pass through, PostgreSQL's account among them, but not to look around.
+  mkdirSync(config.dataDir, { recursive: true, mode: 0o711 });
+  const hostId = ensureHostId(config.dataDir);
+
+  const connection = config.databaseUrl
+    ? { url: config.databaseUrl }
+    : (await ensureEmbedded(config.dataDir)).connection;
+  const sole = await becomeSoleServer(connection, hostId, () => {
+    log.fatal("another server took over this data directory; this one ends");
+    process.kill(process.pid, "SIGTERM");
+  });
+  if (!sole) throw new Error(`a server already serves ${config.dataDir}${whereItIs()}`);
+  running.defer(() => sole.release());
+
+  const migrated = await migrate(connection);
+  if (migrated.length > 0) log.info({ migrated }, "database migrated");
+  const database = openDatabase(connection, {
+    maxConnections: config.databaseConnections,
+    onError: (error) => log.warn({ error }, "a database connection broke; another takes its place"),
+  });
+  running.defer(() => database.close());
+  const { db, pool } = database;
+  const secrets = await openSecrets(db, { dataDir: config.dataDir, configured: config.secretsKey });
+
+  const jobs = await openJobs({ db, pool, log, hostId, version: version() });
+  running.defer(() => jobs.stop(0));
+
+  const machines = await openMachines({ config, db, clock: systemClock, log });
+  running.defer(() => machines.close());
+  const app: App = { config, db, jobs, machines, secrets, clock: systemClock, log };
+  await machines.start(app, { sandbox: sandboxOwner(app) });
+  for (const template of config.poolTemplates) {
+    machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
+  }
+  void prepareTemplates(machines);
+  const expiry = startExpiry(app);
+  running.defer(() => expiry.stop());
+  await jobs.startWorker({});
+
+  await bootstrapOperator(app, async (operator) => {
+    writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);
+  });
+
+  const http = await createHttpServer(
+    app,
+    { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes() },
+    {
+      findActor: (credential) => findActor(app, credential),
+      readiness: async () => ({ ready: true, templates: machines.images.status() }),
+    },
+  );
+  running.defer(() => rmSync(serverFile, { force: true }));
+  // Requests and jobs end together, within one grace: a request may wait for a job.
+  running.defer(async () => {
+    http.startDraining();
+    const graceMs = config.shutdownGraceSeconds * 1000;
+    await Promise.all([http.close(graceMs), jobs.stop(graceMs)]);
+  });
+  const port = await http.listen({ host: config.host, port: config.port });
+  const base_url = baseUrl({ port });
+  writeStateFile(serverFile, { pid: process.pid, port, base_url, started_at: startedAt }, 0o644);
+  log.info(
+    { base_url, pid: process.pid, ms: Date.now() - startedAt.getTime() },
+    `Kontor listens at ${base_url}`,
+  );
+}
+
+/** First signal: drain and go. Second: go. What nobody caught is logged before the process ends. */
+function endWithTheProcess(): void {
+  let isEnding = false;
+  const end = async (signal: NodeJS.Signals) => {
+    if (isEnding) process.exit(1);
+    isEnding = true;
+    log.info({ signal }, "draining; a second signal ends the server at once");
+    try {
+      await running.disposeAsync();
+      log.info("the server ended");
+      process.exit(0);
+    } catch (error) {
+      log.error({ error }, "the server ended, and not everything was let go of in order");
+      process.exit(1);
+    }
+  };
+  for (const signal of ["SIGTERM", "SIGINT"] as const) process.on(signal, (name) => void end(name));
+  process.on("uncaughtException", (error) => {
+    log.fatal({ error }, "an error nobody caught; the server ends");
+    process.exit(1);
+  });
+  // Whoever read the log may go; the server stays.
+  process.stdout.on("error", () => {});
+}
+
+/** Templates ahead of time, one after the other, those that pools wait for first. */
+async function prepareTemplates({ images, host }: Machines): Promise<void> {
+  const wanted = config.prepareTemplates ?? host.imageNames();
+  for (const name of new Set([
+    ...config.poolTemplates.filter((template) => wanted.includes(template)),
+    ...wanted,
+  ])) {
+    try {
+      await images.ensure(name);
+    } catch (error) {
+      log.error({ error, template: name }, "a template could not be made; a request for it tries again");
+    }
+  }
+}
+
+/** What a person or a program needs to find this installation; `operator.json` holds it beside the credentials. */
+function addresses({ port, publicUrl, appsDomain, previewDomain }: Config) {
+  return {
+    base_url: baseUrl({ port }),
+    public_url: publicUrl,
+    ca_file: null,
+    apps_domain: appsDomain,
+    preview_domain: previewDomain,
+  };
+}
+
+function whereItIs(): string {
+  try {
+    const { base_url, pid } = JSON.parse(readFileSync(serverFile, "utf8")) as {
+      base_url: string;
+      pid: number;
+    };
+    return `: ${base_url} (process ${pid})`;
+  } catch {
+    return "";
+  }
+}
+
+function version(): string {
+  const file = new URL("../package.json", import.meta.url);
+  return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
+}
+
+function readConfig(): Config {
+  try {
+    return loadConfig();
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    process.stderr.write(`The configuration does not fit:\n  ${error.problems.join("\n  ")}\n`);
+    process.exit(1);
+  }
+}

@@ -1,0 +1,16 @@
+import { join } from "node:path";
+import { defineConfig } from "vitest/config";
+
+/** The server's tests that speak to a database, once more on PostgreSQL 15 (Debian's package postgresql-15). */
+export default defineConfig({
+  test: {
+    name: "server-postgres15",
+    root: join(import.meta.dirname, "../.."),
+    include: ["src/**/*.test.ts"],
+    exclude: ["**/*.host.test.ts", "src/lib/**", "src/config.test.ts", "src/db/embedded*.test.ts"],
+    pool: "forks",
+    globalSetup: ["test/postgres15/global-setup.ts"],
+    testTimeout: 30_000,
+    hookTimeout: 60_000,
+  },
+});
