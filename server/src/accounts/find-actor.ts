@@ -163,5 +163,5 @@ function isStale(at: Date | null, now: Date): boolean {
 
 /** Off the request's path; a lost update costs a minute of a date nobody decides by. */
 function touch({ log }: Pick<App, "log">, update: Promise<unknown>): void {
-  update.catch((error: unknown) => log.debug({ err: error }, "last use was not noted"));
+  update.catch((error: unknown) => log.debug({ error }, "last use was not noted"));
 }

@@ -61,7 +61,7 @@ export interface RouteDefinition<
   secretFields?: readonly string[];
   /** Extra token bucket beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
-  /** Answers the body for the first declared status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
+  /** Answers the body for 201 where it is declared, else for the lowest status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;
 }
 

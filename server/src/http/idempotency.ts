@@ -143,7 +143,7 @@ export class IdempotencyKeys {
         expires_at: new Date(this.#clock.now().getTime() + keptMs),
       })
       .execute()
-      .catch((error: unknown) => this.#log.error({ err: error }, "an idempotent answer was not stored"));
+      .catch((error: unknown) => this.#log.error({ error }, "an idempotent answer was not stored"));
   }
 
   /** Nothing worth repeating happened: the next request with this key is a first one again. */
@@ -157,7 +157,7 @@ export class IdempotencyKeys {
       .where("process_id", "=", this.#process)
       .where("state", "=", "running")
       .execute()
-      .catch((error: unknown) => this.#log.error({ err: error }, "an idempotency key was not released"));
+      .catch((error: unknown) => this.#log.error({ error }, "an idempotency key was not released"));
   }
 
   close(): void {
@@ -190,7 +190,7 @@ export class IdempotencyKeys {
       .where("process_id", "=", this.#process)
       .where("state", "=", "running")
       .execute()
-      .catch((error: unknown) => this.#log.error({ err: error }, "idempotency leases were not extended"));
+      .catch((error: unknown) => this.#log.error({ error }, "idempotency leases were not extended"));
   }
 
   async #sweep(): Promise<void> {
@@ -198,6 +198,6 @@ export class IdempotencyKeys {
       .deleteFrom("idempotency_keys")
       .where("expires_at", "<", sql<Date>`${this.#clock.now()}`)
       .execute()
-      .catch((error: unknown) => this.#log.error({ err: error }, "old idempotency keys were not removed"));
+      .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
   }
 }

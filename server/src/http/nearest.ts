@@ -1,17 +1,19 @@
 /** "Did you mean …": the known word nearest to an unknown one, if it is near enough to be a slip of the hand. */
 
-/** Levenshtein distance; both words are short names, so the quadratic table is small. */
+/** Edits between two words, two swapped letters counting as one; both are short, so the quadratic table is small. */
 function editDistance(a: string, b: string): number {
-  let previous = Array.from({ length: b.length + 1 }, (_, column) => column);
+  const rows = [Array.from({ length: b.length + 1 }, (_, column) => column)];
   for (let row = 1; row <= a.length; row++) {
     const current = [row];
     for (let column = 1; column <= b.length; column++) {
-      const replaced = previous[column - 1]! + (a[row - 1] === b[column - 1] ? 0 : 1);
-      current.push(Math.min(replaced, previous[column]! + 1, current[column - 1]! + 1));
+      const replaced = rows[row - 1]![column - 1]! + (a[row - 1] === b[column - 1] ? 0 : 1);
+      const isSwap = row > 1 && column > 1 && a[row - 1] === b[column - 2] && a[row - 2] === b[column - 1];
+      const swapped = isSwap ? rows[row - 2]![column - 2]! + 1 : replaced;
+      current.push(Math.min(replaced, swapped, rows[row - 1]![column]! + 1, current[column - 1]! + 1));
     }
-    previous = current;
+    rows.push(current);
   }
-  return previous[b.length]!;
+  return rows[a.length]![b.length]!;
 }
 
 /** Undefined where nothing is within a third of the word's length, or the word is too long to be a name. */

@@ -126,7 +126,7 @@ class Components {
       io,
       unrepresentable: "any",
       override: tidy(io),
-    }) as {
+    }) as unknown as {
       properties: { schema: Json };
       $defs?: Record<string, Json>;
     };

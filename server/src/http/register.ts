@@ -3,6 +3,7 @@
  * replay or run, keep the declared fields, send. A handler holds no `if`; what differs between routes is in the row.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
+import type { Logger } from "pino";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -29,6 +30,7 @@ export interface RouteServices {
   keys: IdempotencyKeys;
   /** Where browsers reach the server from outside, if anywhere. */
   publicOrigin: string | null;
+  log: Pick<Logger, "error">;
 }
 
 export const defaultBodyLimitBytes = 1024 * 1024;
@@ -63,12 +65,20 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     },
     handler: async (request, reply) => {
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      const answer = await replayOrRun(route, services.keys, request, input, async () => {
+      const run = async (): Promise<Encoded | undefined> => {
         const result = await route.handler({ ...input, actor: request.actor, request, reply });
         return result === streamed ? undefined : encode(result);
-      });
-      // The handler took the reply over, or has already said what it has to say.
-      return answer === undefined ? reply : send(reply, answer);
+      };
+      try {
+        const answer = await replayOrRun(route, services.keys, request, input, run);
+        return answer === undefined ? reply : send(reply, answer);
+      } catch (error) {
+        if (!reply.sent) throw error;
+        // The head is out: all that can still be said is that this is not the whole answer.
+        services.log.error({ request_id: request.id, route: route.path, error }, "a stream broke off");
+        reply.raw.destroy();
+        return reply;
+      }
     },
   });
 }
@@ -91,13 +101,15 @@ interface Encoded {
 
 /** Success statuses of a route, each with what turns a result into an answer. */
 function compileEncoders(route: Route): (result: unknown) => Encoded {
-  const [first] = Object.keys(route.responses).map(Number);
+  const declared = Object.keys(route.responses).map(Number);
+  // A POST that may create or find says 201 unless its handler says otherwise.
+  const usual = declared.includes(201) ? 201 : (declared[0] ?? 200);
   const picks = new Map<number, PickFields>();
   for (const [status, response] of Object.entries(route.responses)) {
     if (response instanceof z.ZodType) picks.set(Number(status), compilePick(response));
   }
   return (result) => {
-    const given = result instanceof Answer ? result : new Answer(first ?? 200, result, {});
+    const given = result instanceof Answer ? result : new Answer(usual, result, {});
     const response = route.responses[given.status];
     if (response === undefined)
       throw new Error(`${route.operationId} answered ${given.status}, which it does not declare`);

@@ -6,7 +6,7 @@
  */
 import { randomUUID } from "node:crypto";
 import type { Socket } from "node:net";
-import fastifyFactory, { type FastifyInstance, type FastifyRequest } from "fastify";
+import fastifyFactory, { type FastifyInstance, type FastifyReply, type FastifyRequest } from "fastify";
 import { sql } from "kysely";
 import type { App } from "../app.ts";
 import { apiOf } from "./api-of.ts";
@@ -20,7 +20,7 @@ import { renderMetrics, startMetrics } from "./metrics.ts";
 import { openApiDocument } from "./openapi.ts";
 import { RateLimiter } from "./rate-limit.ts";
 import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
-import { renderError } from "./render-error.ts";
+import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
@@ -67,9 +67,8 @@ export async function createHttpServer(
     genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
     clientErrorHandler: answerBrokenRequest,
     frameworkErrors: (error, request, reply) => {
-      void reply.header("x-request-id", request.id);
-      const rendered = renderError(apiOf(request.url), error, request.id);
-      void reply.code(rendered.status).headers(rendered.headers).send(rendered.body);
+      reply.header("x-request-id", request.id);
+      sendError(reply as unknown as FastifyReply, renderError(apiOf(request.url), error, request.id));
     },
   });
   const keys = new IdempotencyKeys(app.db, app.clock, log);
@@ -79,6 +78,7 @@ export async function createHttpServer(
     rateNumbers: config.rateLimits ? config : null,
     keys,
     publicOrigin: config.publicUrl,
+    log,
   };
   let isDraining = false;
 
@@ -103,8 +103,8 @@ export async function createHttpServer(
     fastify,
     async listen({ host, port }) {
       await fastify.listen({ host, port });
-      const [address] = fastify.addresses();
-      return address?.port ?? port;
+      const address = fastify.server.address();
+      return typeof address === "object" && address !== null ? address.port : port;
     },
     startDraining: () => {
       isDraining = true;
@@ -171,16 +171,20 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
     const hasGone = request.raw.destroyed && !request.raw.complete;
     if (rendered.isFault && !hasGone) {
       log.error(
-        { request_id: request.id, method: request.method, route: config.path, err: error },
+        { request_id: request.id, method: request.method, route: config.path, error },
         "request failed",
       );
     }
-    return reply
-      .code(rendered.status)
-      .headers(rendered.headers)
-      .type("application/json; charset=utf-8")
-      .send(JSON.stringify(rendered.body));
+    return sendError(reply, rendered);
   });
+}
+
+function sendError(reply: FastifyReply, { status, headers, body }: RenderedError): FastifyReply {
+  return reply
+    .code(status)
+    .headers(headers)
+    .type("application/json; charset=utf-8")
+    .send(JSON.stringify(body));
 }
 
 /** 404 in the address's own API; 405 where another method would do. Patterns are tried here alone, never on a hit. */

@@ -17,6 +17,8 @@ export interface EventStream {
   send(event: ServerSentEvent): Promise<void>;
   /** Aborted when the reader goes or the server ends its streams. */
   readonly signal: AbortSignal;
+  /** The id after which a reader who comes back wants to go on. */
+  readonly lastEventId: string | null;
   close(): void;
 }
 
@@ -55,7 +57,6 @@ export function openEventStream(
     // nginx buffers answers unless told otherwise, which turns a stream into one late lump.
     "x-accel-buffering": "no",
   });
-  request.raw.socket.setNoDelay(true);
   const ping = setInterval(() => {
     if (!raw.writableNeedDrain) raw.write(": ping\n\n");
   }, pingEveryMs);
@@ -67,9 +68,11 @@ export function openEventStream(
   raw.once("close", finish);
   raw.on("error", finish);
   controller.signal.addEventListener("abort", () => raw.end(), { once: true });
-  raw.write(options.retryMs === undefined ? ":\n\n" : `retry: ${options.retryMs}\n\n`);
+  if (options.retryMs === undefined) raw.flushHeaders();
+  else raw.write(`retry: ${options.retryMs}\n\n`);
   return {
     signal: controller.signal,
+    lastEventId: [request.headers["last-event-id"]].flat()[0] ?? null,
     async send(event) {
       if (raw.destroyed || raw.writableEnded) return;
       if (raw.write(formatEvent(event))) return;

@@ -101,7 +101,8 @@ export function coerceQuery(
   const out: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(raw)) {
     const deep = /^(\w+)\[([^[\]]*)\]$/.exec(name);
-    const field = shape[deep ? deep[1]! : name];
+    const key = deep ? deep[1]! : name;
+    const field = Object.hasOwn(shape, key) ? shape[key] : undefined;
     if (field === undefined) {
       out[name] = value;
       continue;
@@ -109,7 +110,7 @@ export function coerceQuery(
     const kind = definitionOf(unwrap(field)).type;
     if (deep && (kind === "record" || kind === "object")) {
       // Own property even for `__proto__`: defineProperty never walks into a prototype.
-      const group = (out[deep[1]!] ??= {}) as Record<string, unknown>;
+      const group = (out[key] ??= {}) as Record<string, unknown>;
       Object.defineProperty(group, deep[2]!, { value, enumerable: true, configurable: true, writable: true });
     } else if (deep) {
       out[name] = value;

@@ -1,0 +1,388 @@
+/** Accounts through the real HTTP layer, on a real database. */
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { createHttpServer, type HttpServer } from "#http/server.ts";
+import { platformRoutes } from "#platform/api.ts";
+import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
+import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
+import type { App } from "../app.ts";
+import { recordActivity, systemActor, withoutSecrets } from "./activity/activity.ts";
+import { bootstrapOperator, type OperatorSecrets } from "./bootstrap.ts";
+import { findActor } from "./find-actor.ts";
+import { countsInWorkspaces } from "./in-use.ts";
+import { hashPassword, isPassword } from "./passwords.ts";
+import { addMemberBeyondPlan } from "./teams/teams.ts";
+import { createUser, resetPassword } from "./users/users.ts";
+import { setPlan, setSuspended } from "./workspaces.ts";
+
+const { db } = await testDatabase();
+const clock = testClock();
+const lines: string[] = [];
+const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
+  info: (...line: unknown[]) => lines.push(JSON.stringify(line)),
+  debug: (...line: unknown[]) => lines.push(JSON.stringify(line)),
+  error: (...line: unknown[]) => lines.push(JSON.stringify(line)),
+});
+// The verbs under test take no more of App than this.
+const app = { config: testConfig({ rateLimits: "off" }), db, clock, log } as unknown as App;
+const operator = systemActor("test");
+let server: HttpServer;
+let first: OperatorSecrets;
+
+beforeAll(async () => {
+  server = await createHttpServer(
+    app,
+    { platform: platformRoutes(app), sandbox: [], agent: [] },
+    { findActor: (credential) => findActor(app, credential) },
+  );
+  first = (await bootstrapOperator(app))!;
+});
+afterAll(() => server.close());
+
+async function call(
+  credential: string | null,
+  method: string,
+  path: string,
+  body?: unknown,
+  headers: Record<string, string> = {},
+) {
+  const shown =
+    credential === null
+      ? {}
+      : credential.startsWith("svc_")
+        ? { authorization: `Bearer ${credential}` }
+        : { cookie: credential };
+  const response = await server.fastify.inject({
+    method: method as "GET",
+    url: `/api/v1${path}`,
+    headers: { ...shown, ...headers },
+    ...(body === undefined ? {} : { payload: body as object }),
+  });
+  const json = (response.payload === "" ? null : response.json()) as any;
+  return { status: response.statusCode, json, headers: response.headers };
+}
+
+test("the first start makes one operator, and no later one makes another", async () => {
+  const kept: OperatorSecrets[] = [];
+  const again = await Promise.all(
+    [1, 2].map(() => bootstrapOperator(app, async (secrets) => void kept.push(secrets))),
+  );
+  expect([again, kept]).toEqual([[undefined, undefined], []]);
+  expect(first.token).toMatch(/^svc_[A-Za-z0-9]{40}$/);
+  const { json } = await call(first.token, "GET", "/session");
+  expect(json.user).toMatchObject({ email: "operator@kontor.local", is_operator: true });
+  expect(json.workspaces).toMatchObject([{ kind: "personal", plan: "team", sandbox_tier: "enterprise" }]);
+});
+
+test("an account whose secrets could not be kept is not made", async () => {
+  const other = await testDatabase();
+  const lost = { ...app, db: other.db };
+  await expect(bootstrapOperator(lost, () => Promise.reject(new Error("disk full")))).rejects.toThrow(
+    "disk full",
+  );
+  expect(await bootstrapOperator(lost)).toBeDefined();
+});
+
+test("a password is checked against argon2id with the parameters it was stored with", async () => {
+  const hash = await hashPassword("correct horse");
+  expect(hash).toMatch(/^\$argon2id\$m=19456,t=2,p=1\$/);
+  expect(await isPassword("correct horse", hash)).toBe(true);
+  expect(await isPassword("wrong horse", hash)).toBe(false);
+  expect(await isPassword("", "!")).toBe(false);
+});
+
+test("a session signs in, reads, and is gone after sign-out, a password reset, and two weeks", async () => {
+  await createUser(app, operator, { email: "Ann@Example.test", name: "Ann", password: "ann's password" });
+  const signIn = async (password = "ann's password") => {
+    const answer = await call(null, "POST", "/session", { email: "ann@example.TEST", password });
+    return { ...answer, cookie: String(answer.headers["set-cookie"] ?? "").split(";")[0]! };
+  };
+  const { status, cookie, headers, json } = await signIn();
+  expect(status).toBe(201);
+  expect(headers["set-cookie"]).toMatch(
+    /^kontor_session=kse_\w{40}; Path=\/; Max-Age=1209600; HttpOnly; SameSite=Lax$/,
+  );
+  expect(json.user).toMatchObject({ email: "ann@example.test", is_operator: false });
+  expect((await call(cookie, "GET", "/session")).status).toBe(200);
+  expect((await call(cookie, "DELETE", "/session", undefined, { origin: "http://evil.test" })).status).toBe(
+    403,
+  );
+  expect((await call(cookie, "DELETE", "/session")).status).toBe(204);
+  expect((await call(cookie, "GET", "/session")).status).toBe(401);
+
+  const second = await signIn();
+  await resetPassword(app, operator, "ann@example.test", "a new password");
+  expect((await call(second.cookie, "GET", "/session")).status).toBe(401);
+  expect((await signIn()).json).toMatchObject({ code: "sign_in_refused" });
+
+  const third = await signIn("a new password");
+  clock.advance(14 * 86_400_000);
+  expect((await call(third.cookie, "GET", "/session")).status).toBe(401);
+});
+
+test("guessing passwords is slowed down, for known and unknown addresses alike", async () => {
+  for (const email of ["operator@kontor.local", "nobody@example.test"]) {
+    const answers = [];
+    for (let guess = 0; guess < 12; guess++) {
+      answers.push((await call(null, "POST", "/session", { email, password: "guess" })).status);
+    }
+    expect(answers.slice(0, 10)).toEqual(Array(10).fill(401));
+    expect(answers.slice(10)).toEqual([429, 429]);
+    clock.advance(600_000);
+  }
+});
+
+test("a token's plaintext is answered once; the list has hashes, and revoking ends it at once", async () => {
+  const created = await call(first.token, "POST", "/api-tokens", { name: "ci", expires_in_days: 30 });
+  expect(created.status).toBe(201);
+  expect(created.json).toMatchObject({
+    name: "ci",
+    scopes: null,
+    class: "user",
+    workspace: null,
+    last_used_at: null,
+  });
+  const { token, id, prefix } = created.json;
+  expect(token).toMatch(/^svc_[A-Za-z0-9]{40}$/);
+  expect(prefix).toBe(token.slice(0, 8));
+  expect(Date.parse(created.json.expires_at) - Date.parse(created.json.created_at)).toBe(30 * 86_400_000);
+  const list = await call(token, "GET", "/api-tokens");
+  expect(list.json.map(({ name }: any) => name)).toEqual(["ci", "operator"]);
+  expect(JSON.stringify(list.json)).not.toContain(token);
+  expect((await call(first.token, "DELETE", `/api-tokens/${id}`)).status).toBe(204);
+  expect((await call(token, "GET", "/session")).status).toBe(401);
+  expect((await call(first.token, "DELETE", `/api-tokens/${id}`)).json.code).toBe("token_not_found");
+});
+
+test("an expired token is refused from that moment on, also while it is remembered", async () => {
+  const { json } = await call(first.token, "POST", "/api-tokens", { name: "short", expires_in_days: 30 });
+  clock.advance(30 * 86_400_000 - 500);
+  expect((await call(json.token, "GET", "/session")).status).toBe(200);
+  clock.advance(500);
+  expect((await call(json.token, "GET", "/session")).status).toBe(401);
+});
+
+test("a plan's number of active tokens binds, expired and revoked ones not counted", async () => {
+  const { user } = await makePerson(db);
+  const { plaintext } = await makeToken(db, user.id);
+  const refused = await call(plaintext, "POST", "/api-tokens", { name: "second" });
+  expect(refused.status).toBe(403);
+  expect(refused.json).toMatchObject({
+    code: "plan_limit",
+    limit: "api_tokens",
+    allowed: 1,
+    tier_needed: "pro",
+  });
+  const pro = await makePerson(db, { workspace: { plan: "pro" } });
+  const own = await makeToken(db, pro.user.id);
+  await makeToken(db, pro.user.id, { expiresAt: new Date(clock.now().getTime() - 1) });
+  // Both at once: the last free places are given out once.
+  const answers = await Promise.all(
+    [1, 2, 3, 4, 5, 6].map((n) => call(own.plaintext, "POST", "/api-tokens", { name: `token ${n}` })),
+  );
+  expect(answers.filter(({ status }) => status === 201)).toHaveLength(4);
+});
+
+test("a token cannot widen itself: scoped, bound and agent-class ones are refused", async () => {
+  const { user, workspace } = await makePerson(db, { workspace: { plan: "pro" } });
+  const scoped = await makeToken(db, user.id, { scopes: ["platform:read", "platform:write"] });
+  const bound = await makeToken(db, user.id, { workspaceId: workspace.id });
+  const agent = await makeToken(db, user.id);
+  const worker_id = "33333333-3333-4333-8333-333333333333";
+  await db
+    .updateTable("api_tokens")
+    .set({ class: "agent", worker_id })
+    .where("id", "=", agent.row.id)
+    .execute();
+  for (const [token, code] of [
+    [scoped, "full_access_required"],
+    [bound, "full_access_required"],
+    [agent, "agent_token_refused"],
+  ] as const) {
+    for (const [method, path, body] of [
+      ["GET", "/api-tokens"],
+      ["POST", "/api-tokens", { name: "wider" }],
+      ["DELETE", `/api-tokens/${token.row.id}`],
+    ] as const) {
+      expect(await call(token.plaintext, method, path, body)).toMatchObject({ status: 403, json: { code } });
+    }
+  }
+  const acting = await findActor(app, { kind: "token", secret: agent.plaintext });
+  expect(acting).toMatchObject({ kind: "worker", id: worker_id });
+});
+
+test("bad token requests name the field", async () => {
+  const bad = {
+    name: "",
+    expires_in_days: 31,
+    scopes: ["platform:read", "everything"],
+    workspce: "personal",
+  };
+  const { status, json } = await call(first.token, "POST", "/api-tokens", bad);
+  expect(status).toBe(422);
+  expect(json.detail.map(({ loc }: any) => loc.join("."))).toEqual([
+    "body.workspce",
+    "body.name",
+    "body.expires_in_days",
+    "body.scopes.1",
+  ]);
+  const foreign = await call(first.token, "POST", "/api-tokens", { name: "x", workspace: "nobody's" });
+  expect(foreign).toMatchObject({ status: 404, json: { code: "workspace_not_found" } });
+});
+
+test("a token bound to a team reaches that team alone, and ends with the membership", async () => {
+  const owner = await makePerson(db, { workspace: { plan: "team" } });
+  const member = await makePerson(db);
+  const team = await makeTeam(db, { [owner.user.id]: "owner", [member.user.id]: "member" });
+  const { plaintext } = await makeToken(db, member.user.id, { workspaceId: team.id });
+  const { json } = await call(plaintext, "GET", "/session");
+  expect(json.workspaces.map(({ id }: any) => id)).toEqual([team.id]);
+  const boss = await makeToken(db, owner.user.id);
+  expect((await call(boss.plaintext, "DELETE", `/teams/${team.id}/members/${member.user.id}`)).status).toBe(
+    204,
+  );
+  expect((await call(plaintext, "GET", "/session")).status).toBe(401);
+});
+
+test("a team: made, shared, limited to its included members, renamed, emptied and deleted", async () => {
+  const [owner, admin, third, fourth] = await Promise.all(
+    ["team", "starter", "starter", "starter"].map((plan) =>
+      makePerson(db, { workspace: { plan: plan as "team" } }),
+    ),
+  );
+  const [boss, helper] = await Promise.all([owner!, admin!].map(({ user }) => makeToken(db, user.id)));
+  const by = boss!.plaintext;
+  expect((await call(helper!.plaintext, "POST", "/teams", { name: "no plan" })).json).toMatchObject({
+    code: "plan_limit",
+    limit: "teams",
+    tier_needed: "team",
+  });
+  const made = await call(by, "POST", "/teams", { name: "Nord" });
+  expect(made.status).toBe(201);
+  expect(made.json).toMatchObject({ name: "Nord", role: "owner", plan: "team", member_count: 1 });
+  const path = `/teams/${made.json.id}`;
+  const add = (token: string, person: typeof owner, role?: string) =>
+    call(token, "POST", `${path}/members`, { email: person!.user.email, ...(role ? { role } : {}) });
+  expect((await add(by, admin, "admin")).status).toBe(201);
+  expect((await add(by, admin)).json.code).toBe("already_member");
+  expect((await add(helper!.plaintext, third)).status).toBe(201);
+  expect((await add(helper!.plaintext, fourth, "owner")).json.code).toBe("insufficient_role");
+  expect((await add(by, fourth)).json).toMatchObject({
+    code: "plan_limit",
+    limit: "team_members",
+    allowed: 3,
+  });
+  await addMemberBeyondPlan(app, operator, made.json.id, { email: fourth!.user.email, role: "member" });
+  const team = await call(by, "GET", path);
+  expect(team.json.members.map(({ role }: any) => role)).toEqual(["owner", "admin", "member", "member"]);
+
+  const change = (token: string, person: typeof owner, role: string) =>
+    call(token, "PATCH", `${path}/members/${person!.user.id}`, { role });
+  expect((await change(helper!.plaintext, admin, "owner")).json.code).toBe("insufficient_role");
+  expect((await change(by, owner, "member")).json.code).toBe("last_owner");
+  expect((await call(by, "DELETE", `${path}/members/${owner!.user.id}`)).json.code).toBe("last_owner");
+  expect((await change(by, admin, "owner")).json.role).toBe("owner");
+  expect((await call(by, "PATCH", path, { ...team.json, name: "Süd" })).json.name).toBe("Süd");
+
+  const stranger = await makeToken(db, (await makePerson(db)).user.id);
+  const unknown = "44444444-4444-4444-8444-444444444444";
+  expect((await call(stranger.plaintext, "GET", path)).json).toEqual(
+    (await call(stranger.plaintext, "GET", `/teams/${unknown}`)).json,
+  );
+  countsInWorkspaces("ships", async (_, id) => (id === made.json.id ? ships : 0));
+  let ships = 2;
+  expect((await call(by, "DELETE", path)).json).toMatchObject({ code: "team_not_empty", left: ["2 ships"] });
+  ships = 0;
+  expect((await call(by, "DELETE", path)).status).toBe(204);
+  expect((await call(by, "GET", path)).json.code).toBe("team_not_found");
+});
+
+test("a suspended workspace refuses changes with 402 and still answers reads", async () => {
+  const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } });
+  const { plaintext } = await makeToken(db, user.id);
+  expect((await call(plaintext, "POST", "/teams", { name: "before" })).status).toBe(201);
+  await setSuspended(app, operator, workspace.id, true);
+  for (const path of ["/api-tokens", "/teams"]) {
+    expect(await call(plaintext, "POST", path, { name: "x" })).toMatchObject({
+      status: 402,
+      json: { code: "account_suspended" },
+    });
+    expect((await call(plaintext, "GET", path)).status).toBe(200);
+  }
+  await setSuspended(app, operator, workspace.id, false);
+  await setPlan(app, operator, workspace.id, { plan: "pro" });
+  expect((await call(plaintext, "POST", "/api-tokens", { name: "again" })).status).toBe(201);
+});
+
+test("activity: newest first, by workspace and by who, never somebody else's", async () => {
+  const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } });
+  const { plaintext } = await makeToken(db, user.id);
+  const team = await call(plaintext, "POST", "/teams", { name: "Log" });
+  await call(plaintext, "POST", "/api-tokens", { name: "one" });
+  const worker = { ...operator, kind: "worker" as const, id: "55555555-5555-4555-8555-555555555555" };
+  await recordActivity(
+    db,
+    worker,
+    "sandbox.created",
+    { kind: "sandbox", id: "sbx_1", label: null },
+    workspace.id,
+  );
+  const list = (query = "") => call(plaintext, "GET", `/activity${query}`);
+  const all = await list();
+  expect(all.json).toMatchObject({ total: 3, skip: 0, limit: 30 });
+  expect(all.json.items.map(({ action }: any) => action).toSorted()).toEqual([
+    "api_token.created",
+    "sandbox.created",
+    "team.created",
+  ]);
+  expect(all.json.items.find(({ action }: any) => action === "api_token.created")).toMatchObject({
+    actor: { kind: "api_token", label: "test", role: "owner" },
+    target: { kind: "api_token", label: "one" },
+    workspace: "personal",
+    ip: "127.0.0.1",
+  });
+  expect((await list(`?workspace=${team.json.id}`)).json).toMatchObject({ total: 1 });
+  expect((await list("?workspace=personal&actor=user")).json).toMatchObject({ total: 1 });
+  expect((await list(`?actor=${worker.id}`)).json.items).toMatchObject([{ action: "sandbox.created" }]);
+  expect((await list("?skip=1&limit=1")).json).toMatchObject({ total: 3, items: [{}] });
+  for (const bad of ["?actor=everyone", "?limit=0", "?limit=101", "?skip=-1", "?actr=user"]) {
+    expect((await list(bad)).status).toBe(422);
+  }
+  expect((await list("?workspace=66666666-6666-4666-8666-666666666666")).status).toBe(404);
+});
+
+test("no password and no token is found in logs, activity or stored answers", async () => {
+  const password = "canary-password-9000";
+  await createUser(app, operator, { email: "canary@example.test", name: "Canary", password });
+  const session = await call(null, "POST", "/session", { email: "canary@example.test", password });
+  const cookie = String(session.headers["set-cookie"]).split(";")[0]!;
+  const token = await call(
+    cookie,
+    "POST",
+    "/api-tokens",
+    { name: "canary" },
+    { "idempotency-key": "canary" },
+  );
+  await call(cookie, "POST", "/session", { email: "canary@example.test", password, [password]: password });
+  await call(null, "GET", `/activity?token=${token.json.token}`);
+  const replay = await call(
+    cookie,
+    "POST",
+    "/api-tokens",
+    { name: "canary" },
+    { "idempotency-key": "canary" },
+  );
+  expect(replay.json).toMatchObject({ id: token.json.id, token: null });
+  const tables = ["activity", "idempotency_keys", "api_tokens", "sessions", "users"] as const;
+  const rows = await Promise.all(tables.map((table) => db.selectFrom(table).selectAll().execute()));
+  const everything = JSON.stringify([lines, rows]);
+  for (const secret of [password, token.json.token, cookie.split("=")[1], first.token, first.password]) {
+    expect(secret).toBeTruthy();
+    expect(everything).not.toContain(secret);
+  }
+  expect(
+    withoutSecrets({ name: "x", env: { A: "b" }, nested: [{ api_key: "k", size: 1 }], password: "p" }),
+  ).toEqual({
+    name: "x",
+    nested: [{ size: 1 }],
+  });
+});

@@ -1,0 +1,620 @@
+/** The HTTP layer on its own: three made-up routes, a real database, no accounts. */
+import { request as httpRequest } from "node:http";
+import { Readable } from "node:stream";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import { defineError } from "#lib/errors.ts";
+import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
+import { answer, defineRoute, streamed, type Api, type Route } from "./define-route.ts";
+import { createHttpServer, type HttpServer } from "./server.ts";
+import { openEventStream } from "./sse.ts";
+
+const teapot = defineError("teapot", 418, () => ({ detail: "I am one.", meta: { spout: true } }));
+const secretInDetail = "hunter2-canary";
+
+const actor: Actor = {
+  kind: "api_token",
+  id: "tok_test",
+  label: "test",
+  role: "owner",
+  userId: "11111111-1111-4111-8111-111111111111",
+  scopes: null,
+  tokenId: "tok_test",
+  workspaces: [
+    {
+      id: "22222222-2222-4222-8222-222222222222",
+      kind: "personal",
+      role: "owner",
+      plan: "starter",
+      sandboxTier: "free",
+      suspended: false,
+    },
+  ],
+  ip: null,
+};
+
+let made = 0;
+let heard = false;
+let release: () => void = () => {};
+
+function routesOf(api: Api, prefix: string): Route[] {
+  const common = { api, tag: "things", summary: "", scope: null } as const;
+  return [
+    defineRoute({
+      ...common,
+      method: "POST",
+      path: `${prefix}/things`,
+      operationId: `${api}CreateThing`,
+      body: z.object({
+        name: z.string().min(2).max(5),
+        count: z.int().min(1).default(1),
+        kind: z.enum(["a", "b"]).optional(),
+        nested: z.object({ inner: z.boolean() }).optional(),
+        tags: z.record(z.string(), z.string()).optional(),
+      }),
+      responses: {
+        201: z.object({ id: z.int(), name: z.string(), secret: z.string().nullable() }),
+        200: z.object({ id: z.int() }),
+      },
+      idempotent: true,
+      secretFields: ["secret"],
+      handler: ({ body }) => ({
+        id: ++made,
+        name: body.name,
+        secret: secretInDetail,
+        password_hash: "must not leave",
+      }),
+    }),
+    defineRoute({
+      ...common,
+      method: "GET",
+      path: `${prefix}/things/{id}`,
+      operationId: `${api}GetThing`,
+      params: z.object({ id: z.string() }),
+      query: z.object({
+        limit: z.int().min(1).max(100).default(20),
+        deep: z.boolean().default(false),
+        tag: z.array(z.string()).optional(),
+        metadata: z.record(z.string(), z.string()).optional(),
+      }),
+      responses: { 200: z.looseObject({}) },
+      handler: ({ params, query }) => ({ ...params, ...query }),
+    }),
+    defineRoute({
+      ...common,
+      method: "PATCH",
+      path: `${prefix}/things/{id}`,
+      operationId: `${api}UpdateThing`,
+      body: z.object({ name: z.string().optional() }),
+      readOnlyFields: ["id", "created_at"],
+      responses: { 200: z.looseObject({}) },
+      handler: ({ body }) => body,
+    }),
+    defineRoute({
+      ...common,
+      method: "DELETE",
+      path: `${prefix}/things/{id}`,
+      operationId: `${api}DeleteThing`,
+      responses: { 204: null },
+      handler: () => undefined,
+    }),
+    defineRoute({
+      ...common,
+      method: "POST",
+      path: `${prefix}/fail/{how}`,
+      operationId: `${api}Fail`,
+      responses: { 200: z.object({}), 202: z.object({ id: z.int() }) },
+      idempotent: true,
+      handler: async ({ params }) => {
+        made++;
+        const how = (params as { how: string }).how;
+        if (how === "teapot") throw teapot();
+        if (how === "crash") throw new Error(`the pipe ${secretInDetail} burst`);
+        if (how === "wait") await new Promise<void>((resolve) => (release = resolve));
+        return answer(202, { id: made }, { "x-extra": "yes" });
+      },
+    }),
+    defineRoute({
+      ...common,
+      method: "GET",
+      path: `${prefix}/stream`,
+      operationId: `${api}Stream`,
+      responses: { 200: { contentType: "text/event-stream", description: "numbers" } },
+      handler: async ({ request, reply }) => {
+        const stream = openEventStream(request, reply, { retryMs: 2000 });
+        for (const n of [1, 2]) await stream.send({ id: n, event: "number", data: { n, text: "a\nb" } });
+        stream.close();
+        return streamed;
+      },
+    }),
+    defineRoute({
+      ...common,
+      method: "GET",
+      path: `${prefix}/endless`,
+      operationId: `${api}Endless`,
+      responses: { 200: { contentType: "text/event-stream", description: "the same again" } },
+      handler: async ({ request, reply }) => {
+        const stream = openEventStream(request, reply);
+        while (!stream.signal.aborted) {
+          await stream.send({ data: "x".repeat(10_000) });
+          await new Promise((resolve) => setImmediate(resolve));
+        }
+        heard = true;
+        return streamed;
+      },
+    }),
+    defineRoute({
+      ...common,
+      method: "PUT",
+      path: `${prefix}/upload`,
+      operationId: `${api}Upload`,
+      bodyType: "stream",
+      bodyLimit: 1000,
+      responses: { 200: z.object({ bytes: z.int() }) },
+      handler: async ({ request }) => {
+        let bytes = 0;
+        for await (const chunk of request.raw as Readable) bytes += (chunk as Buffer).length;
+        return { bytes };
+      },
+    }),
+    defineRoute({
+      ...common,
+      scope: "sandboxes:write",
+      method: "GET",
+      path: `${prefix}/scoped`,
+      operationId: `${api}Scoped`,
+      responses: { 200: z.object({}) },
+      handler: () => ({}),
+    }),
+  ];
+}
+
+const database = await testDatabase();
+const clock = testClock();
+const logged: string[] = [];
+let server: HttpServer;
+let scopes: Actor["scopes"] = null;
+
+beforeAll(async () => {
+  const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
+    error: (...line: unknown[]) => logged.push(JSON.stringify(line)),
+  });
+  server = await createHttpServer(
+    { config: testConfig(), db: database.db, clock, log },
+    {
+      platform: routesOf("platform", "/api/v1"),
+      sandbox: routesOf("sandbox", "/v1"),
+      agent: routesOf("agent", "/v1/agents"),
+    },
+    { findActor: async ({ secret }) => (secret === "good" ? { ...actor, scopes } : undefined) },
+  );
+});
+afterAll(() => server.close());
+
+let port: Promise<number> | undefined;
+const listening = () => (port ??= server.listen({ host: "127.0.0.1", port: 0 }));
+
+type Options = {
+  headers?: Record<string, string>;
+  body?: unknown;
+  raw?: string | Buffer;
+  token?: string | null;
+};
+
+async function call(method: string, url: string, { headers = {}, body, raw, token = "good" }: Options = {}) {
+  clock.advance(1000);
+  const response = await server.fastify.inject({
+    method: method as "GET",
+    url,
+    headers: {
+      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+      ...(body === undefined ? {} : { "content-type": "application/json" }),
+      ...headers,
+    },
+    ...(raw !== undefined ? { payload: raw } : body !== undefined ? { payload: JSON.stringify(body) } : {}),
+  });
+  const text = response.payload;
+  const json = text.startsWith("{") || text.startsWith("[") ? (JSON.parse(text) as Record<string, any>) : {};
+  return { status: response.statusCode, headers: response.headers, text, json };
+}
+
+test("every answer carries a request id; a caller's own is kept where it is a clean word", async () => {
+  const own = await call("GET", "/v1/things/x", { headers: { "x-request-id": "my.id-1" } });
+  expect(own.headers["x-request-id"]).toBe("my.id-1");
+  const replaced = await call("GET", "/v1/things/x", { headers: { "x-request-id": "bad id" } });
+  expect(replaced.headers["x-request-id"]).toMatch(/^[0-9a-f-]{36}$/);
+  expect((await call("GET", "/nowhere")).headers["x-request-id"]).toBeTruthy();
+});
+
+test("no token, an unknown one and a broken header are 401 with a challenge, whatever the body", async () => {
+  for (const headers of [
+    {},
+    { authorization: "Bearer bad" },
+    { authorization: "Basic Zm9v" },
+    { authorization: "Bearer" },
+  ]) {
+    const refused = await call("POST", "/v1/things", {
+      token: null,
+      headers: headers as Record<string, string>,
+      raw: "{",
+    });
+    expect(refused.status).toBe(401);
+    expect(refused.json.code).toBe("unauthenticated");
+    expect(refused.headers["www-authenticate"]).toMatch(/^Bearer/);
+  }
+});
+
+test("the platform says all that is wrong with an input at once, in FastAPI's words", async () => {
+  const { status, json } = await call("POST", "/api/v1/things", {
+    body: { name: "x", count: 0, kind: "c", nested: { inner: "yes", innner: true }, nmae: 1 },
+  });
+  expect(status).toBe(422);
+  expect(json.code).toBe("validation_error");
+  expect(json.detail).toEqual(
+    expect.arrayContaining([
+      { loc: ["body", "name"], msg: "String should have at least 2 characters", type: "string_too_short" },
+      {
+        loc: ["body", "count"],
+        msg: "Input should be greater than or equal to 1",
+        type: "greater_than_equal",
+      },
+      { loc: ["body", "kind"], msg: "Input should be 'a' or 'b'", type: "enum" },
+      { loc: ["body", "nested", "inner"], msg: "Input should be a valid boolean", type: "bool_type" },
+      {
+        loc: ["body", "nested", "innner"],
+        msg: "Extra inputs are not permitted; did you mean 'inner'?",
+        type: "extra_forbidden",
+      },
+      {
+        loc: ["body", "nmae"],
+        msg: "Extra inputs are not permitted; did you mean 'name'?",
+        type: "extra_forbidden",
+      },
+    ]),
+  );
+  expect(json.detail).toHaveLength(6);
+  const missing = await call("POST", "/api/v1/things", { body: {} });
+  expect(missing.json.detail).toEqual([{ loc: ["body", "name"], msg: "Field required", type: "missing" }]);
+  const none = await call("POST", "/api/v1/things");
+  expect(none.json.detail).toEqual([{ loc: ["body"], msg: "Field required", type: "missing" }]);
+});
+
+test("the sandbox API says the same as one sentence that names the field, with 400", async () => {
+  const { status, json } = await call("POST", "/v1/things", { body: { name: "toolong", tags: { a: 1 } } });
+  expect(status).toBe(400);
+  expect(json.code).toBe("invalid_request");
+  expect(json.detail).toBe("name: must have at most 5 characters");
+  expect(json.errors).toEqual([
+    { field: "name", message: "must have at most 5 characters" },
+    { field: "tags.a", message: "must be a string" },
+  ]);
+});
+
+test("the agent API adds a JSON pointer", async () => {
+  const { status, json } = await call("POST", "/v1/agents/things", {
+    body: { name: "ab", nested: { inner: 1 } },
+  });
+  expect(status).toBe(400);
+  expect(json.pointer).toBe("/nested/inner");
+});
+
+test("a body that is not JSON is refused without quoting it", async () => {
+  for (const [raw, position] of [
+    [`{"name": "${secretInDetail}`, true],
+    [Buffer.from([0x7b, 0xff]), false],
+  ] as const) {
+    const headers = { "content-type": "application/json" };
+    const platform = await call("POST", "/api/v1/things", { raw, headers });
+    expect(platform.status).toBe(422);
+    expect(platform.json.detail[0].type).toBe("json_invalid");
+    expect(platform.json.detail[0].loc).toHaveLength(position ? 2 : 1);
+    const sandbox = await call("POST", "/v1/things", { raw, headers });
+    expect(sandbox.status).toBe(400);
+    expect(sandbox.json.detail).toMatch(/^(body|\[\d+\]): is not valid/);
+    expect(platform.text + sandbox.text).not.toContain(secretInDetail);
+  }
+});
+
+test("text that no database can hold is refused: unpaired surrogates, __proto__, NUL in an address", async () => {
+  const headers = { "content-type": "application/json" };
+  expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud800"}' })).status).toBe(400);
+  expect(
+    (await call("POST", "/v1/things", { headers, raw: '{"name":"ab","tags":{"__proto__":"x"}}' })).status,
+  ).toBe(400);
+  expect((await call("GET", "/v1/things/a%00b")).status).toBe(400);
+  expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud83d\\ude00a"}' })).status).toBe(201);
+});
+
+test("a body of another type is 415, one too large 413; an empty one of any type is none", async () => {
+  const form = { "content-type": "application/x-www-form-urlencoded" };
+  expect((await call("POST", "/v1/things", { headers: form, raw: "name=ab" })).status).toBe(415);
+  expect((await call("POST", "/v1/fail/x", { headers: form, raw: "" })).status).toBe(202);
+  const large = await call("POST", "/v1/things", { body: { name: "x".repeat(1024 * 1024) } });
+  expect(large.status).toBe(413);
+  expect(large.json).toMatchObject({ code: "payload_too_large", limit_bytes: 1024 * 1024 });
+});
+
+test("an unknown address is 404 and a known one with another method 405, in the address's API", async () => {
+  for (const path of ["/api/v1/nothing", "/v1/nothing", "/v1/agents/nothing/at/all", "/"]) {
+    const { status, json } = await call("GET", path);
+    expect(status).toBe(404);
+    expect(json).toMatchObject({ code: "not_found" });
+  }
+  const wrong = await call("PUT", "/v1/things/x");
+  expect(wrong.status).toBe(405);
+  expect(wrong.headers.allow).toBe("DELETE, GET, PATCH");
+});
+
+test("a query becomes what its schema asks: numbers, booleans, lists, keys in brackets", async () => {
+  const { json } = await call(
+    "GET",
+    "/v1/things/x?limit=7&deep=true&tag=a&tag=b&metadata[team]=red&metadata[k]=v",
+  );
+  expect(json).toEqual({ id: "x", limit: 7, deep: true, tag: ["a", "b"], metadata: { team: "red", k: "v" } });
+  const bad = await call("GET", "/api/v1/things/x?limit=abc&deep=maybe&limt=3&metadata=x");
+  expect(bad.json.detail.map(({ loc, type }: any) => [loc[1], type])).toEqual([
+    ["limt", "extra_forbidden"],
+    ["limit", "int_parsing"],
+    ["deep", "bool_parsing"],
+    ["metadata", "dict_type"],
+  ]);
+  expect((await call("GET", "/v1/things/x?limit=1&limit=2")).json.detail).toBe(
+    "limit: was given more than once",
+  );
+  expect((await call("GET", "/v1/things/x?limit=1.5")).status).toBe(400);
+  expect((await call("GET", "/v1/things/x?__proto__[a]=1")).status).toBe(400);
+});
+
+test("GET → change → PATCH works: the record's own fields are accepted and ignored", async () => {
+  const { status, json } = await call("PATCH", "/v1/things/x", {
+    body: { id: "x", created_at: "y", name: "new" },
+  });
+  expect([status, json]).toEqual([200, { name: "new" }]);
+  expect((await call("PATCH", "/v1/things/x", { body: { updated: 1 } })).status).toBe(400);
+});
+
+test("only declared fields leave", async () => {
+  const { status, json } = await call("POST", "/v1/things", { body: { name: "ab" } });
+  expect(status).toBe(201);
+  expect(Object.keys(json)).toEqual(["id", "name", "secret"]);
+});
+
+test("204 has no body, and an answer of another declared status keeps its headers", async () => {
+  const gone = await call("DELETE", "/v1/things/x");
+  expect([gone.status, gone.text]).toEqual([204, ""]);
+  const other = await call("POST", "/v1/fail/x");
+  expect([other.status, other.headers["x-extra"]]).toEqual([202, "yes"]);
+});
+
+test("a refusal says its code and fields; a fault says only the request id, and the log says the cause", async () => {
+  const refusal = await call("POST", "/v1/fail/teapot");
+  expect([refusal.status, refusal.json]).toEqual([418, { detail: "I am one.", code: "teapot", spout: true }]);
+  const fault = await call("POST", "/v1/fail/crash", { headers: { "x-request-id": "fault-1" } });
+  expect(fault.status).toBe(500);
+  expect(fault.json).toMatchObject({ code: "internal_error", request_id: "fault-1" });
+  expect(fault.text).not.toContain("pipe");
+  expect(logged.some((line) => line.includes("fault-1"))).toBe(true);
+});
+
+test("a scope that is missing is 403; a write scope includes its read", async () => {
+  scopes = ["sandboxes:read"];
+  expect((await call("GET", "/v1/scoped")).json).toMatchObject({
+    code: "missing_scope",
+    scope: "sandboxes:write",
+  });
+  scopes = ["sandboxes:write"];
+  expect((await call("GET", "/v1/scoped")).status).toBe(200);
+  scopes = null;
+});
+
+test("the same key, token and body get the first answer again, without its secret", async () => {
+  const headers = { "idempotency-key": "key-1" };
+  const first = await call("POST", "/v1/things", { headers, body: { name: "ab", count: 2 } });
+  const again = await call("POST", "/v1/things", { headers, body: { count: 2, name: "ab" } });
+  expect(again.status).toBe(201);
+  expect(again.headers["idempotent-replayed"]).toBe("true");
+  expect(again.json).toEqual({ ...first.json, secret: null });
+  const other = await call("POST", "/v1/things", { headers, body: { name: "cd" } });
+  expect([other.status, other.json.code]).toEqual([409, "idempotency_conflict"]);
+  clock.advance(25 * 3600_000);
+  const next = await call("POST", "/v1/things", { headers, body: { name: "cd" } });
+  expect(next.headers["idempotent-replayed"]).toBeUndefined();
+  const rows = await database.db.selectFrom("idempotency_keys").selectAll().execute();
+  expect(JSON.stringify(rows)).not.toContain(secretInDetail);
+});
+
+test("a key whose request still runs is 409 with Retry-After, and taken over when its process is gone", async () => {
+  const headers = { "idempotency-key": "key-2" };
+  const running = call("POST", "/v1/fail/wait", { headers });
+  await expect
+    .poll(() => call("POST", "/v1/fail/wait", { headers }).then(({ json }) => json.code))
+    .toBe("idempotency_in_progress");
+  const refused = await call("POST", "/v1/fail/wait", { headers });
+  expect(refused.headers["retry-after"]).toBe("1");
+  release();
+  expect((await running).status).toBe(202);
+  const died = {
+    caller: "tok_test",
+    route: "sandboxFail",
+    key: "key-3",
+    body_hash: "x",
+    state: "running" as const,
+  };
+  await database.db
+    .insertInto("idempotency_keys")
+    .values({ ...died, process_id: crypto.randomUUID(), expires_at: new Date(clock.now().getTime() - 1) })
+    .execute();
+  expect((await call("POST", "/v1/fail/x", { headers: { "idempotency-key": "key-3" } })).status).toBe(202);
+});
+
+test("a refusal is replayed, a fault is not; a key of another shape is refused", async () => {
+  const teapots = { headers: { "idempotency-key": "key-4" } };
+  await call("POST", "/v1/fail/teapot", teapots);
+  const replayed = await call("POST", "/v1/fail/teapot", teapots);
+  expect([replayed.status, replayed.headers["idempotent-replayed"]]).toEqual([418, "true"]);
+  const crashes = { headers: { "idempotency-key": "key-5" } };
+  await call("POST", "/v1/fail/crash", crashes);
+  const before = made;
+  expect((await call("POST", "/v1/fail/crash", crashes)).status).toBe(500);
+  expect(made).toBe(before + 1);
+  const long = await call("POST", "/v1/fail/x", { headers: { "idempotency-key": "k".repeat(129) } });
+  expect([long.status, long.json.detail]).toEqual([
+    400,
+    "idempotency-key: must be 1 to 128 printable ASCII characters",
+  ]);
+});
+
+test("a program's output with NUL in it is replayed byte for byte", async () => {
+  const { IdempotencyKeys } = await import("./idempotency.ts");
+  const keys = new IdempotencyKeys(database.db, clock, silentLog);
+  const request = { caller: "c", route: "r", key: "nul", bodyHash: "h" };
+  await keys.begin(request);
+  await keys.finish(request, { status: 200, headers: {}, text: '{"stdout":"a\\u0000b"}' });
+  expect((await keys.begin(request))?.text).toBe('{"stdout":"a\\u0000b"}');
+  keys.close();
+});
+
+test("limits are per token and say so on every answer; a session has none", async () => {
+  const token = { tokenId: "tok_limits", id: "tok_limits" };
+  const limited = await createHttpServer(
+    {
+      config: testConfig({ rateLimitPlatformStarter: "3", rateLimitPlatformBurst: "1" }),
+      db: database.db,
+      clock,
+      log: silentLog,
+    },
+    { platform: routesOf("platform", "/api/v1"), sandbox: [], agent: [] },
+    {
+      findActor: async ({ kind }) =>
+        kind === "token" ? { ...actor, ...token } : { ...actor, kind: "user", tokenId: null },
+    },
+  );
+  const get = (headers: Record<string, string>) =>
+    limited.fastify.inject({ url: "/api/v1/things/x", headers });
+  const bearer = { authorization: "Bearer x" };
+  for (const remaining of ["2", "1", "0"]) {
+    const { headers, statusCode } = await get(bearer);
+    expect([statusCode, headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]]).toEqual([
+      200,
+      "3",
+      remaining,
+    ]);
+  }
+  const refused = await get(bearer);
+  expect(refused.statusCode).toBe(429);
+  expect(refused.headers["retry-after"]).toBe("20");
+  expect(refused.json()).toMatchObject({ code: "rate_limited", retry_after: 20 });
+  const session = await get({ cookie: "kontor_session=x" });
+  expect([session.statusCode, session.headers["x-ratelimit-limit"]]).toEqual([200, undefined]);
+  clock.advance(20_000);
+  expect((await get(bearer)).statusCode).toBe(200);
+  await limited.close();
+});
+
+test("a cookie counts only from the console's own pages; a token from anywhere", async () => {
+  const cookie = { cookie: "kontor_session=good", host: "console.test" };
+  const remove = (headers: Record<string, string>) =>
+    call("DELETE", "/v1/things/x", { token: null, headers: { ...cookie, ...headers } }).then(
+      ({ status }) => status,
+    );
+  expect(await remove({ origin: "http://console.test" })).toBe(204);
+  expect(await remove({})).toBe(204);
+  expect(await remove({ origin: "http://evil.test" })).toBe(403);
+  expect(await remove({ origin: "null" })).toBe(403);
+  expect(await remove({ "sec-fetch-site": "cross-site" })).toBe(403);
+  expect(await remove({ origin: "http://evil.test", authorization: "Bearer good" })).toBe(204);
+});
+
+test("a stream sends its frames with ids and split lines, and its head has the request id", async () => {
+  const response = await server.fastify.inject({
+    url: "/v1/stream",
+    headers: { authorization: "Bearer good" },
+  });
+  expect(response.headers["content-type"]).toMatch(/^text\/event-stream/);
+  expect(response.headers["x-request-id"]).toBeTruthy();
+  expect(response.payload).toBe(
+    'retry: 2000\n\nid: 1\nevent: number\ndata: {"n":1,"text":"a\\nb"}\n\nid: 2\nevent: number\ndata: {"n":2,"text":"a\\nb"}\n\n',
+  );
+});
+
+test("a handler hears when its reader goes away", async () => {
+  const port = await listening();
+  const headers = { authorization: "Bearer good" };
+  const reader = httpRequest({ port, host: "127.0.0.1", path: "/v1/endless", headers }, (response) => {
+    response.once("data", () => reader.destroy());
+    response.on("error", () => undefined);
+  });
+  reader.on("error", () => undefined).end();
+  await expect.poll(() => heard).toBe(true);
+});
+
+test("a streamed upload says its length and stays under the limit", async () => {
+  const headers = { authorization: "Bearer good", "content-type": "text/plain" };
+  const upload = (payload: Buffer) =>
+    server.fastify.inject({ method: "PUT", url: "/v1/upload", headers, payload });
+  expect((await upload(Buffer.alloc(1000))).json()).toEqual({ bytes: 1000 });
+  expect((await upload(Buffer.alloc(1001))).statusCode).toBe(413);
+  const chunked = await server.fastify.inject({
+    method: "PUT",
+    url: "/v1/upload",
+    headers,
+    payload: Readable.from([Buffer.alloc(5)]),
+  });
+  expect([chunked.statusCode, chunked.json().code]).toEqual([411, "length_required"]);
+});
+
+test("health says the process lives, readiness that the database answers, and not while it drains", async () => {
+  expect((await call("GET", "/healthz", { token: null })).json).toEqual({ status: "ok" });
+  const other = await createHttpServer(
+    { config: testConfig(), db: database.db, clock, log: silentLog },
+    { platform: [], sandbox: [], agent: [] },
+    { findActor: async () => undefined, readiness: async () => ({ ready: true, templates: [] }) },
+  );
+  const ready = () => other.fastify.inject({ url: "/readyz" });
+  expect((await ready()).json()).toEqual({ ready: true, templates: [], database: true, draining: false });
+  other.startDraining();
+  expect((await ready()).statusCode).toBe(503);
+  await other.close();
+});
+
+test("metrics are for this host and the operator: a proxy here speaks for somebody else", async () => {
+  const here = await call("GET", "/metrics", { token: null });
+  expect(here.text).toContain("kontor_http_request_duration_seconds_bucket");
+  expect(
+    (await call("GET", "/metrics", { token: null, headers: { "x-forwarded-for": "198.51.100.7" } })).status,
+  ).toBe(401);
+  expect((await call("GET", "/metrics", { headers: { forwarded: "for=198.51.100.7" } })).status).toBe(401);
+});
+
+test("the pages of the documents load nothing from elsewhere", async () => {
+  for (const [path, api] of [
+    ["/docs", "platform"],
+    ["/docs/sandbox", "sandbox"],
+    ["/docs/agent", "agent"],
+  ]) {
+    const page = await call("GET", path!, { token: null });
+    expect(page.status).toBe(200);
+    expect(page.text).toContain(`data-api="${api}"`);
+    expect(page.text).not.toMatch(/https?:\/\//);
+    expect(page.headers["content-security-policy"]).toContain("default-src 'none'");
+  }
+  expect((await call("GET", "/docs/assets/swagger-ui-bundle.js", { token: null })).status).toBe(200);
+  expect((await call("GET", "/docs/assets/package.json", { token: null })).status).toBe(404);
+});
+
+test("what is not HTTP, or too much of it, is answered in our shape", async () => {
+  const port = await listening();
+  const status = await new Promise<number>((resolve, reject) => {
+    httpRequest(
+      { port, host: "127.0.0.1", path: "/healthz", headers: { "x-long": "x".repeat(20_000) } },
+      (response) => {
+        response.resume();
+        resolve(response.statusCode ?? 0);
+      },
+    )
+      .on("error", reject)
+      .end();
+  });
+  expect(status).toBe(431);
+});
