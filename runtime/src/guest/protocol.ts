@@ -222,10 +222,9 @@ export function parseError(payload: Buffer): RuntimeError {
   const kind = Object.hasOwn(ERROR_WORDS, word) ? ERROR_WORDS[word] : undefined;
   if (!kind) return protocolError("an unknown error word");
   // The sentence may be shown to a person: one line, no control characters, not without end.
-  // oxlint-disable-next-line no-control-regex -- removing them is the point
   const message = text(fields, "message")
     .slice(0, 1000)
-    .replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, " ");
+    .replaceAll(/\p{Cc}/gu, " ");
   return new RuntimeError(kind, message);
 }
 

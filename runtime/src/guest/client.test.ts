@@ -1,0 +1,501 @@
+import { execFileSync } from "node:child_process";
+import { createHash, randomBytes } from "node:crypto";
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { once } from "node:events";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { beforeAll, expect, onTestFinished, test } from "vitest";
+import type { GuestProcess, ProcessExit, SpawnSpec } from "../driver.ts";
+import type { GuestClient } from "./client.ts";
+import { buildGuest, isAlive, startGuest, until } from "./testing/guest-under-test.ts";
+
+beforeAll(buildGuest);
+
+interface Result extends ProcessExit {
+  stdout: Buffer;
+  stderr: Buffer;
+}
+
+async function collect(process: GuestProcess): Promise<Result> {
+  const parts = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
+  for await (const { stream, data } of process.output) parts[stream].push(data);
+  return {
+    stdout: Buffer.concat(parts.stdout),
+    stderr: Buffer.concat(parts.stderr),
+    ...(await process.exit),
+  };
+}
+
+async function run(client: GuestClient, spec: Omit<SpawnSpec, "onDisconnect">): Promise<Result> {
+  return collect(await client.spawn({ ...spec, onDisconnect: "kill" }));
+}
+
+const text = (result: Result): string => result.stdout.toString();
+
+// ---- processes
+
+test("a program gets its argv, environment, directory and no descriptor but its three", async () => {
+  const { client, directory } = await startGuest();
+  const shell = 'printf "%s|" "$@" "$A" "$PWD" "$HOME" "$USER" "$LANG"; ls /proc/self/fd | tr "\\n" " "';
+  const argv = ["/bin/sh", "-c", shell, "sh", "a b", ""];
+  const result = await run(client, { argv, env: { A: "x=ä" }, cwd: directory, user: "0" });
+  expect(text(result)).toBe(`a b||x=ä|${directory}|/root|root|C.UTF-8|0 1 2 3 `);
+  expect(result).toMatchObject({ code: 0, signal: null, timedOut: false });
+  expect(result.durationUs).toBeGreaterThan(0);
+});
+
+test("the shell is bash, streams stay apart, and the code is the program's", async () => {
+  const { client } = await startGuest();
+  const result = await run(client, { shell: "echo out; echo err >&2; [[ 1 == 1 ]] && exit 3" });
+  expect(text(result)).toBe("out\n");
+  expect(result.stderr.toString()).toBe("err\n");
+  expect(result.code).toBe(3);
+});
+
+test("what cannot be started says why: no program, no permission, no directory, no user", async () => {
+  const { client, directory } = await startGuest();
+  const file = join(directory, "plain");
+  writeFileSync(file, "no program", { mode: 0o644 });
+  const spawn = (spec: Omit<SpawnSpec, "onDisconnect">) => run(client, spec);
+  await expect(spawn({ argv: ["no-such-program"] })).rejects.toMatchObject({
+    kind: "exec_failed",
+    message: "no-such-program: No such file or directory",
+  });
+  await expect(spawn({ argv: [file] })).rejects.toMatchObject({ kind: "exec_failed" });
+  await expect(spawn({ argv: [""] })).rejects.toMatchObject({ kind: "exec_failed" });
+  await expect(spawn({ shell: "true", cwd: "/no/such" })).rejects.toMatchObject({ kind: "path_not_found" });
+  await expect(spawn({ shell: "true", cwd: file })).rejects.toMatchObject({ kind: "not_directory" });
+  await expect(spawn({ shell: "true", user: "nobody-here" })).rejects.toMatchObject({ kind: "exec_failed" });
+  await expect(spawn({})).rejects.toMatchObject({ kind: "guest_protocol" });
+  expect(text(await run(client, { shell: "echo still here" }))).toBe("still here\n");
+});
+
+test("input goes in, its end is an end of file, and bytes come back as they were", async () => {
+  const { client } = await startGuest();
+  const bytes = randomBytes(5 * 1024 * 1024 + 17);
+  const process = await client.spawn({ argv: ["cat"], onDisconnect: "kill" });
+  const result = collect(process);
+  await process.writeStdin(bytes);
+  process.endStdin();
+  expect((await result).stdout.equals(bytes)).toBe(true);
+});
+
+test("a process that ends without reading its input is no error for the writer", async () => {
+  const { client } = await startGuest();
+  const process = await client.spawn({ shell: "exit 4", onDisconnect: "kill" });
+  const result = collect(process);
+  await process.writeStdin(Buffer.alloc(8 * 1024 * 1024));
+  process.endStdin();
+  expect((await result).code).toBe(4);
+});
+
+test("100 MB of output arrive whole through a slow reader, and neither side holds them", async () => {
+  const guest = await startGuest();
+  const process = await guest.client.spawn({
+    shell: "head -c 100000000 /dev/zero",
+    onDisconnect: "kill",
+  });
+  const rss = (): number =>
+    Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${guest.process.pid}/status`, "utf8"))?.[1]);
+  let bytes = 0;
+  let chunks = 0;
+  let mostKiB = 0;
+  for await (const { data } of process.output) {
+    bytes += data.length;
+    if (++chunks % 100 === 0) await sleep(5);
+    mostKiB = Math.max(mostKiB, rss());
+  }
+  expect(bytes).toBe(100_000_000);
+  expect(await process.exit).toMatchObject({ code: 0 });
+  expect(mostKiB).toBeLessThan(8 * 1024);
+});
+
+test("a signal reaches the whole group, even while input that nobody reads fills the connection", async () => {
+  const { client } = await startGuest();
+  const process = await client.spawn({ shell: "sleep 60 & echo up; wait", onDisconnect: "kill" });
+  const output = process.output[Symbol.asyncIterator]();
+  await output.next();
+  const stuck = process.writeStdin(Buffer.alloc(8 * 1024 * 1024));
+  process.signal(15);
+  expect(await output.next()).toMatchObject({ done: true });
+  expect(await process.exit).toMatchObject({ code: null, signal: 15, timedOut: false });
+  await stuck;
+});
+
+test("a timeout kills the group and says so, also while nobody takes the output", async () => {
+  const { client } = await startGuest();
+  const quiet = await run(client, { shell: "sleep 60 & echo $!; wait", timeoutMs: 100 });
+  expect(quiet).toMatchObject({ signal: 9, timedOut: true });
+  await until(() => !isAlive(Number(text(quiet))));
+  const loud = await client.spawn({ shell: "echo $$; exec yes", timeoutMs: 100, onDisconnect: "kill" });
+  const first = await loud.output[Symbol.asyncIterator]().next();
+  const pid = Number.parseInt(String(first.value?.data), 10);
+  await until(() => !isAlive(pid));
+  expect(await collect(loud)).toMatchObject({ signal: 9, timedOut: true });
+});
+
+test("a child that keeps the output open is not waited for, and lives on when it writes later", async () => {
+  const { client, directory } = await startGuest();
+  const done = join(directory, "done");
+  const shell = `(sleep 0.2; echo late; echo later >&2; touch ${done}) & echo early`;
+  const result = await run(client, { shell });
+  expect(text(result)).toBe("early\n");
+  expect(result.code).toBe(0);
+  await until(() => existsSync(done));
+});
+
+test("all that was written before the end arrives before the exit", async () => {
+  const { client } = await startGuest();
+  const result = await run(client, { shell: "head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2" });
+  expect(result.stdout).toHaveLength(900_000);
+  expect(result.stderr).toHaveLength(900_000);
+});
+
+test("a connection that ends kills the process, or lets it run to its end unread, as was asked for", async () => {
+  const { client, directory } = await startGuest();
+  const killed = await client.spawn({ shell: "echo $$; sleep 60", onDisconnect: "kill" });
+  const pid = Number.parseInt(String((await killed.output[Symbol.asyncIterator]().next()).value?.data), 10);
+  killed.close();
+  await expect(killed.exit).rejects.toMatchObject({ kind: "failed" });
+  await until(() => !isAlive(pid));
+  const done = join(directory, "done");
+  const shell = `head -c 20000000 /dev/zero; touch ${done}`;
+  const runsOn = await client.spawn({ shell, onDisconnect: "run_on" });
+  runsOn.close();
+  await until(() => existsSync(done));
+});
+
+test("twenty processes at once each get their own output", async () => {
+  const { client } = await startGuest();
+  const numbers = Array.from({ length: 20 }, (_, i) => i);
+  const results = await Promise.all(
+    numbers.map((i) => run(client, { shell: `echo ${i}; sleep 0.05; exit ${i}` })),
+  );
+  expect(results.map((result) => [text(result), result.code])).toEqual(numbers.map((i) => [`${i}\n`, i]));
+});
+
+// ---- files
+
+test("a file is written whole, with its mode, making its parents, and read back", async () => {
+  const { client, directory } = await startGuest();
+  const path = join(directory, "a/b/ä ö");
+  const bytes = randomBytes(3_000_001);
+  const written = await client.writeFile(path, bytes, { mode: 0o750, roots: [directory] });
+  expect(written).toEqual({ sizeBytes: bytes.length });
+  expect(statSync(path).mode & 0o7777).toBe(0o750);
+  const { stat, content } = await client.readFile(path);
+  expect(stat).toMatchObject({ isDir: false, sizeBytes: bytes.length, mode: 0o750 });
+  const read = createHash("sha256");
+  for await (const piece of content) read.update(piece as Buffer);
+  expect(read.digest("hex")).toBe(createHash("sha256").update(bytes).digest("hex"));
+  expect(readdirSync(join(directory, "a/b"))).toEqual(["ä ö"]);
+});
+
+test("an upload that breaks off leaves the old file and nothing else", async () => {
+  const { client, directory } = await startGuest();
+  const path = join(directory, "file");
+  writeFileSync(path, "old");
+  async function* broken(): AsyncGenerator<Buffer> {
+    yield Buffer.alloc(300_000);
+    await sleep(20);
+    throw new Error("the uploader went away");
+  }
+  const options = { mode: 0o644, roots: [directory] };
+  await expect(client.writeFile(path, broken(), options)).rejects.toThrow("the uploader went away");
+  await until(() => readdirSync(directory).every((name) => !name.startsWith(".kontor")));
+  expect(readFileSync(path, "utf8")).toBe("old");
+});
+
+test("an empty file and one of /proc, whose size says nothing, are read to their end", async () => {
+  const { client, directory } = await startGuest();
+  const path = join(directory, "empty");
+  await client.writeFile(path, Buffer.alloc(0), { mode: 0o644, roots: [directory] });
+  expect(await (await client.readFile(path)).content.toArray()).toEqual([]);
+  const { content } = await client.readFile("/proc/version");
+  expect(Buffer.concat(await content.toArray()).toString()).toContain("Linux");
+});
+
+test("every refusal of a file call has its word", async () => {
+  const { client, directory } = await startGuest();
+  const within = { roots: [directory] };
+  const file = join(directory, "file");
+  writeFileSync(file, "12345");
+  mkdirSync(join(directory, "dir"));
+  execFileSync("mkfifo", [join(directory, "fifo")]);
+  const at = (name: string): string => join(directory, name);
+  const cases: [() => Promise<unknown>, string][] = [
+    [() => client.readFile(at("none")), "path_not_found"],
+    [() => client.readFile(directory), "is_directory"],
+    [() => client.readFile(at("fifo")), "not_permitted"],
+    [() => client.readFile("/dev/zero"), "not_permitted"],
+    [() => client.readFile(at("file/x")), "not_directory"],
+    [() => client.readFile(file, { maxBytes: 4 }), "too_large"],
+    [() => client.readFile("relative"), "invalid_path"],
+    [() => client.readFile("/a\0b"), "invalid_path"],
+    [() => client.readFile(at("x".repeat(256))), "invalid_path"],
+    [() => client.list(at("none")), "path_not_found"],
+    [() => client.list(file), "not_directory"],
+    [() => client.writeFile(at("dir"), Buffer.alloc(1), { mode: 0o644, ...within }), "is_directory"],
+    [() => client.writeFile(at("fifo"), Buffer.alloc(1), { mode: 0o644, ...within }), "not_permitted"],
+    [() => client.writeFile(at("file/x"), Buffer.alloc(1), { mode: 0o644, ...within }), "not_directory"],
+    [
+      () => client.writeFile(`${directory}/none/../x`, Buffer.alloc(1), { mode: 0o644, ...within }),
+      "path_not_found",
+    ],
+    [
+      () => client.writeFile("/elsewhere", Buffer.alloc(9_000_000), { mode: 0o644, ...within }),
+      "not_permitted",
+    ],
+    [
+      () => client.writeFile(`${directory}-not`, Buffer.alloc(1), { mode: 0o644, ...within }),
+      "not_permitted",
+    ],
+    [
+      () => client.writeFile(`${directory}/../x`, Buffer.alloc(1), { mode: 0o644, ...within }),
+      "not_permitted",
+    ],
+    [() => client.writeFile(at("x"), Buffer.alloc(1), { mode: 0o644, roots: [] }), "not_permitted"],
+    [() => client.mkdir(at("a/b"), { mode: 0o755, parents: false, ...within }), "path_not_found"],
+    [() => client.mkdir(at("dir"), { mode: 0o755, parents: false, ...within }), "exists"],
+    [() => client.mkdir(file, { mode: 0o755, parents: true, ...within }), "exists"],
+    [() => client.mkdir("/elsewhere", { mode: 0o755, parents: true, ...within }), "not_permitted"],
+    [() => client.move(at("none"), at("y"), { overwrite: false, ...within }), "path_not_found"],
+    [() => client.move(file, at("dir"), { overwrite: false, ...within }), "exists"],
+    [() => client.move(file, at("dir"), { overwrite: true, ...within }), "is_directory"],
+    [() => client.move(at("dir"), at("dir/in"), { overwrite: false, ...within }), "invalid_path"],
+    [() => client.move(file, "/elsewhere", { overwrite: false, ...within }), "not_permitted"],
+    [() => client.move("/etc/hostname", at("y"), { overwrite: false, ...within }), "not_permitted"],
+    [() => client.move(directory, at("y"), { overwrite: false, ...within }), "not_permitted"],
+    [() => client.remove(at("none"), within), "path_not_found"],
+    [() => client.remove(at("dir"), within), "is_directory"],
+    [() => client.remove("/etc/hostname", within), "not_permitted"],
+  ];
+  for (const [call, kind] of cases) await expect(call(), kind).rejects.toMatchObject({ kind });
+  expect(readFileSync(file, "utf8")).toBe("12345");
+});
+
+test("a symlink that leads out of the roots is not followed by a change; one that stays inside is", async () => {
+  const { client, directory } = await startGuest();
+  const [inside, outside] = [join(directory, "in"), join(directory, "out")];
+  mkdirSync(inside);
+  mkdirSync(outside);
+  writeFileSync(join(outside, "secret"), "kept");
+  symlinkSync(outside, join(inside, "dir"));
+  symlinkSync(join(outside, "secret"), join(inside, "file"));
+  symlinkSync(join(outside, "new"), join(inside, "dangling"));
+  symlinkSync("loop", join(inside, "loop"));
+  symlinkSync("real", join(inside, "link"));
+  const options = { mode: 0o644, roots: [inside] };
+  const write = (name: string) => client.writeFile(join(inside, name), Buffer.from("new"), options);
+  for (const name of ["dir/secret", "file", "dangling", "dir/deep/er"])
+    await expect(write(name)).rejects.toMatchObject({ kind: "not_permitted" });
+  await expect(write("loop")).rejects.toMatchObject({ kind: "invalid_path" });
+  const made = client.mkdir(join(inside, "dir/x"), { ...options, parents: true });
+  await expect(made).rejects.toMatchObject({ kind: "not_permitted" });
+  await expect(client.remove(join(inside, "dir/secret"), options)).rejects.toMatchObject({
+    kind: "not_permitted",
+  });
+  await write("link");
+  expect(readFileSync(join(inside, "real"), "utf8")).toBe("new");
+  await client.remove(join(inside, "file"), options);
+  expect(readdirSync(outside)).toEqual(["secret"]);
+  expect(readFileSync(join(outside, "secret"), "utf8")).toBe("kept");
+});
+
+test("names of 255 bytes work everywhere", async () => {
+  const { client, directory } = await startGuest();
+  const within = { roots: [directory] };
+  const path = join(directory, "n".repeat(255));
+  const other = join(directory, "ü".repeat(127));
+  await client.writeFile(path, Buffer.from("x"), { mode: 0o644, ...within });
+  expect((await client.list(directory)).map((entry) => entry.name)).toContain("n".repeat(255));
+  await client.move(path, other, { overwrite: false, ...within });
+  expect(await client.stat(other)).toMatchObject({ sizeBytes: 1 });
+  await client.remove(other, within);
+  expect(await client.stat(other)).toBeUndefined();
+});
+
+test("directories are made, listed with what symlinks lead to, and moved; a root itself may be asked for", async () => {
+  const { client, directory } = await startGuest();
+  const within = { roots: [directory] };
+  await client.mkdir(directory, { mode: 0o755, parents: true, ...within });
+  await client.mkdir(join(directory, "a/b"), { mode: 0o700, parents: true, ...within });
+  await client.mkdir(join(directory, "a/b"), { mode: 0o755, parents: true, ...within });
+  symlinkSync("b", join(directory, "a/link"));
+  symlinkSync("nothing", join(directory, "a/dangling"));
+  const entries = await client.list(join(directory, "a"));
+  const kinds = entries.map((entry) => `${entry.name} ${entry.isDir}`).toSorted();
+  expect(kinds).toEqual(["b true", "dangling false", "link true"]);
+  expect(entries.find((entry) => entry.name === "b")?.mode).toBe(0o700);
+  await client.move(join(directory, "a"), join(directory, "c"), { overwrite: false, ...within });
+  expect(await client.stat(join(directory, "c/b"))).toMatchObject({ isDir: true });
+});
+
+test("a directory of 10,000 entries is listed, one more is too large", async () => {
+  const { client, directory } = await startGuest();
+  const many = join(directory, "many");
+  mkdirSync(many);
+  for (let i = 0; i < 10_000; i++) writeFileSync(join(many, `f${i}`), "");
+  expect(await client.list(many)).toHaveLength(10_000);
+  writeFileSync(join(many, "last"), "");
+  await expect(client.list(many)).rejects.toMatchObject({ kind: "too_large" });
+});
+
+test("a reader that lets go in the middle costs nothing, and the next one begins anew", async () => {
+  const { client, directory } = await startGuest();
+  const path = join(directory, "big");
+  writeFileSync(path, Buffer.alloc(4_000_000, 7));
+  for (let i = 0; i < 20; i++) {
+    const { content } = await client.readFile(path);
+    content.destroy();
+  }
+  const { content } = await client.readFile(path);
+  expect(Buffer.concat(await content.toArray())).toHaveLength(4_000_000);
+});
+
+// ---- tunnels
+
+test("a tunnel carries bytes both ways and a half-close as an end of file", async () => {
+  const { client } = await startGuest();
+  const server = createServer({ allowHalfOpen: true }, (socket) => {
+    const parts: Buffer[] = [];
+    socket.on("data", (part: Buffer) => parts.push(part));
+    socket.on("end", () => socket.end(Buffer.concat([Buffer.from("got "), ...parts])));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const bytes = randomBytes(3_000_000);
+  const stream = await client.connect((server.address() as AddressInfo).port);
+  stream.end(bytes);
+  const answer = Buffer.concat(await stream.toArray());
+  expect(answer.equals(Buffer.concat([Buffer.from("got "), bytes]))).toBe(true);
+});
+
+test("a server that speaks first is heard, and a port where nothing listens is refused", async () => {
+  const { client } = await startGuest();
+  const server = createServer((socket) => socket.end("hello"));
+  server.listen(0, "::1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const stream = await client.connect(port);
+  expect(Buffer.concat(await stream.toArray()).toString()).toBe("hello");
+  stream.destroy();
+  server.close();
+  await once(server, "close");
+  await expect(client.connect(port)).rejects.toMatchObject({ kind: "connection_refused" });
+  await expect(client.connect(0)).rejects.toMatchObject({ kind: "guest_protocol" });
+});
+
+// ---- background commands
+
+const ended = async (client: GuestClient, id: string) => {
+  for await (const _ of client.followCommand(id, 0));
+  return client.getCommand(id);
+};
+
+test("a background command belongs to no connection; its output can be asked for again and followed", async () => {
+  const { client } = await startGuest();
+  const started = await client.startCommand({
+    id: "c1",
+    tag: "t",
+    shell: "echo a; sleep 0.1; echo b >&2; exit 5",
+  });
+  await expect(client.startCommand({ id: "c1", shell: "true" })).rejects.toMatchObject({ kind: "exists" });
+  expect(await client.getCommand("c1")).toMatchObject({ status: "running", tag: "t", pid: started.pid });
+  const followed: string[] = [];
+  for await (const { stream, offset, data } of client.followCommand("c1", 0))
+    followed.push(`${stream} ${offset} ${String(data)}`);
+  expect(followed).toEqual(["stdout 0 a\n", "stderr 2 b\n"]);
+  const { chunks, nextOffset, command } = await client.commandLogs("c1", 1, 2);
+  expect(chunks.map(({ offset, data }) => [offset, String(data)])).toEqual([
+    [1, "\n"],
+    [2, "b"],
+  ]);
+  expect(nextOffset).toBe(3);
+  expect(command).toMatchObject({
+    status: "exited",
+    exitCode: 5,
+    outputBytes: 4,
+    droppedBytes: 0,
+    text: expect.any(String),
+  });
+  expect((await client.listCommands()).map(({ id }) => id)).toEqual(["c1"]);
+  await expect(client.getCommand("none")).rejects.toMatchObject({ kind: "not_found" });
+});
+
+test("past 16 MiB the oldest output goes, and offsets go on counting it", async () => {
+  const { client } = await startGuest();
+  await client.startCommand({ id: "big", shell: "seq -f %015.0f 0 1999999" });
+  const { outputBytes, droppedBytes } = await ended(client, "big");
+  expect(outputBytes).toBe(32_000_000);
+  expect(droppedBytes).toBeGreaterThan(32_000_000 - 16 * 1024 * 1024);
+  const { chunks } = await client.commandLogs("big", 0, 1000);
+  expect(chunks[0]?.offset).toBe(droppedBytes);
+  const line = Math.ceil(droppedBytes / 16);
+  const kept = Buffer.concat(chunks.map(({ data }) => data)).subarray(line * 16 - droppedBytes);
+  expect(Number(kept.subarray(0, 15))).toBe(line);
+  const tail = await client.commandLogs("big", 32_000_000 - 16, 1000);
+  expect(Buffer.concat(tail.chunks.map(({ data }) => data)).toString()).toBe("000000001999999\n");
+  expect(tail.nextOffset).toBe(32_000_000);
+});
+
+test("a background command takes input until its end, and can be killed, gently first", async () => {
+  const { client } = await startGuest();
+  await client.startCommand({ id: "cat", argv: ["cat"] });
+  await client.writeCommandStdin("cat", Buffer.from("one "), false);
+  await client.writeCommandStdin("cat", Buffer.alloc(600_000, "x"), true);
+  expect(await ended(client, "cat")).toMatchObject({ status: "exited", exitCode: 0, outputBytes: 600_004 });
+  const late = client.writeCommandStdin("cat", Buffer.from("x"), false);
+  await expect(late).rejects.toMatchObject({ kind: "not_running" });
+  await client.startCommand({ id: "trap", shell: "trap 'echo bye; exit 7' TERM; echo up; sleep 60 & wait" });
+  await client.followCommand("trap", 0).next();
+  await client.killCommand("trap");
+  expect(await ended(client, "trap")).toMatchObject({ status: "killed", exitCode: 7 });
+  await client.startCommand({ id: "late", shell: "sleep 60", timeoutMs: 50 });
+  expect(await ended(client, "late")).toMatchObject({ signal: 9, timedOut: true });
+});
+
+test("only the last hundred finished commands are kept", async () => {
+  const { client } = await startGuest();
+  for (let i = 0; i < 105; i++) {
+    await client.startCommand({ id: `c${i}`, argv: ["true"] });
+    await ended(client, `c${i}`);
+  }
+  const kept = await client.listCommands();
+  expect(kept).toHaveLength(100);
+  expect(kept[0]?.id).toBe("c104");
+});
+
+// ---- the connection
+
+test("the guest is back when the host's socket went away and came again, and its commands ran on", async () => {
+  const { client, connections } = await startGuest();
+  await client.startCommand({ id: "c", shell: "echo a; sleep 0.3; echo b" });
+  await connections.close();
+  await expect(client.ping()).rejects.toMatchObject({ kind: "not_running" });
+  await sleep(200);
+  await connections.listen();
+  await client.ping();
+  expect(await ended(client, "c")).toMatchObject({ status: "exited", outputBytes: 4 });
+});
+
+test("a guest that is killed is gone, and who waits for it hears so", async () => {
+  const { client, connections, process } = await startGuest();
+  const running = await client.spawn({ shell: "read line", onDisconnect: "kill" });
+  const gone = once(connections, "gone");
+  process.kill("SIGKILL");
+  await expect(collect(running)).rejects.toMatchObject({ kind: "machine_died" });
+  await expect(client.ping()).rejects.toMatchObject({ kind: "machine_died" });
+  await gone;
+});
