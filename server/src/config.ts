@@ -219,12 +219,6 @@ const keys = {
     "Interface machines reach the outside through; auto: the default route's.",
   ),
   dnsServers: key("network", or("auto", list), null, "Resolvers for machines; auto: the host's own."),
-  allowPrivateHosts: key(
-    "network",
-    list,
-    Object.freeze([]),
-    "Hosts and CIDRs in private ranges that callers may name.",
-  ),
   defaultEgressAllowlist: key(
     "network",
     list,

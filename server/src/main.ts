@@ -36,14 +36,18 @@ const config = readConfig();
 const log = createLog({ level: config.logLevel, format: config.logFormat });
 const running = new AsyncDisposableStack();
 const serverFile = join(config.dataDir, "server.json");
+let isEnding = false;
 
 endWithTheProcess();
 try {
   await start();
 } catch (error) {
-  log.fatal({ error }, `the server did not start: ${(error as Error).message}`);
-  await running.disposeAsync().catch(() => {});
-  process.exit(1);
+  // A signal during the start takes down what is up, and what comes up after that fails: no news.
+  if (!isEnding) {
+    log.fatal({ error }, `the server did not start: ${(error as Error).message}`);
+    await running.disposeAsync().catch(() => {});
+    process.exit(1);
+  }
 }
 
 async function start(): Promise<void> {
@@ -92,7 +96,7 @@ async function start(): Promise<void> {
 
   const http = await createHttpServer(
     app,
-    { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes() },
+    { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes(app) },
     {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),
@@ -116,7 +120,6 @@ async function start(): Promise<void> {
 
 /** First signal: drain and go. Second: go. What nobody caught is logged before the process ends. */
 function endWithTheProcess(): void {
-  let isEnding = false;
   const end = async (signal: NodeJS.Signals) => {
     if (isEnding) process.exit(1);
     isEnding = true;

@@ -36,6 +36,7 @@ export function postgresArguments(
     // No replica and no archive reads the log.
     wal_level: "minimal",
     max_wal_senders: "0",
+    max_logical_replication_workers: "0",
     // Small rows by key: compiling queries and running them in parallel costs more than it gains.
     jit: "off",
     max_parallel_workers_per_gather: "0",

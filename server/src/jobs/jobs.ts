@@ -69,8 +69,8 @@ export async function openJobs(options: {
   return jobs;
 }
 
-/** Adds a job by SQL alone: for tests and programs that run no worker. */
-export async function addJob(
+/** graphile-worker keeps this function's signature stable; going through SQL is what puts it in the transaction. */
+async function addJob(
   db: Db,
   task: string,
   payload: unknown,
