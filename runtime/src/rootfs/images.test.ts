@@ -1,0 +1,38 @@
+import { createHash } from "node:crypto";
+import { expect, test } from "vitest";
+import { keepsPromise, versionIn } from "./images.ts";
+import { checkIntegrity } from "./steps.ts";
+import { certificates } from "./trust.ts";
+
+test("a version is found in what programs print", () => {
+  expect(versionIn("Python 3.13.5\n")).toBe("3.13.5");
+  expect(versionIn("v22.23.3\n")).toBe("22.23.3");
+  expect(versionIn("git version 2.39.5\n")).toBe("2.39.5");
+  expect(versionIn("GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nCopyright")).toBe("5.2.15");
+  expect(versionIn("trixie/sid\n")).toBe("trixie/sid");
+});
+
+test("a promise is kept by its version and finer ones, by no other", () => {
+  expect(keepsPromise({ python: "3.12" }, { python: "3.12.7" })).toBe(true);
+  expect(keepsPromise({ python: "3.12" }, { python: "3.12" })).toBe(true);
+  expect(keepsPromise({ python: "3.12" }, { python: "3.120" })).toBe(false);
+  expect(keepsPromise({ python: "3.12" }, { python: "3.13.5" })).toBe(false);
+  expect(keepsPromise({ python: "3.12" }, {})).toBe(false);
+  expect(keepsPromise({}, {})).toBe(true);
+});
+
+test("a download that is not what the registry describes is refused, and so is one it does not describe", () => {
+  const content = Buffer.from("archive");
+  const integrity = `sha512-${createHash("sha512").update(content).digest("base64")}`;
+  expect(() => checkIntegrity(content, integrity)).not.toThrow();
+  expect(() => checkIntegrity(Buffer.from("other"), integrity)).toThrow("not what the registry describes");
+  expect(() => checkIntegrity(content, "md5-abc")).toThrow("no integrity");
+  expect(() => checkIntegrity(content, "undefined")).toThrow("no integrity");
+});
+
+test("certificates are told apart in a bundle, each once", () => {
+  const one = "-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----";
+  const two = "-----BEGIN CERTIFICATE-----\nQg==\n-----END CERTIFICATE-----";
+  expect(certificates(`# CA one\n${one}\n${two.replaceAll("\n", "\r\n")}\n${one}\n`)).toEqual([one, two]);
+  expect(certificates("")).toEqual([]);
+});

@@ -1,0 +1,235 @@
+/**
+ * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>` with its
+ * `rootfs` and its record, `image.json`. It is made aside and renamed when complete, so that what has an id's name is
+ * whole; whatever else lies there, a dead build left, and the next process removes it. A build that fails leaves no
+ * bytes behind and says which step it was and what to do.
+ *
+ * Two callers share one build. A recipe may know several ways; the first that works is taken, and the record says
+ * whether that was a substitute and what was really found inside.
+ */
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import path from "node:path";
+import { RuntimeError, type Image, type ImageRecipe, type Progress } from "../driver.ts";
+import { run } from "../exec.ts";
+import { finish } from "./finish.ts";
+import { BUILT_IN_RECIPES, finder, imageId, loadRecipes, type FindRecipe } from "./recipes.ts";
+import { IMAGE_PATH, makeSteps, runInside } from "./steps.ts";
+import { TRUST_ENVIRONMENT, trustHost } from "./trust.ts";
+
+export interface ImagesOptions {
+  /** Where images are kept; made when it is not there. */
+  directory: string;
+  /** Where the recipes are that others build on; the built-in ones by default. */
+  recipesDirectory?: string;
+}
+
+interface Build {
+  image: Promise<Image>;
+  listeners: Set<Progress>;
+}
+
+/** `.building-<process id>-<n>`; a name of its own also for a removal, which takes seconds. */
+const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
+const DU_TIMEOUT_MS = 120_000;
+
+/** Directories this process works in: another `Images` of it may share the directory. */
+const ours = new Set<string>();
+let counter = 0;
+
+export class Images {
+  readonly #options: ImagesOptions;
+  readonly #builds = new Map<string, Build>();
+  #swept: Promise<void> | undefined;
+  #recipes: Promise<ImageRecipe[]> | undefined;
+
+  constructor(options: ImagesOptions) {
+    this.#options = options;
+  }
+
+  rootfsPath(id: string): string {
+    return path.join(this.#options.directory, id, "rootfs");
+  }
+
+  /** The image of a recipe, made unless one of its ways is there. Fails with `image_failed`. */
+  async ensure(recipe: ImageRecipe, progress: Progress = () => {}): Promise<Image> {
+    const running = this.#builds.get(recipe.name);
+    if (running !== undefined) {
+      running.listeners.add(progress);
+      return running.image;
+    }
+    const listeners = new Set([progress]);
+    const image = this.#find(recipe, (p) => listeners.forEach((listener) => listener(p))).finally(() =>
+      this.#builds.delete(recipe.name),
+    );
+    this.#builds.set(recipe.name, { image, listeners });
+    return image;
+  }
+
+  /** Complete ones, by id. */
+  async list(): Promise<Image[]> {
+    await this.#sweepOnce();
+    const names = await readdir(this.#options.directory);
+    const images = await Promise.all(names.toSorted().map((name) => this.#read(name)));
+    return images.filter((image) => image !== undefined);
+  }
+
+  /** The caller has made sure that no machine uses it. Succeeds where there is none. */
+  async remove(id: string): Promise<void> {
+    if (!/^[a-z0-9][a-z0-9_.-]*$/.test(id)) throw new RuntimeError("not_found", `there is no image ${id}`);
+    await this.#sweepOnce();
+    await this.#withDirectory("removing", async (aside) => {
+      await rename(path.join(this.#options.directory, id), path.join(aside, id)).catch(ignoreMissing);
+    });
+  }
+
+  async #find(recipe: ImageRecipe, progress: Progress): Promise<Image> {
+    await this.#sweepOnce();
+    this.#recipes ??= loadRecipes(this.#options.recipesDirectory ?? BUILT_IN_RECIPES);
+    const find = finder([recipe, ...(await this.#recipes)]);
+    for (const way of recipe.ways.keys()) {
+      const image = await this.#read(imageId(recipe, way, find));
+      if (image !== undefined) return image;
+    }
+    const failures: string[] = [];
+    for (const way of recipe.ways.keys()) {
+      try {
+        return await this.#build(recipe, way, find, progress);
+      } catch (error) {
+        failures.push((error as Error).message);
+      }
+    }
+    throw new RuntimeError("image_failed", `image ${recipe.name} could not be made: ${failures.join(" | ")}`);
+  }
+
+  async #build(recipe: ImageRecipe, way: number, find: FindRecipe, progress: Progress): Promise<Image> {
+    const id = imageId(recipe, way, find);
+    return this.#withDirectory("building", async (aside) => {
+      const rootfs = path.join(aside, id, "rootfs");
+      await mkdir(rootfs, { recursive: true });
+      const bases: Image[] = [];
+      await makeSteps(recipe.ways[way]?.steps ?? [], {
+        rootfs,
+        progress: ({ fraction, step }) => progress({ fraction: fraction * 0.95, step }),
+        baseRootfs: async (name, progress) => {
+          const base = await this.ensure(find(name), progress);
+          bases.push(base);
+          return this.rootfsPath(base.id);
+        },
+      });
+      progress({ fraction: 0.95, step: "trusting the host's certificates" });
+      await trustHost(rootfs, (argv) => runInside(rootfs, argv));
+      await finish(rootfs);
+      progress({ fraction: 0.97, step: "looking what is inside" });
+      const contents = await probe(recipe, rootfs);
+      const image: Image = {
+        id,
+        name: recipe.name,
+        sizeBytes: await usedBytes(rootfs),
+        env: { PATH: IMAGE_PATH, LANG: "C.UTF-8", ...TRUST_ENVIRONMENT, ...recipe.env },
+        contents,
+        substituted:
+          recipe.ways[way]?.substitute === true ||
+          bases.some((base) => base.substituted) ||
+          !keepsPromise(recipe.promise, contents),
+        createdAt: new Date(),
+      };
+      await writeFile(path.join(aside, id, "image.json"), `${JSON.stringify(image, null, 2)}\n`);
+      progress({ fraction: 0.98, step: "writing to disk" });
+      await run(["sync", "-f", aside], { timeoutMs: DU_TIMEOUT_MS });
+      // Another process may have been faster; what it made is the same.
+      await rename(path.join(aside, id), path.join(this.#options.directory, id)).catch(
+        (error: NodeJS.ErrnoException) => {
+          if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
+        },
+      );
+      progress({ fraction: 1, step: "ready" });
+      return image;
+    });
+  }
+
+  async #read(id: string): Promise<Image | undefined> {
+    const text = await readFile(path.join(this.#options.directory, id, "image.json"), "utf8").catch(
+      () => undefined,
+    );
+    if (text === undefined || id.startsWith(".")) return undefined;
+    const image = JSON.parse(text) as Image;
+    return { ...image, createdAt: new Date(image.createdAt) };
+  }
+
+  /** A directory beside the images that is gone afterwards, with what is left in it. */
+  async #withDirectory<T>(what: "building" | "removing", work: (aside: string) => Promise<T>): Promise<T> {
+    const aside = path.join(this.#options.directory, `.${what}-${process.pid}-${++counter}`);
+    ours.add(aside);
+    try {
+      await mkdir(aside);
+      return await work(aside);
+    } finally {
+      await rm(aside, { recursive: true, force: true });
+      ours.delete(aside);
+    }
+  }
+
+  #sweepOnce(): Promise<void> {
+    this.#swept ??= this.#sweep();
+    return this.#swept;
+  }
+
+  /** Removes what builds of processes that are no more have left. */
+  async #sweep(): Promise<void> {
+    await mkdir(this.#options.directory, { recursive: true, mode: 0o755 });
+    for (const name of await readdir(this.#options.directory)) {
+      const owner = UNFINISHED.exec(name)?.[1];
+      const leftover = path.join(this.#options.directory, name);
+      if (owner === undefined || ours.has(leftover)) continue;
+      // Our own number but not ours: a process before a restart of the host or the container had it.
+      if (Number(owner) === process.pid || !isAlive(Number(owner)))
+        await rm(leftover, { recursive: true, force: true });
+    }
+  }
+}
+
+/** What a probe prints, down to its version where it holds one: `Python 3.13.5` → `3.13.5`. */
+export function versionIn(output: string): string {
+  const [line = ""] = output.trim().split("\n");
+  return /\d+(?:\.\d+)+[\w.+~-]*/.exec(line)?.[0] ?? line.trim();
+}
+
+/** `3.12` is kept by 3.12.7, not by 3.120 or 3.13. */
+export function keepsPromise(promise: Record<string, string>, contents: Record<string, string>): boolean {
+  return Object.entries(promise).every(([name, version]) =>
+    `${contents[name] ?? ""}.`.startsWith(`${version}.`),
+  );
+}
+
+async function probe(recipe: ImageRecipe, rootfs: string): Promise<Record<string, string>> {
+  const contents: Record<string, string> = {};
+  for (const [name, argv] of Object.entries(recipe.probes)) {
+    try {
+      contents[name] = versionIn(await runInside(rootfs, argv));
+    } catch (error) {
+      const why = (error as Error).message;
+      throw new RuntimeError("image_failed", `what was made has no working ${name}: ${why}`, {
+        cause: error,
+      });
+    }
+  }
+  return contents;
+}
+
+async function usedBytes(directory: string): Promise<number> {
+  const { stdout } = await run(["du", "-sx", "--block-size=1", directory], { timeoutMs: DU_TIMEOUT_MS });
+  return Number.parseInt(stdout, 10);
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM";
+  }
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): void {
+  if (error.code !== "ENOENT") throw error;
+}

@@ -1,0 +1,113 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import type { ImageRecipe } from "../driver.ts";
+import { finder, imageId, loadRecipes, parseRecipe } from "./recipes.ts";
+
+const npm = {
+  kind: "npm" as const,
+  package: "@scope/tool",
+  version: "1.2.3",
+  into: "/usr/local",
+  paths: ["bin/tool"],
+  links: { "/usr/bin/tool": "../local/bin/tool" },
+};
+const base: ImageRecipe = {
+  name: "base",
+  promise: { debian: "12" },
+  ways: [
+    {
+      substitute: false,
+      steps: [{ kind: "debian", suite: "bookworm", components: ["main"], packages: ["git"] }],
+    },
+  ],
+  env: { LANG: "C.UTF-8" },
+  probes: { debian: ["cat", "/etc/debian_version"] },
+};
+const above: ImageRecipe = {
+  ...base,
+  name: "above",
+  ways: [
+    { substitute: false, steps: [{ kind: "image", name: "base" }, npm, { kind: "run", argv: ["true"] }] },
+  ],
+};
+
+test("the built-in templates are valid and build on each other", async () => {
+  const recipes = await loadRecipes();
+  expect(recipes.map(({ name }) => name)).toEqual([
+    "debian-12",
+    "node-22",
+    "python-3.12-bare",
+    "python-3.12",
+  ]);
+});
+
+test("a valid recipe is taken as it is", () => {
+  expect(parseRecipe(JSON.parse(JSON.stringify(above)))).toEqual(above);
+});
+
+test.each<[string, unknown, string]>([
+  ["a field that is no field", { ...base, nmae: "x" }, "nmae is no field of it"],
+  ["a missing field", { ...base, env: undefined }, "env must be an object"],
+  ["no way at all", { ...base, ways: [] }, "ways must be a list of at least 1"],
+  ["a name that is a path", { ...base, name: "../x" }, "name must be a name"],
+  [
+    "an unknown step",
+    { ...base, ways: [{ substitute: false, steps: [{ kind: "sh" }] }] },
+    "ways[0].steps[0].kind must be one of",
+  ],
+  [
+    "a version that floats",
+    withNpm({ version: "^1.2.0" }),
+    "ways[0].steps[0].version must be an exact version",
+  ],
+  ["a path out of the package", withNpm({ paths: ["../../etc"] }), "paths[0] must be a path inside"],
+  ["a path out of the image", withNpm({ into: "/usr/../../etc" }), "into must be an absolute path"],
+  ["an option in place of a package", withNpm({ package: "--registry" }), "package must be the name"],
+  [
+    "an option among Debian's packages",
+    {
+      ...base,
+      ways: [
+        {
+          substitute: false,
+          steps: [{ kind: "debian", suite: "bookworm", components: ["main"], packages: ["--x"] }],
+        },
+      ],
+    },
+    "packages[0] must be a Debian name",
+  ],
+])("%s is refused by name", (_, recipe, message) => {
+  expect(() => parseRecipe(recipe)).toThrow(message);
+});
+
+function withNpm(change: Partial<typeof npm>): unknown {
+  return { ...base, ways: [{ substitute: false, steps: [{ ...npm, ...change }] }] };
+}
+
+test("the id follows from everything that goes into an image, what it builds on included", () => {
+  const id = imageId(above, 0, finder([base, above]));
+  expect(id).toMatch(/^above-[0-9a-f]{10}$/);
+  expect(imageId(above, 0, finder([base, above]))).toBe(id);
+  expect(imageId(above, 0, finder([{ ...base, env: {} }, above]))).not.toBe(id);
+  expect(imageId({ ...above, env: {} }, 0, finder([base]))).not.toBe(id);
+});
+
+test("recipes that build on each other in a circle are refused, and so is one on nothing", () => {
+  const circle = {
+    ...base,
+    ways: [{ substitute: false, steps: [{ kind: "image" as const, name: "above" }] }],
+  };
+  expect(() => imageId(above, 0, finder([circle, above]))).toThrow("above → base → above");
+  expect(() => imageId(above, 0, finder([above]))).toThrow("no recipe named base");
+});
+
+test("a mistake in a file is said with its name", async () => {
+  const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-recipes-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  await writeFile(path.join(directory, "other.json"), JSON.stringify(base));
+  await expect(loadRecipes(directory)).rejects.toThrow(
+    'other.json: name must be that of the file, not "base"',
+  );
+});

@@ -1,0 +1,191 @@
+/**
+ * Recipes: images as data, one JSON file each in templates/. Read and checked here, so that a mistake in one is said
+ * with the file's and the field's name when the server starts, and not in the middle of a build.
+ */
+import { createHash } from "node:crypto";
+import { readdir, readFile } from "node:fs/promises";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { RuntimeError, type ImageRecipe, type ImageStep } from "../driver.ts";
+
+export const BUILT_IN_RECIPES = fileURLToPath(new URL("../../../templates", import.meta.url));
+
+/** Every recipe of the directory, by name. Fails with `image_failed` and `<file>: <field> …`. */
+export async function loadRecipes(directory: string = BUILT_IN_RECIPES): Promise<ImageRecipe[]> {
+  const files = (await readdir(directory)).filter((file) => file.endsWith(".json")).toSorted();
+  const recipes = await Promise.all(
+    files.map(async (file) => {
+      try {
+        const recipe = parseRecipe(JSON.parse(await readFile(path.join(directory, file), "utf8")));
+        if (`${recipe.name}.json` !== file)
+          throw new Error(`name must be that of the file, not "${recipe.name}"`);
+        return recipe;
+      } catch (error) {
+        throw new RuntimeError("image_failed", `${file}: ${(error as Error).message}`, { cause: error });
+      }
+    }),
+  );
+  for (const recipe of recipes) fingerprint(recipe, 0, finder(recipes));
+  return recipes;
+}
+
+export type FindRecipe = (name: string) => ImageRecipe;
+
+export function finder(recipes: readonly ImageRecipe[]): FindRecipe {
+  return (name) => {
+    const recipe = recipes.find((each) => each.name === name);
+    if (recipe === undefined) throw new RuntimeError("image_failed", `there is no recipe named ${name}`);
+    return recipe;
+  };
+}
+
+/**
+ * The id of what one way makes: the name and a hash of all that goes into it, the recipes it builds on included. A
+ * changed recipe is another image; machines of the old one keep theirs.
+ */
+export function imageId(recipe: ImageRecipe, way: number, find: FindRecipe): string {
+  return `${recipe.name}-${fingerprint(recipe, way, find).slice(0, 10)}`;
+}
+
+/** To be raised whenever the code that makes images makes something else of the same recipe. */
+const FORMAT = 1;
+
+function fingerprint(
+  recipe: ImageRecipe,
+  way: number,
+  find: FindRecipe,
+  above: readonly string[] = [],
+): string {
+  if (above.includes(recipe.name)) {
+    throw new RuntimeError(
+      "image_failed",
+      `recipes build on each other in a circle: ${[...above, recipe.name].join(" → ")}`,
+    );
+  }
+  const { steps = [], substitute } = recipe.ways[way] ?? {};
+  const bases = steps.flatMap((step) => {
+    if (step.kind !== "image") return [];
+    const base = find(step.name);
+    return base.ways.map((_, index) => fingerprint(base, index, find, [...above, recipe.name]));
+  });
+  const { name, promise, env, probes } = recipe;
+  return createHash("sha256")
+    .update(JSON.stringify([FORMAT, name, promise, env, probes, steps, substitute, bases]))
+    .digest("hex");
+}
+
+type Check<T> = (value: unknown, field: string) => T;
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+const text =
+  (pattern: RegExp, what: string): Check<string> =>
+  (value, field) => {
+    if (typeof value !== "string" || !pattern.test(value)) throw new Error(`${field} must be ${what}`);
+    return value;
+  };
+
+const anyText = text(/^[^\0]+$/, "a text that is not empty");
+const name = text(/^[a-z0-9][a-z0-9_.-]{1,62}$/, "a name of lower-case letters, digits, dots and dashes");
+const aptWord = text(/^[a-z0-9][a-z0-9+.-]*$/, "a Debian name");
+const npmPackage = text(/^(@[a-z0-9][\w.-]*\/)?[a-z0-9][\w.-]*$/, "the name of an npm package");
+const exactVersion = text(/^\d+\.\d+\.\d+[\w.+-]*$/, "an exact version");
+
+const relativePath: Check<string> = (value, field) => {
+  const found = anyText(value, field);
+  if (path.isAbsolute(found) || path.normalize(found) !== found || found.startsWith("..")) {
+    throw new Error(`${field} must be a path inside the package`);
+  }
+  return found;
+};
+
+const absolutePath: Check<string> = (value, field) => {
+  const found = anyText(value, field);
+  if (!path.isAbsolute(found) || path.normalize(found) !== found)
+    throw new Error(`${field} must be an absolute path`);
+  return found;
+};
+
+const yesOrNo: Check<boolean> = (value, field) => {
+  if (typeof value !== "boolean") throw new Error(`${field} must be true or false`);
+  return value;
+};
+
+const list =
+  <T>(check: Check<T>, atLeast = 0): Check<T[]> =>
+  (value, field) => {
+    if (!Array.isArray(value) || value.length < atLeast) {
+      throw new Error(`${field} must be a list${atLeast > 0 ? ` of at least ${atLeast}` : ""}`);
+    }
+    return value.map((item, index) => check(item, `${field}[${index}]`));
+  };
+
+const map =
+  <T>(check: Check<T>, key: Check<string> = anyText): Check<Record<string, T>> =>
+  (value, field) => {
+    if (!isObject(value)) throw new Error(`${field} must be an object`);
+    return Object.fromEntries(
+      Object.entries(value).map(([of, item]) => [
+        key(of, `a key of ${field}`),
+        check(item, `${field}.${of}`),
+      ]),
+    );
+  };
+
+/** Exactly these fields; a misspelt one is named instead of being ignored. */
+const shape =
+  <T>(checks: { [Field in keyof T]-?: Check<T[Field]> }, optional: readonly (keyof T)[] = []): Check<T> =>
+  (value, field) => {
+    if (!isObject(value)) throw new Error(`${field} must be an object`);
+    const at = (of: string) => (field === "" ? of : `${field}.${of}`);
+    const unknown = Object.keys(value).find((of) => !Object.hasOwn(checks, of));
+    if (unknown !== undefined) throw new Error(`${at(unknown)} is no field of it`);
+    const fields = (Object.keys(checks) as (keyof T & string)[]).filter(
+      (of) => Object.hasOwn(value, of) || !optional.includes(of),
+    );
+    return Object.fromEntries(fields.map((of) => [of, checks[of](value[of], at(of))])) as T;
+  };
+
+type StepOf<Kind extends ImageStep["kind"]> = Extract<ImageStep, { kind: Kind }>;
+
+const STEPS: { [Kind in ImageStep["kind"]]: Check<StepOf<Kind>> } = {
+  debian: shape<StepOf<"debian">>({
+    kind: () => "debian",
+    suite: aptWord,
+    components: list(aptWord, 1),
+    packages: list(aptWord),
+  }),
+  image: shape<StepOf<"image">>({ kind: () => "image", name }),
+  npm: shape<StepOf<"npm">>(
+    {
+      kind: () => "npm",
+      package: npmPackage,
+      version: exactVersion,
+      into: absolutePath,
+      paths: list(relativePath),
+      links: map(anyText, absolutePath),
+    },
+    ["links"],
+  ),
+  run: shape<StepOf<"run">>({ kind: () => "run", argv: list(anyText, 1) }),
+};
+
+const step: Check<ImageStep> = (value, field) => {
+  const kind = isObject(value) ? String(value["kind"]) : "";
+  if (!Object.hasOwn(STEPS, kind))
+    throw new Error(`${field}.kind must be one of ${Object.keys(STEPS).join(", ")}`);
+  return STEPS[kind as ImageStep["kind"]](value, field);
+};
+
+const recipe = shape<ImageRecipe>({
+  name,
+  promise: map(anyText),
+  ways: list(shape({ steps: list(step, 1), substitute: yesOrNo }), 1),
+  env: map(text(/^[^\0]*$/, "a text"), text(/^[A-Za-z_]\w*$/, "the name of a variable")),
+  probes: map(list(anyText, 1)),
+});
+
+export function parseRecipe(value: unknown): ImageRecipe {
+  return recipe(value, "");
+}

@@ -1,0 +1,165 @@
+/**
+ * Runs the steps of a recipe on a root filesystem in the making. Each gets the directory as the steps before left it
+ * and says what it does as it goes; what fails says which step it was, its last words, and what a person can do.
+ */
+import { createHash } from "node:crypto";
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { RuntimeError, type ImageStep, type Progress } from "../driver.ts";
+import { run } from "../exec.ts";
+import { DebianProgress, mmdebstrapArgv, parseAptConfig, proxyEnvironment } from "./debian.ts";
+import { hostMirrors, sourcesList } from "./sources.ts";
+
+export interface StepContext {
+  rootfs: string;
+  progress: Progress;
+  /** The root filesystem of another image, made first where it is not there. */
+  baseRootfs: (name: string, progress: Progress) => Promise<string>;
+}
+
+type StepOf<Kind extends ImageStep["kind"]> = Extract<ImageStep, { kind: Kind }>;
+
+interface StepKind<Kind extends ImageStep["kind"]> {
+  /** Its share of a build's time, beside the other steps'. */
+  weight: number;
+  label: (step: StepOf<Kind>) => string;
+  advice: string;
+  make: (step: StepOf<Kind>, context: StepContext) => Promise<void>;
+}
+
+const DEBIAN_TIMEOUT_MS = 15 * 60_000;
+const NPM_TIMEOUT_MS = 5 * 60_000;
+const COPY_TIMEOUT_MS = 10 * 60_000;
+const RUN_TIMEOUT_MS = 5 * 60_000;
+
+const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
+  debian: {
+    weight: 20,
+    label: (step) => `Debian ${step.suite}`,
+    advice: "Check that `apt-get update` works on this host and that its mirror carries this suite.",
+    async make(step, { rootfs, progress }) {
+      const settings = parseAptConfig((await run(["apt-config", "dump"])).stdout);
+      const reader = new DebianProgress();
+      await run(mmdebstrapArgv(step, rootfs, settings), {
+        stdin: sourcesList(await hostMirrors(), step.suite, step.components),
+        timeoutMs: DEBIAN_TIMEOUT_MS,
+        env: {
+          ...process.env,
+          ...proxyEnvironment(settings),
+          DEBIAN_FRONTEND: "noninteractive",
+          LC_ALL: "C.UTF-8",
+        },
+        onOutput: (text) => progress(reader.read(text)),
+      });
+    },
+  },
+  image: {
+    weight: 4,
+    label: (step) => `copy of ${step.name}`,
+    advice: "Check that the disk has room for another copy.",
+    async make(step, { rootfs, progress, baseRootfs }) {
+      const base = await baseRootfs(step.name, ({ fraction, step }) =>
+        progress({ fraction: fraction * 0.9, step }),
+      );
+      progress({ fraction: 0.9, step: `copying ${step.name}` });
+      await run(["cp", "-a", "--reflink=auto", `${base}/.`, rootfs], { timeoutMs: COPY_TIMEOUT_MS });
+    },
+  },
+  npm: {
+    weight: 4,
+    label: (step) => `npm package ${step.package}@${step.version}`,
+    advice: "Check that `npm ping` works on this host and that its registry carries this version.",
+    make: installNpmPackage,
+  },
+  run: {
+    weight: 1,
+    label: (step) => `running ${step.argv.join(" ")}`,
+    advice: "Run the command in a machine made from the steps before it to see what it lacks.",
+    async make(step, { rootfs }) {
+      await runInside(rootfs, step.argv);
+    },
+  },
+};
+
+/** Runs all steps in order. `fraction` goes from 0 to 1 over them. */
+export async function makeSteps(steps: readonly ImageStep[], context: StepContext): Promise<void> {
+  const weights = steps.map((step) => KINDS[step.kind].weight);
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  let before = 0;
+  for (const [index, step] of steps.entries()) {
+    const weight = weights[index] ?? 0;
+    // The table has the right kind under each name; TypeScript cannot follow that through a union.
+    const kind = KINDS[step.kind] as StepKind<ImageStep["kind"]>;
+    const label = kind.label(step);
+    const progress: Progress = (inner) =>
+      context.progress({ fraction: (before + weight * inner.fraction) / total, step: inner.step });
+    progress({ fraction: 0, step: label });
+    try {
+      await kind.make(step, { ...context, progress });
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      throw new RuntimeError("image_failed", `step ${index + 1} (${label}) failed: ${why}. ${kind.advice}`, {
+        cause: error,
+      });
+    }
+    before += weight;
+  }
+}
+
+/**
+ * A command in the image, cut off from network, processes and mounts of the host. It is the image's own program, from
+ * an archive whose signature was checked, so this keeps order rather than an enemy.
+ */
+export async function runInside(rootfs: string, argv: readonly string[]): Promise<string> {
+  const unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"];
+  const { stdout, stderr } = await run(
+    [...unshare, `--mount-proc=${rootfs}/proc`, "chroot", rootfs, ...argv],
+    {
+      timeoutMs: RUN_TIMEOUT_MS,
+      env: { PATH: IMAGE_PATH, HOME: "/root", LC_ALL: "C.UTF-8", DEBIAN_FRONTEND: "noninteractive" },
+    },
+  );
+  return stdout === "" ? stderr : stdout;
+}
+
+export const IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/** Fetched with the host's npm and its configuration, checked against what the registry says of it, never run. */
+async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: StepContext): Promise<void> {
+  const wanted = `${step.package}@${step.version}`;
+  const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-npm-"));
+  try {
+    const options = { cwd: directory, timeoutMs: NPM_TIMEOUT_MS };
+    const { stdout } = await run(["npm", "view", wanted, "dist.integrity", "--json"], options);
+    progress({ fraction: 0.1, step: `downloading ${wanted}` });
+    await run(["npm", "pack", wanted, "--ignore-scripts", "--silent"], options);
+    const [archive] = await readdir(directory);
+    if (archive === undefined) throw new Error("npm pack left no archive");
+    progress({ fraction: 0.7, step: `unpacking ${wanted}` });
+    const file = path.join(directory, archive);
+    checkIntegrity(await readFile(file), String(JSON.parse(stdout)));
+    const target = path.join(rootfs, step.into);
+    await mkdir(target, { recursive: true });
+    const chosen = step.paths.map((name) => `package/${name}`);
+    await run(["tar", "-xzf", file, "-C", target, "--strip-components=1", "--no-same-owner", ...chosen], {
+      timeoutMs: NPM_TIMEOUT_MS,
+    });
+    for (const [link, to] of Object.entries(step.links ?? {})) {
+      await mkdir(path.join(rootfs, path.dirname(link)), { recursive: true });
+      await symlink(to, path.join(rootfs, link));
+    }
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+}
+
+/** Subresource integrity as npm writes it: `<algorithm>-<base64>`. */
+export function checkIntegrity(content: Buffer, integrity: string): void {
+  const [, algorithm = "", digest = ""] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/=]+)$/.exec(integrity) ?? [];
+  if (algorithm === "")
+    throw new Error(`the registry gives no integrity that can be checked ("${integrity}")`);
+  if (createHash(algorithm).update(content).digest("base64") !== digest) {
+    throw new Error(`what was downloaded is not what the registry describes (${integrity})`);
+  }
+}
