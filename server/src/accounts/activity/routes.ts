@@ -32,7 +32,7 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
     method: "GET",
     path: "/api/v1/activity",
     operationId: "listActivity",
-    tag: "activity",
+    tag: "Activity",
     summary: "Audit entries, newest first",
     scope: "platform:read",
     query: z.object({

@@ -33,7 +33,7 @@ import {
 
 const read = {
   api: "platform",
-  tag: "teams",
+  tag: "Teams",
   extension: true,
   scope: "platform:read",
 } satisfies Partial<RouteDefinition>;

@@ -1,0 +1,67 @@
+/**
+ * Writes the three OpenAPI documents under openapi/ from the routes, or says whether the committed ones still fit:
+ *
+ *     node server/src/openapi.ts --write | --check
+ *
+ * It needs no database and no machines: a route is data until somebody calls it.
+ */
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { agentRoutes } from "#agent/api.ts";
+import type { Api, Route } from "#http/define-route.ts";
+import { openApiDocument } from "#http/openapi.ts";
+import { systemClock } from "#lib/clock.ts";
+import { platformRoutes } from "#platform/api.ts";
+import { sandboxRoutes } from "#sandbox/api.ts";
+import type { App } from "./app.ts";
+import { loadConfig } from "./config.ts";
+
+const folder = resolve(import.meta.dirname, "../../openapi");
+
+/** Every route of the server, unable to run: nothing but the configuration's defaults and a clock is behind them. */
+export function allRoutes(): Record<Api, Route[]> {
+  const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
+  return { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes(app) };
+}
+
+/** File name → text: pretty, in the order of the routes, with a line break at the end. */
+export function documents(): Map<string, string> {
+  return new Map(
+    Object.entries(allRoutes()).map(([api, routes]) => [
+      `${api}.json`,
+      `${JSON.stringify(openApiDocument(api as Api, routes), null, 2)}\n`,
+    ]),
+  );
+}
+
+/** Names of the committed documents that differ from the routes. */
+export function staleDocuments(): string[] {
+  return [...documents()].filter(([name, text]) => read(name) !== text).map(([name]) => name);
+}
+
+function read(name: string): string | undefined {
+  try {
+    return readFileSync(join(folder, name), "utf8");
+  } catch {
+    return undefined;
+  }
+}
+
+function main(argument: string | undefined): number {
+  if (argument === "--write") {
+    mkdirSync(folder, { recursive: true });
+    for (const [name, text] of documents()) writeFileSync(join(folder, name), text);
+    return 0;
+  }
+  if (argument === "--check") {
+    const stale = staleDocuments();
+    for (const name of stale) {
+      console.error(`openapi/${name} differs from the routes; run: node server/src/openapi.ts --write`);
+    }
+    return stale.length > 0 ? 1 : 0;
+  }
+  console.error("usage: node server/src/openapi.ts --write | --check");
+  return 2;
+}
+
+if (import.meta.main) process.exitCode = main(process.argv[2]);
