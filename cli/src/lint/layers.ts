@@ -51,8 +51,16 @@ export interface PackageFence {
 
 export const packages: readonly PackageFence[] = [
   { package: "runtime", mayKnow: ["@kontor/runtime"], nodeOnly: true },
-  // the client side speaks HTTP; it shares the server's configuration and its database launcher, for `config` and `down`
-  { package: "cli", mayKnow: ["@kontor/server/config.ts", "@kontor/server/db/embedded.ts"] },
+  {
+    package: "cli",
+    // the client side speaks HTTP; what it shares is the configuration, the database launcher (`down`) and where the
+    // host gets its packages (set-up)
+    mayKnow: [
+      "@kontor/server/config.ts",
+      "@kontor/server/db/embedded.ts",
+      "@kontor/runtime/rootfs/sources.ts",
+    ],
+  },
 ];
 
 /** Child processes are started through one door, with argv arrays, deadlines and bounded output. */

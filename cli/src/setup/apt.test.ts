@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { parseStatus } from "./apt.ts";
+import { parseDeb822 } from "@kontor/runtime/rootfs/sources.ts";
+import { backportsSource, parseStatus } from "./apt.ts";
 
 test("apt's status lines become a share done: fetching is the first half, installing the second", () => {
   expect(parseStatus("dlstatus:1:50.0000:Retrieving file 3 of 7")).toEqual({
@@ -16,4 +17,15 @@ test("other lines of apt are no progress", () => {
   expect(parseStatus("pmconffile:/etc/x : 1:'a' 'b'")).toBeUndefined();
   expect(parseStatus("media-change: disk")).toBeUndefined();
   expect(parseStatus("")).toBeUndefined();
+});
+
+test("backports are asked for at the host's own mirror, with Debian's key", () => {
+  expect(parseDeb822(backportsSource("http://mirror.example/debian", "bookworm-backports"))).toEqual([
+    {
+      uris: ["http://mirror.example/debian"],
+      suites: ["bookworm-backports"],
+      components: ["main"],
+      signedBy: "/usr/share/keyrings/debian-archive-keyring.gpg",
+    },
+  ]);
 });

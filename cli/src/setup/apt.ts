@@ -4,10 +4,10 @@
  */
 import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from "node:fs";
 import path from "node:path";
+import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { Failure } from "../lib/failure.ts";
 import { findProgram, run } from "../lib/run.ts";
 import type { StepView } from "../lib/steps-view.ts";
-import { backportsSources, parseDeb822, parseOneLine, type AptSource } from "./apt-sources.ts";
 import type { SystemPackage } from "./packages.ts";
 import type { Missing, SetupStep } from "./setup.ts";
 
@@ -39,7 +39,7 @@ async function install(
   }
   const suite = `${codename}-backports`;
   const needsBackports = wanted.some(({ backports }) => backports);
-  if (needsBackports && !readSources().some(({ suites }) => suites.includes(suite))) addBackports(codename);
+  if (needsBackports && !hasSource(suite)) await addBackports(suite);
   await apt(["update"], view, 0, 0.2);
   const names = wanted.map(({ name, backports }) => (backports ? `${name}/${suite}` : name));
   await apt(["install", "--no-install-recommends", "-y", ...names], view, 0.2, 1);
@@ -108,24 +108,31 @@ export function distribution(): { id: string; codename: string; version: string;
   };
 }
 
-function readSources(): AptSource[] {
+/** Whether apt is told of a suite, by whoever. */
+function hasSource(suite: string): boolean {
   const folder = "/etc/apt/sources.list.d";
   const files = existsSync(folder) ? readdirSync(folder).map((name) => path.join(folder, name)) : [];
   return ["/etc/apt/sources.list", ...files]
-    .filter((file) => existsSync(file))
-    .flatMap((file) => {
-      if (file.endsWith(".sources")) return parseDeb822(readFileSync(file, "utf8"));
-      return file.endsWith(".list") ? parseOneLine(readFileSync(file, "utf8")) : [];
-    });
+    .filter((file) => /\.(list|sources)$/.test(file) && existsSync(file))
+    .some((file) => readFileSync(file, "utf8").split(/\s+/).includes(suite));
 }
 
-function addBackports(codename: string): void {
-  const text = backportsSources(readSources(), codename);
-  if (!text) {
-    throw new Failure(`no apt source on this machine serves ${codename} main`, {
-      hint: `Add a source for ${codename}-backports by hand: it has the version of runsc that is needed.`,
-    });
-  }
+/** Backports come from where the host gets everything else: a mirror, a proxy or the public archive. */
+async function addBackports(suite: string): Promise<void> {
+  const text = backportsSource((await hostMirrors()).main, suite);
   writeFileSync(`${backportsFile}.new`, text, { mode: 0o644 });
   renameSync(`${backportsFile}.new`, backportsFile);
+}
+
+/** The text of a deb822 file (sources.list(5)) for one suite. */
+export function backportsSource(mirror: string, suite: string): string {
+  return [
+    "# Written by kontor: the same archive as this machine's own, for the version of runsc it needs.",
+    "Types: deb",
+    `URIs: ${mirror}`,
+    `Suites: ${suite}`,
+    "Components: main",
+    "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+    "",
+  ].join("\n");
 }
