@@ -1,6 +1,4 @@
 /** Opens this process's host: its number, its driver, its registration, its share of the database's machines. */
-import { randomUUID } from "node:crypto";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Logger } from "pino";
@@ -11,20 +9,28 @@ import { loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
+import { ensureHostId } from "#lib/host-id.ts";
 import { claimInstance } from "./instance.ts";
 import { LocalHost } from "./local-host.ts";
 import { leaseSeconds, Machines } from "./machines.ts";
 import { registerHost } from "./store.ts";
 
+/** Where restricted machines find the egress proxy, on 10.0.0.1. Nothing listens there yet. */
+const egressProxyPort = 3128;
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 
-export async function openMachines(deps: { config: Config; db: Db; clock: Clock; log: Logger }): Promise<Machines> {
+export async function openMachines(deps: {
+  config: Config;
+  db: Db;
+  clock: Clock;
+  log: Logger;
+}): Promise<Machines> {
   const { config, db, clock, log } = deps;
-  const recipes = await loadRecipes(join(root, "templates"));
+  const recipes = await loadRecipes();
   const driver = makeDriver(config, log);
   await driver.open();
   const facts = await driver.facts();
-  const id = hostId(config.dataDir);
+  const id = ensureHostId(config.dataDir);
   const epoch = await db.transaction().execute((tx) =>
     registerHost(tx, {
       id,
@@ -37,7 +43,13 @@ export async function openMachines(deps: { config: Config; db: Db; clock: Clock;
   );
   log.info({ host: id, epoch, ...facts }, "host registered");
   return new Machines({
-    host: new LocalHost({ id, epoch, driver, recipes, concurrentStarts: Math.max(2, Math.floor(facts.vcpus)) }),
+    host: new LocalHost({
+      id,
+      epoch,
+      driver,
+      recipes,
+      concurrentStarts: Math.max(2, Math.floor(facts.vcpus)),
+    }),
     capacity: {
       memoryBytes: Math.floor(facts.memoryBytes * config.memoryOvercommit),
       vcpus: facts.vcpus * config.cpuOvercommit,
@@ -55,28 +67,14 @@ function makeDriver(config: Config, log: Logger): Driver {
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new GvisorDriver({
     stateDir,
-    imagesDir: join(config.dataDir, "images"),
-    recipesDir: join(root, "templates"),
     instance: config.instance ?? claimInstance(config.dataDir),
     uplink: config.uplink,
-    dnsServers: config.dnsServers,
+    dnsServers: config.dnsServers ? [...config.dnsServers] : null,
+    proxyPort: egressProxyPort,
     guestBinary: join(root, "guest/build/kontor-guest"),
     shimBinary: join(root, "runtime/shim/build/kontor-shim"),
-    platform: config.runscPlatform,
-    log,
+    runsc: "runsc",
+    platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",
+    log: (event, fields) => log.debug(fields, event),
   });
-}
-
-/** A host keeps its id for as long as it keeps its data directory: machines and images on it are found by it. */
-function hostId(dataDir: string): string {
-  const file = join(dataDir, "host-id");
-  try {
-    return readFileSync(file, "utf8").trim();
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
-  }
-  mkdirSync(dataDir, { recursive: true });
-  const id = `host_${randomUUID()}`;
-  writeFileSync(file, `${id}\n`, { mode: 0o600 });
-  return id;
 }
