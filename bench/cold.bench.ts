@@ -2,12 +2,12 @@
  * A sandbox without a warm pool, a hundred in sequence: from `POST /v1/sandboxes` to the answer of the first exec; and
  * then what a hundred sandboxes leave on the host, which is nothing.
  */
+import { traces } from "../e2e/host-state.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { settled } from "./machines.ts";
 import { percentile, timed } from "./measure.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
-import { hostTraces, left, traceKinds } from "./traces.ts";
 
 export const name = "cold";
 
@@ -17,7 +17,7 @@ export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, withoutPool, async (server, api) => {
     // The host keeps a few empty namespaces for the next machine; after this one they are there.
     for (let round = 0; round < 3; round += 1) await oneSandbox(api, server.baseUrl);
-    const before = await hostTraces(server.dataDir);
+    const before = await traces(server.dataDir);
     const samples: number[] = [];
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, round / rounds);
@@ -35,14 +35,16 @@ export async function run(context: BenchContext): Promise<void> {
     });
     context.report({ what: `${what}, p99`, value: percentile(samples, 99), unit: "ms", note });
 
-    const leftovers = left(before, await hostTraces(server.dataDir));
-    const found = traceKinds.flatMap((kind) => leftovers[kind].map((one) => `${kind}: ${one}`));
+    const after = await traces(server.dataDir);
+    const found = Object.entries(after).flatMap(([kind, names]) =>
+      names.filter((name) => !before[kind]?.includes(name)).map((name) => `${kind}: ${name}`),
+    );
     context.report({
       what: `left on the host by ${rounds} sandboxes`,
       value: found.length,
       unit: "things",
       bar: { atMost: 0 },
-      note: found.length === 0 ? `looked at ${traceKinds.join(", ")}` : found.slice(0, 5).join("; "),
+      note: found.length === 0 ? `looked at ${Object.keys(after).join(", ")}` : found.slice(0, 5).join("; "),
     });
   });
 }

@@ -2,12 +2,13 @@
  * A sandbox from a warm pool: from `POST /v1/sandboxes` to the answer of the first exec, one at a time, each on a
  * settled server of default configuration. The rival takes its turn in between, so that both see the same host.
  */
-import { existsSync, readdirSync } from "node:fs";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { settled } from "./machines.ts";
 import { mean, percentile, timed } from "./measure.ts";
+import { imagesOf } from "./own-server.ts";
 import { Podman, type PodmanNetwork } from "./podman.ts";
 
 export const name = "warm";
@@ -118,10 +119,8 @@ function compare(context: BenchContext, ours: number[], theirs: Record<PodmanNet
 
 /** The root filesystem both start from. */
 function rootfsOf(dataDirectory: string): string {
-  const images = join(dataDirectory, "images");
-  const found = readdirSync(images, { recursive: true, withFileTypes: false })
-    .map((path) => join(images, String(path)))
-    .find((path) => path.endsWith("rootfs") && existsSync(join(path, "bin")));
-  if (!found) throw new Error(`no root filesystem below ${images}`);
-  return found;
+  const images = imagesOf(dataDirectory);
+  const found = readdirSync(images).find((id) => id.startsWith("debian-12"));
+  if (!found) throw new Error(`no debian-12 in ${images}`);
+  return join(images, found, "rootfs");
 }
