@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -186,6 +185,7 @@ int main(int count, char **arguments) {
   strcpy(address.sun_path, arguments[1]);
   open_stdio();
   umask(0);
+  raise_descriptor_limit();
 
   // Blocked everywhere and waited for here; the handlers only keep the kernel from ignoring them for PID 1.
   sigset_t waited;

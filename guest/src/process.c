@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -25,6 +26,7 @@ enum { CHILD_STACK = 64 * 1024, PIPE_BYTES = 1024 * 1024, THREAD_STACK = 128 * 1
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct process *registry;
 static int drainer = -1;
+static struct rlimit descriptors; // as the machine gave it
 
 static uint64_t clock_us(clockid_t clock) {
   struct timespec t;
@@ -48,6 +50,12 @@ bool start_thread(void *(*run)(void *), void *argument) {
 static void close_end(int *fd) {
   if (*fd >= 0) close(*fd);
   *fd = -1;
+}
+
+void raise_descriptor_limit(void) {
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  struct rlimit raised = {.rlim_cur = descriptors.rlim_max, .rlim_max = descriptors.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &raised);
 }
 
 // ---- the child, between clone and exec: it shares our memory, so it only makes system calls and sets its own slot
@@ -111,6 +119,7 @@ static int child_main(void *argument) {
   // Everything of ours is O_CLOEXEC already; this is the belt to those braces, and may be missing in a kernel.
   syscall(SYS_close_range, 3, ~0U, 0);
   umask(022);
+  setrlimit(RLIMIT_NOFILE, &descriptors);
   const struct user *user = launch->user;
   if (user->uid != 0 || user->gid != 0 || user->group_count > 0) {
     if (syscall(SYS_setgroups, user->group_count, user->groups) || syscall(SYS_setgid, user->gid) ||

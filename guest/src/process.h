@@ -44,6 +44,9 @@ size_t pipe_backlog(int fd);
 // A buffer of `size` bytes from a pipe, or 0 at its end.
 size_t pipe_read(int fd, void *bytes, size_t size);
 
+// 512 streams need some 2600 descriptors; a program gets back what the machine gave, which may be 1024.
+void raise_descriptor_limit(void);
+
 void reap_children(void);
 bool start_thread(void *(*run)(void *), void *argument);
 bool start_drainer(void);

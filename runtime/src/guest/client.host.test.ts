@@ -174,7 +174,8 @@ test("what would make a checkpoint fail is named: a deleted file on the volume, 
 });
 
 test("five hundred streams run at once; one past the limit hears that the machine is busy", async () => {
-  const { client } = await startIsolatedGuest();
+  const { client } = await startIsolatedGuest(["prlimit", "--nofile=1024:4096"]);
+  expect(await run(client, "ulimit -n")).toBe("1024");
   await client.startCommand({ id: "c0", argv: ["sleep", "60"] });
   const processes = await Promise.all(
     Array.from({ length: 512 }, () => client.spawn({ argv: ["sleep", "60"], onDisconnect: "kill" })),

@@ -87,3 +87,21 @@ test("closing removes the socket and ends every connection, spare or taken; list
   await dial(connections);
   await connections.take();
 });
+
+test("a guest that dials without end loses the socket for a moment, what it had going goes on, and then it is back", async () => {
+  const connections = await listen();
+  const first = await dial(connections);
+  const taken = await connections.take();
+  for (let i = 0; i < 1000 && existsSync(connections.path); i++) {
+    const socket = connect(connections.path);
+    socket.on("error", () => {});
+    socket.destroy();
+    await new Promise(setImmediate);
+  }
+  expect(existsSync(connections.path)).toBe(false);
+  taken.write("1");
+  expect(String((await once(first, "data"))[0])).toBe("1");
+  await vi.waitUntil(() => existsSync(connections.path), { timeout: 10_000 });
+  await dial(connections);
+  await connections.take();
+});

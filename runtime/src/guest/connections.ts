@@ -4,7 +4,8 @@
  * guest is back within milliseconds.
  *
  * The guest is not trusted. It may hold at most `MAX_SPARES` idle connections, which must be silent, and
- * `MAX_CONNECTIONS` in all; what is more is closed.
+ * `MAX_CONNECTIONS` in all; what is more is closed. Dialling that leads to nothing, over and over, would cost this
+ * process its time: past `MAX_WASTED` in a second the socket is taken away for a second, and the kernel refuses.
  */
 import { EventEmitter } from "node:events";
 import { rm } from "node:fs/promises";
@@ -17,6 +18,9 @@ const MAX_CONNECTIONS = 1024;
 /** A guest re-dials within 50 ms; past a second of silence it is not coming. */
 const GONE_AFTER_MS = 1000;
 const TAKE_MS = 5000;
+/** Connections per second that end untaken. An honest guest has one, when it dies. */
+const MAX_WASTED = 200;
+const PAUSE_MS = 1000;
 
 interface Waiter {
   resolve: (socket: Socket) => void;
@@ -33,6 +37,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   #waiters: Waiter[] = [];
   #goneTimer: NodeJS.Timeout | undefined;
   #isGone = false;
+  #wasted = { since: 0, count: 0 };
+  #pauseTimer: NodeJS.Timeout | undefined;
 
   constructor(path: string) {
     super();
@@ -42,6 +48,11 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   /** Listens, in place of whatever an earlier process left at the path. */
   async listen(): Promise<void> {
     if (this.#server) return;
+    this.#isGone = false;
+    this.#server = await this.#open();
+  }
+
+  async #open(): Promise<Server> {
     await rm(this.path, { force: true });
     // Half-open: a tunnel's one direction may end before the other.
     const server = createServer({ allowHalfOpen: true }, (socket) => this.#accept(socket));
@@ -49,8 +60,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       server.once("error", reject);
       server.listen(this.path, resolve);
     });
-    this.#isGone = false;
-    this.#server = server;
+    return server;
   }
 
   /** Whether the guest has an idle connection here. */
@@ -96,7 +106,9 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     const server = this.#server;
     this.#server = undefined;
     clearTimeout(this.#goneTimer);
+    clearTimeout(this.#pauseTimer);
     this.#goneTimer = undefined;
+    this.#pauseTimer = undefined;
     this.#spares = [];
     for (const socket of this.#all) socket.destroy();
     this.#rejectWaiters(new RuntimeError("not_running", "the machine was disconnected"));
@@ -108,6 +120,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     if (!this.#server || this.#all.size >= MAX_CONNECTIONS || this.#spares.length >= MAX_SPARES) {
       socket.on("error", () => {});
       socket.destroy();
+      this.#waste();
       return;
     }
     this.#all.add(socket);
@@ -142,7 +155,29 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       if (index < 0) return;
       this.#spares.splice(index, 1);
       this.suspect();
+      this.#waste();
     });
+  }
+
+  #waste(): void {
+    if (Date.now() - this.#wasted.since > 1000) this.#wasted = { since: Date.now(), count: 0 };
+    if (++this.#wasted.count > MAX_WASTED) this.#pause();
+  }
+
+  /** The connections that are taken go on. */
+  #pause(): void {
+    const server = this.#server;
+    if (!server || this.#pauseTimer) return;
+    server.close();
+    for (const spare of this.#spares) spare.destroy();
+    const reopen = async (): Promise<void> => {
+      const next = await this.#open();
+      if (this.#server === server) this.#server = next;
+      else next.close();
+      this.#pauseTimer = undefined;
+    };
+    // Where it cannot be opened again nobody dials in, and the guest counts as gone.
+    this.#pauseTimer = setTimeout(() => void reopen().catch(() => this.suspect()), PAUSE_MS);
   }
 
   #release(socket: Socket): Socket {
