@@ -4,7 +4,7 @@
  * every answer against its schema, and a full parse per request would cost a fifth of the throughput.
  */
 import type { z } from "zod";
-import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
+import { definitionOf, isRecordOfValues, shapeOf, unwrap } from "./schema-walk.ts";
 
 export type Pick = (value: unknown) => unknown;
 
@@ -29,7 +29,7 @@ export function compilePick(schema: z.core.$ZodType): Pick {
           : value;
     }
     case "union":
-      return pickUnion(definition.options);
+      return pickUnion(definition);
     default:
       return asIs;
   }
@@ -53,14 +53,23 @@ function pickObject(definition: z.core.$ZodObjectDef): Pick {
   };
 }
 
-/** A union keeps what its first matching option keeps; only unions with objects in them need the look. */
-function pickUnion(options: readonly z.core.$ZodType[]): Pick {
+/** A union keeps what its option keeps: the one its discriminator names, else the first that fits. */
+function pickUnion({ options, discriminator }: z.core.$ZodUnionDef & { discriminator?: string }): Pick {
   const compiled = options.map((option) => ({ option: option as z.ZodType, pick: compilePick(option) }));
   if (compiled.every(({ pick }) => pick === asIs)) return asIs;
   return (value) => {
     if (typeof value !== "object" || value === null) return value;
-    const match = compiled.find(({ option }) => option.safeParse(value).success);
+    const match = compiled.find(({ option }) =>
+      discriminator === undefined ? option.safeParse(value).success : isNamed(option, discriminator, value),
+    );
     if (!match) throw new Error("an answer matches no option of its declared union");
     return match.pick(value);
   };
+}
+
+function isNamed(option: z.ZodType, discriminator: string, value: object): boolean {
+  const field = shapeOf(option)?.[discriminator];
+  if (field === undefined) return false;
+  const given = (value as Record<string, unknown>)[discriminator];
+  return (field as z.ZodType).safeParse(given).success;
 }

@@ -1,0 +1,11 @@
+import { expect, test } from "vitest";
+import { nearest } from "./nearest.ts";
+
+test("a slip of the hand finds its word, another word finds none", () => {
+  const known = ["timeout_seconds", "template", "network"];
+  expect(nearest("timeout_second", known)).toBe("timeout_seconds");
+  expect(nearest("tmeplate", known)).toBe("template");
+  expect(nearest("Network", known)).toBe("network");
+  expect(nearest("colour", known)).toBeUndefined();
+  expect(nearest("x".repeat(100_000), known)).toBeUndefined();
+});

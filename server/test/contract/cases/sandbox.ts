@@ -1,0 +1,68 @@
+import type { World } from "../world.ts";
+import type { Cases } from "./case.ts";
+
+async function sandbox(world: World, body: object = {}): Promise<{ id: string }> {
+  const created = await world.call("POST", "/v1/sandboxes", {
+    token: world.owner.token,
+    body: { template: "debian-12", ...body },
+  });
+  if (created.status !== 201) throw new Error(`no sandbox: ${created.text}`);
+  return { id: (created.json as { id: string }).id };
+}
+
+const unknown = { id: "sbx_doesnotexist" };
+const path = "/workspace/a.txt";
+const content = Buffer.from("hello").toString("base64");
+
+async function withFile(world: World): Promise<{ id: string }> {
+  const params = await sandbox(world);
+  const written = await world.call("POST", `/v1/sandboxes/${params.id}/files`, {
+    token: world.owner.token,
+    body: { path, content },
+  });
+  if (written.status >= 300) throw new Error(`no file: ${written.text}`);
+  return params;
+}
+
+const query = `path=${encodeURIComponent(path)}`;
+
+export const sandboxCases: Cases = {
+  createSandbox: { success: () => ({ body: { template: "debian-12", metadata: { team: "red" } } }) },
+  listSandboxes: { success: async (world) => (await sandbox(world), { query: "status=running&limit=2" }) },
+  getSandboxLimits: { success: () => ({}) },
+  getSandbox: { success: async (world) => ({ params: await sandbox(world) }), unknown },
+  terminateSandbox: { success: async (world) => ({ params: await sandbox(world) }), unknown },
+  keepSandboxAlive: {
+    success: async (world) => ({ params: await sandbox(world), body: { timeout_seconds: 60 } }),
+    unknown,
+  },
+  getSandboxMetrics: { success: async (world) => ({ params: await sandbox(world) }), unknown },
+
+  execCommand: {
+    success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
+    unknown,
+  },
+
+  writeFile: {
+    success: async (world) => ({ params: await sandbox(world), body: { path, content } }),
+    unknown,
+  },
+  readFile: { success: async (world) => ({ params: await withFile(world), query }), unknown },
+  deleteFile: { success: async (world) => ({ params: await withFile(world), query }), unknown },
+  statFile: { success: async (world) => ({ params: await withFile(world), query }), unknown },
+  makeDirectory: {
+    success: async (world) => ({ params: await sandbox(world), body: { path: "/workspace/made/here" } }),
+    unknown,
+  },
+  moveFile: {
+    success: async (world) => ({
+      params: await withFile(world),
+      body: { from: path, to: "/workspace/b.txt" },
+    }),
+    unknown,
+  },
+  writeFiles: {
+    success: async (world) => ({ params: await sandbox(world), body: { files: [{ path, content }] } }),
+    unknown,
+  },
+};

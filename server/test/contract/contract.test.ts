@@ -1,0 +1,143 @@
+/**
+ * What every operation of the three documents keeps, read from the documents themselves: it refuses a caller without
+ * a token, one without the scope, a body it does not know, and it hides other people's things; it answers in its
+ * schema; and none is without a case that shows it working.
+ */
+import { describe, expect, test } from "vitest";
+import { z } from "zod";
+import { scopes, type Scope } from "#accounts/actor.ts";
+import { hasScope } from "#http/authenticate.ts";
+import type { Api, Route } from "#http/define-route.ts";
+import { openApiDocument } from "#http/openapi.ts";
+import type { Case, Call } from "./cases/case.ts";
+import { platformCases } from "./cases/platform.ts";
+import { sandboxCases } from "./cases/sandbox.ts";
+import { openWorld } from "./world.ts";
+
+const world = await openWorld();
+const cases: Record<string, Case> = { ...platformCases, ...sandboxCases };
+
+interface Operation {
+  api: Api;
+  id: string;
+  method: string;
+  path: string;
+  route: Route;
+  /** As the document says it. */
+  document: {
+    security?: unknown[];
+    parameters?: { name: string; in: string; schema: { format?: string } }[];
+    requestBody?: { content: Record<string, { schema: unknown }> };
+    "x-kontor-scope"?: Scope;
+  };
+}
+
+const operations: Operation[] = Object.entries(world.routes).flatMap(([api, routes]) => {
+  const { paths } = openApiDocument(api as Api, routes) as {
+    paths: Record<string, Record<string, Operation["document"] & { operationId: string }>>;
+  };
+  return Object.entries(paths).flatMap(([path, item]) =>
+    Object.entries(item).map(([method, document]) => ({
+      api: api as Api,
+      id: document.operationId,
+      method: method.toUpperCase(),
+      path,
+      document,
+      route: routes.find(({ operationId }) => operationId === document.operationId)!,
+    })),
+  );
+});
+
+const isPublic = ({ document }: Operation): boolean => document.security?.length === 0;
+const takesJson = ({ document }: Operation): boolean =>
+  document.requestBody?.content["application/json"] !== undefined;
+
+/** The path with values that are well-formed and name nothing. */
+function anyPath({ path, document }: Operation): string {
+  return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
+    const parameter = document.parameters?.find((known) => known.in === "path" && known.name === name);
+    return parameter?.schema.format === "uuid" ? "99999999-9999-4999-8999-999999999999" : "x";
+  });
+}
+
+function filled(operation: Operation, call: Call): string {
+  const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
+    encodeURIComponent(call.params?.[name] ?? `no-value-for-${name}`),
+  );
+  return call.query === undefined ? path : `${path}?${call.query}`;
+}
+
+const send = (operation: Operation, call: Call, token: string | null) =>
+  world.call(operation.method, filled(operation, call), { token, body: call.body });
+
+test("every operation has a case that shows it working, and every case an operation", () => {
+  expect(Object.keys(cases).toSorted()).toEqual(operations.map(({ id }) => id).toSorted());
+});
+
+test("every operation on a thing has a case that shows it hidden from others", () => {
+  const open = operations.filter(
+    (one) => one.path.includes("{") && !isPublic(one) && !cases[one.id]?.unknown,
+  );
+  expect(open.map(({ id }) => id)).toEqual([]);
+});
+
+describe.each(operations)("$method $path", (operation) => {
+  test.skipIf(isPublic(operation))("refuses a caller without a token", async () => {
+    const { status, json } = await world.call(operation.method, anyPath(operation), { token: null });
+    expect([status, json]).toMatchObject([401, { code: "unauthenticated" }]);
+  });
+
+  const scope = operation.document["x-kontor-scope"];
+  test.skipIf(scope === undefined)("refuses a token without its scope", async () => {
+    const others = scopes.filter((other) => !hasScope({ scopes: [other] }, scope!));
+    const token = await world.tokenWith(others);
+    const { status, json } = await world.call(operation.method, anyPath(operation), { token });
+    expect([status, json]).toMatchObject([403, { code: "missing_scope", scope }]);
+  });
+
+  const refusal = operation.api === "platform" ? 422 : 400;
+
+  test.skipIf(!takesJson(operation))(
+    "refuses a body with a field it does not know, and names it",
+    async () => {
+      const token = isPublic(operation) ? null : world.owner.token;
+      const body = { surely_no_field: true };
+      const { status, text } = await world.call(operation.method, anyPath(operation), { token, body });
+      expect(status).toBe(refusal);
+      expect(text).toContain("surely_no_field");
+    },
+  );
+
+  test.skipIf(isPublic(operation))("refuses a query it does not know, and names it", async () => {
+    const path = `${anyPath(operation)}?surely_no_query=1`;
+    const { status, text } = await world.call(operation.method, path, { token: world.owner.token });
+    expect(status).toBe(refusal);
+    expect(text).toContain("surely_no_query");
+  });
+
+  const known = cases[operation.id];
+
+  test.skipIf(!known?.unknown)(
+    "answers for somebody else's thing exactly as for one that is not there",
+    async () => {
+      const call = await known!.success(world);
+      const [foreign, absent] = [
+        await send(operation, call, world.stranger.token),
+        await send(operation, { ...call, params: { ...call.params, ...known!.unknown } }, world.owner.token),
+      ];
+      expect([absent.status, foreign.status, foreign.json]).toEqual([404, 404, absent.json]);
+    },
+  );
+
+  test.skipIf(!known)("works, and answers in its schema", async () => {
+    const call = await known!.success(world);
+    const reply = await send(operation, call, known!.isPublic ? null : world.owner.token);
+    const declared = Object.keys(operation.route.responses).map(Number);
+    expect(reply.status, reply.text).toBe(known!.status ?? (declared.includes(201) ? 201 : declared[0]));
+    expect(reply.headers["x-request-id"]).toBeTruthy();
+    const response = operation.route.responses[reply.status];
+    if (response === null) expect(reply.text).toBe("");
+    else if (response instanceof z.ZodType) expect(response.safeParse(reply.json).error).toBeUndefined();
+    else expect(reply.headers["content-type"]).toContain(response!.contentType);
+  });
+});

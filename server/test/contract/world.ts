@@ -1,0 +1,106 @@
+/** A whole server without a socket: every route of the three APIs, two people, and machines that are not real. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll } from "vitest";
+import { findActor } from "#accounts/find-actor.ts";
+import type { Scope } from "#accounts/actor.ts";
+import { agentRoutes } from "#agent/api.ts";
+import type { App } from "#app.ts";
+import { loadConfig } from "#config.ts";
+import { createHttpServer, type Routes } from "#http/server.ts";
+import { openJobs } from "#jobs/jobs.ts";
+import { systemClock } from "#lib/clock.ts";
+import { openMachines } from "#machines/open.ts";
+import { platformRoutes } from "#platform/api.ts";
+import { sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
+import { makePerson, makeToken } from "../factories.ts";
+import { silentLog, testDatabase, testSecrets } from "../harness.ts";
+
+export interface Caller {
+  userId: string;
+  email: string;
+  workspaceId: string;
+  /** Full access. */
+  token: string;
+}
+
+export interface Reply {
+  status: number;
+  headers: Record<string, unknown>;
+  /** Null where the body is not JSON. */
+  json: unknown;
+  text: string;
+}
+
+export interface World {
+  app: App;
+  routes: Routes;
+  /** On the highest plan and tier. */
+  owner: Caller;
+  /** The same, and reaches nothing of the owner's. */
+  stranger: Caller;
+  tokenWith(scopes: readonly Scope[]): Promise<string>;
+  /** `path` with its query; `token` null for none. */
+  call(method: string, path: string, options: { token: string | null; body?: unknown }): Promise<Reply>;
+}
+
+export async function openWorld(): Promise<World> {
+  const dataDir = mkdtempSync(join(tmpdir(), "kontor-contract-"));
+  afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+  const config = loadConfig({
+    env: {},
+    dataDir,
+    overrides: { runtime: "fake", allowFakeRuntime: "on", logLevel: "silent", rateLimits: "off" },
+  });
+  const { db, pool } = await testDatabase();
+  const clock = systemClock;
+  const log = silentLog;
+  const jobs = await openJobs({ db, pool, log, hostId: "contract", version: "test" });
+  afterAll(() => jobs.stop(0));
+  const machines = await openMachines({ config, db, clock, log });
+  afterAll(() => machines.close());
+  const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
+  await machines.start(app, { sandbox: sandboxOwner(app) });
+  const routes: Routes = {
+    platform: platformRoutes(app),
+    sandbox: sandboxRoutes(app),
+    agent: agentRoutes(app),
+  };
+  const server = await createHttpServer(app, routes, {
+    findActor: (credential) => findActor(app, credential),
+  });
+  afterAll(() => server.close());
+
+  const caller = async (): Promise<Caller> => {
+    const { user, workspace } = await makePerson(db, {
+      workspace: { plan: "team", sandbox_tier: "enterprise" },
+    });
+    const { plaintext } = await makeToken(db, user.id);
+    return { userId: user.id, email: user.email, workspaceId: workspace.id, token: plaintext };
+  };
+  const owner = await caller();
+  return {
+    app,
+    routes,
+    owner,
+    stranger: await caller(),
+    tokenWith: async (scopes) => (await makeToken(db, owner.userId, { scopes })).plaintext,
+    call: async (method, path, { token, body }) => {
+      const response = await server.fastify.inject({
+        method: method as "GET",
+        url: path,
+        headers: token === null ? {} : { authorization: `Bearer ${token}` },
+        ...(body === undefined ? {} : { payload: body as object }),
+      });
+      const isJson = String(response.headers["content-type"]).startsWith("application/json");
+      return {
+        status: response.statusCode,
+        headers: response.headers,
+        json: isJson ? response.json() : null,
+        text: response.payload,
+      };
+    },
+  };
+}
