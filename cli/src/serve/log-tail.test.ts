@@ -19,9 +19,9 @@ test("only complete lines are shown, each once, from where the watching began", 
 });
 
 test("warnings, errors and crashes are shown; routine is not", () => {
-  expect(worthShowing('{"level":30,"msg":"request"}')).toBeUndefined();
-  expect(worthShowing('{"level":40,"msg":"slow"}')).toBe("warning: slow");
-  expect(worthShowing('{"level":50,"msg":"failed","error":{"message":"no disk"}}')).toBe(
+  expect(worthShowing('{"level":"info","msg":"request"}')).toBeUndefined();
+  expect(worthShowing('{"level":"warn","msg":"slow"}')).toBe("warning: slow");
+  expect(worthShowing('{"level":"error","msg":"failed","error":{"message":"no disk"}}')).toBe(
     "error: failed (no disk)",
   );
   expect(worthShowing("    at main (main.ts:1)")).toBe("    at main (main.ts:1)");

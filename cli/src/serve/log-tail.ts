@@ -9,7 +9,10 @@ import path from "node:path";
 const rotateAtBytes = 64 * 1024 * 1024;
 
 export function openLog(file: string): { fd: number; size: number } {
-  mkdirSync(path.dirname(file), { recursive: true, mode: 0o750 });
+  const folder = path.dirname(file);
+  // the data directory: PostgreSQL's account must be able to pass through it, as the server makes it itself
+  mkdirSync(path.dirname(folder), { recursive: true, mode: 0o711 });
+  mkdirSync(folder, { recursive: true, mode: 0o750 });
   if (existsSync(file) && statSync(file).size > rotateAtBytes) renameSync(file, `${file}.1`);
   const fd = openSync(file, "a", 0o640);
   return { fd, size: statSync(file).size };
@@ -44,21 +47,18 @@ export class LogTail {
   }
 }
 
-/** pino's numbers: 40 is a warning. */
-const warning = 40;
+/** The levels a person should see while the server runs, and what they are called here. */
+const shown: Record<string, string> = { warn: "warning", error: "error", fatal: "error" };
 
 /** A line of the log for a person: warnings and errors, and what is not of the logger at all (a crash). */
 export function worthShowing(line: string): string | undefined {
   if (!line.startsWith("{")) return line.trim() === "" ? undefined : line;
   try {
-    const {
-      level = 0,
-      msg = "",
-      error,
-    } = JSON.parse(line) as { level?: number; msg?: string; error?: { message?: string } };
-    if (level < warning) return undefined;
+    const entry = JSON.parse(line) as { level?: string; msg?: string; error?: { message?: string } };
+    const { level = "", msg = "", error } = entry;
+    if (!shown[level]) return undefined;
     const cause = error?.message && !msg.includes(error.message) ? ` (${error.message})` : "";
-    return `${level > warning ? "error" : "warning"}: ${msg}${cause}`;
+    return `${shown[level]}: ${msg}${cause}`;
   } catch {
     return line;
   }
