@@ -354,11 +354,11 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await execute(driver, shared, `kill ${stdout.toString()}`)).exit.code).toBe(0);
       });
 
-      test("what cannot be started is exec_failed", async () => {
+      test("what cannot be started says why", async () => {
         const spawn = (spec: Partial<SpawnSpec>) =>
           failureKind(driver.guest(shared).spawn({ onDisconnect: "kill", ...spec }));
         expect(await spawn({ argv: ["/no/such/program"] })).toBe("exec_failed");
-        expect(await spawn({ argv: ["true"], cwd: "/no/such/directory" })).toBe("exec_failed");
+        expect(await spawn({ argv: ["true"], cwd: "/no/such/directory" })).toBe("path_not_found");
         expect(await spawn({ argv: ["true"], user: "no-such-user" })).toBe("exec_failed");
       });
 

@@ -58,6 +58,7 @@ test("v2 limits are written to the one tree, with swap off", () => {
   expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources)).toEqual([
     { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "268435456" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
+    { path: "/sys/fs/cgroup/kontor0/m1/memory.oom.group", value: "1", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/cpu.max", value: "50000 100000" },
     { path: "/sys/fs/cgroup/kontor0/m1/pids.max", value: "656" },
   ]);

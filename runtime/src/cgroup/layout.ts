@@ -81,6 +81,8 @@ export function limitWrites(
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
+      // Out of memory ends the machine as a whole: a sentry without one of its helpers is no use to anyone.
+      { path: file("memory", "memory.oom.group"), value: "1", optional: true },
       { path: file("cpu", "cpu.max"), value: `${quotaUs} ${CPU_PERIOD_US}` },
       { path: file("pids", "pids.max"), value: tasks },
     ];

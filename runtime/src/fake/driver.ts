@@ -176,7 +176,7 @@ export class FakeDriver implements Driver {
         ...spec,
         resources: { ...spec.resources, diskBytes: machine.spec.resources.diskBytes },
       });
-      machine.guest.env = spec.env;
+      machine.guest.env = this.#environment(machine.spec);
       machine.guest.hostname = spec.hostname;
       this.#thaw(machine);
     });
@@ -273,7 +273,7 @@ export class FakeDriver implements Driver {
         if (machine.exit !== null) throw new RuntimeError("machine_died", "the machine ended");
       }),
     };
-    machine.guest.env = spec.env;
+    machine.guest.env = this.#environment(spec);
     machine.guest.hostname = spec.hostname;
     this.#machines.set(spec.id, machine);
   }
@@ -287,6 +287,11 @@ export class FakeDriver implements Driver {
     for (const running of machine.guest.processes) running.signal(constants.signals.SIGCONT);
     machine.frozen?.resolve();
     machine.frozen = undefined;
+  }
+
+  /** The image's, with the machine's own on top. */
+  #environment(spec: MachineSpec): Record<string, string> {
+    return { ...this.#images.get(spec.image)?.env, ...spec.env };
   }
 
   #ended(machine: FakeMachine, id: MachineId, reason: MachineExit["reason"]): void {

@@ -56,11 +56,8 @@ export class FakeGuest implements Guest {
     return this.#do(async () => {
       const user = await findUser(spec.user ?? "root");
       const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
-      const isDirectory = await stat(cwd).then(
-        (info) => info.isDirectory(),
-        () => false,
-      );
-      if (!isDirectory) throw new RuntimeError("exec_failed", `${spec.cwd} is no directory`);
+      if (!(await stat(cwd)).isDirectory())
+        throw new RuntimeError("not_directory", `${spec.cwd} is no directory`);
       const running = await FakeProcess.start({
         argv: await toArgv(spec),
         cwd,

@@ -1,0 +1,106 @@
+/**
+ * Boots one machine: its record first, then everything it needs at the same time (disk, control group, network,
+ * socket), then runsc, then a guest that answers. The caller removes what a failure leaves behind.
+ *
+ * Measured on two cores, nothing else running: preparation 15 ms, runsc 190 ms, guest 40 ms.
+ */
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Cgroups } from "../cgroup/cgroups.ts";
+import { RuntimeError } from "../driver.ts";
+import type { HostNetwork } from "../network/network.ts";
+import { makeDisk } from "./disk.ts";
+import type { GvisorMachine } from "./machine.ts";
+import { writeRecord } from "./records.ts";
+import { runArgv, type Platform } from "./runsc.ts";
+import { ociSpec } from "./spec.ts";
+import { startUnderShim } from "./start.ts";
+
+/** A guest dials in within 50 ms of its start; a host that boots twenty at once needs seconds. */
+const GUEST_TIMEOUT_MS = 20_000;
+
+export interface CreateNeeds {
+  cgroups: Cgroups;
+  network: HostNetwork;
+  rootfs: string;
+  guestBinary: string;
+  shimBinary: string;
+  runsc: string;
+  platform: Platform;
+  resolvConf: string;
+  maskProcSysNet: boolean;
+}
+
+/** Milliseconds each part took. */
+export interface CreateTimings {
+  prepareMs: number;
+  runscMs: number;
+  guestMs: number;
+}
+
+export async function createMachine(needs: CreateNeeds, machine: GvisorMachine): Promise<CreateTimings> {
+  const { paths, spec, slot, id } = machine;
+  const begin = performance.now();
+  await mkdir(paths.directory, { recursive: true, mode: 0o700 });
+  await writeRecord(paths.record, machine.record, { durable: true });
+  await Promise.all([
+    mkdir(paths.guestDirectory, { recursive: true, mode: 0o755 }).then(() => machine.connections.listen()),
+    mkdir(paths.runscRoot, { recursive: true, mode: 0o700 }),
+    makeDisk(paths, spec.resources.diskBytes),
+    needs.cgroups.create(id, spec.resources),
+    needs.network.attach(slot, spec.network).then(({ netnsPath }) =>
+      writeFile(
+        join(paths.directory, "config.json"),
+        JSON.stringify(
+          ociSpec({
+            paths,
+            rootfs: needs.rootfs,
+            guestBinary: needs.guestBinary,
+            resolvConf: needs.resolvConf,
+            hostname: spec.hostname,
+            netnsPath,
+            cgroupsPath: needs.cgroups.pathOf(id),
+            maxProcesses: spec.resources.maxProcesses,
+          }),
+        ),
+      ),
+    ),
+  ]);
+  const prepared = performance.now();
+  await startUnderShim({
+    shim: needs.shimBinary,
+    maskProcSysNet: needs.maskProcSysNet,
+    argv: runArgv({ runsc: needs.runsc, platform: needs.platform, paths, id }),
+    log: paths.log,
+  });
+  const started = performance.now();
+  await guestAnswers(needs.cgroups, machine);
+  await machine.configure();
+  return {
+    prepareMs: prepared - begin,
+    runscMs: started - prepared,
+    guestMs: performance.now() - started,
+  };
+}
+
+async function guestAnswers(cgroups: Cgroups, machine: GvisorMachine): Promise<void> {
+  const deadline = performance.now() + GUEST_TIMEOUT_MS;
+  for (;;) {
+    try {
+      return await machine.guest.ping();
+    } catch (error) {
+      if (!(error instanceof RuntimeError) || error.kind !== "timeout" || performance.now() > deadline)
+        throw error;
+      if ((await cgroups.processes(machine.id)).length === 0) {
+        const outOfMemory = await cgroups.oomKilled(machine.id);
+        throw new RuntimeError(
+          "machine_died",
+          outOfMemory
+            ? "the machine's memory is too small to start it"
+            : "the machine ended while it started",
+          { cause: error },
+        );
+      }
+    }
+  }
+}

@@ -1,0 +1,388 @@
+/**
+ * Machines on gVisor's runsc. A machine is a sandbox process group in a control group of its own, with a network
+ * namespace (../network), a disk image that bounds what it writes, an image's root filesystem below that, and our
+ * guest program as PID 1, which dials out to a unix socket this process listens on (../guest).
+ *
+ * Nothing of a machine depends on this process: its parent is a shim (shim/shim.c), its record a file. `close` and even
+ * kill -9 leave it running; the next `open` finds the records, looks who is alive and listens on the same sockets, and
+ * removes what no record speaks of.
+ *
+ * Whether a machine lives is said by its control group alone: `runsc state` still says "running" for one that was
+ * killed. Its end is noticed by the guest's connection, and at the latest by `list`.
+ */
+import { createHash } from "node:crypto";
+import { mkdir, readFile, readdir, rm, statfs, writeFile } from "node:fs/promises";
+import { availableParallelism, release, totalmem } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Cgroups } from "../cgroup/cgroups.ts";
+import {
+  RuntimeError,
+  type ClaimSpec,
+  type Driver,
+  type Guest,
+  type HostFacts,
+  type Image,
+  type ImageRecipe,
+  type Machine,
+  type MachineExit,
+  type MachineId,
+  type MachineSpec,
+  type MachineStats,
+  type NetworkMode,
+  type Progress,
+  type Resources,
+} from "../driver.ts";
+import { run } from "../exec.ts";
+import { HostNetwork } from "../network/network.ts";
+import { Images } from "../rootfs/images.ts";
+import { Turns } from "../turns.ts";
+import { cleanUp } from "./cleanup.ts";
+import { createMachine } from "./create.ts";
+import { diskUsage } from "./disk.ts";
+import { GvisorMachine } from "./machine.ts";
+import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
+import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
+import type { Platform } from "./runsc.ts";
+import { RESOLV_CONF } from "./spec.ts";
+import { needsProcSysNetMask } from "./start.ts";
+
+/** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
+const MAX_SLOTS = 65_000;
+/** A guest whose connection ended while its machine lives on gets this long to dial in again. */
+const SILENCE_MS = 5_000;
+
+export interface GvisorOptions {
+  /** Where records, disks and, unless `imagesDirectory` says otherwise, images are kept. */
+  stateDir: string;
+  imagesDirectory?: string;
+  /** 0 to 63: keeps several installations on one host apart (names, addresses, groups). */
+  instance: number;
+  /** Interface that open machines leave through; null: that of the default route. */
+  uplink: string | null;
+  /** Resolvers for open machines; null: the host's own. */
+  dnsServers: string[] | null;
+  /** TCP port on 10.0.0.1 that restricted machines may reach. */
+  proxyPort: number;
+  guestBinary: string;
+  shimBinary: string;
+  /** Name on PATH, or path. */
+  runsc: string;
+  platform: Platform;
+  /** One event of the driver's work, with what a person looking for a fault wants to know. */
+  log: (event: string, fields: Record<string, unknown>) => void;
+}
+
+export class GvisorDriver implements Driver {
+  readonly name = "gvisor";
+  readonly #options: GvisorOptions;
+  readonly #host: HostPaths;
+  readonly #network: HostNetwork;
+  readonly #images: Images;
+  readonly #machines = new Map<MachineId, GvisorMachine>();
+  /** Slots of machines that exist, are being made, or are being taken off. */
+  readonly #slots = new Map<MachineId, number>();
+  readonly #turns = new Turns<MachineId>();
+  readonly #background = new Set<Promise<unknown>>();
+  readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
+  #openCgroups: Cgroups | undefined;
+  #maskProcSysNet = false;
+
+  constructor(options: GvisorOptions) {
+    this.#options = options;
+    this.#host = hostPaths(options.stateDir, options.instance);
+    this.#network = new HostNetwork(options);
+    this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
+  }
+
+  async open(): Promise<void> {
+    for (const directory of [this.#host.machines, this.#host.run]) {
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+    }
+    await writeFile(this.#host.resolvConf, RESOLV_CONF, { mode: 0o644 });
+    this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`);
+    await this.#cgroups.open();
+    this.#maskProcSysNet = await needsProcSysNetMask();
+    await this.#network.open();
+    await this.#adopt();
+  }
+
+  /** `removeAll` takes the host back to what it was, for uninstalling; the machines must have been removed. */
+  async close(options: { removeAll?: boolean } = {}): Promise<void> {
+    await this.settled();
+    for (const machine of this.#machines.values()) await machine.connections.close();
+    this.#machines.clear();
+    this.#slots.clear();
+    await this.#network.close(options);
+    if (options.removeAll !== true) return;
+    await this.#cgroups.removeParent();
+    await rm(this.#host.run, { recursive: true, force: true });
+  }
+
+  /** When nothing goes on in the background: namespaces being taken down, an exit being looked into. */
+  async settled(): Promise<void> {
+    await this.#turns.settled();
+    while (this.#background.size > 0) await Promise.allSettled(this.#background);
+    await this.#network.settled();
+  }
+
+  async facts(): Promise<HostFacts> {
+    const [version, cpuinfo, disk] = await Promise.all([
+      run([this.#options.runsc, "--version"]),
+      readFile("/proc/cpuinfo", "utf8"),
+      statfs(this.#options.stateDir),
+    ]);
+    return {
+      driver: `${this.name} (${this.#options.platform})`,
+      kernel: release(),
+      cgroup: this.#cgroups.layout.version,
+      vcpus: availableParallelism(),
+      memoryBytes: totalmem(),
+      diskFreeBytes: disk.bavail * disk.bsize,
+      runtimeBuild: /runsc version (\S+)/.exec(version.stdout)?.[1] ?? "unknown",
+      cpuClass: cpuClass(cpuinfo),
+    };
+  }
+
+  async list(): Promise<Machine[]> {
+    return Promise.all(
+      Array.from(this.#machines.values(), async (machine) => {
+        await this.#notice(machine);
+        const state = machine.exit !== null ? "dead" : machine.isFrozen ? "frozen" : "running";
+        return { id: machine.id, state, spec: machine.spec, exit: machine.exit };
+      }),
+    );
+  }
+
+  ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image> {
+    return this.#images.ensure(recipe, progress ?? (() => {}));
+  }
+
+  images(): Promise<Image[]> {
+    return this.#images.list();
+  }
+
+  removeImage(id: string): Promise<void> {
+    return this.#images.remove(id);
+  }
+
+  create(spec: MachineSpec): Promise<void> {
+    return this.#turns.take(spec.id, async () => {
+      if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
+      if (this.#slots.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
+      const image = (await this.#images.list()).find(({ id }) => id === spec.image);
+      if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
+      const slot = freeSlot(this.#slots.values());
+      if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+      this.#slots.set(spec.id, slot);
+      const machine = new GvisorMachine(this.#host, { version: 1, slot, imageEnv: image.env, spec });
+      try {
+        const timings = await createMachine(
+          {
+            ...this.#options,
+            cgroups: this.#cgroups,
+            network: this.#network,
+            rootfs: this.#images.rootfsPath(image.id),
+            resolvConf: this.#host.resolvConf,
+            maskProcSysNet: this.#maskProcSysNet,
+          },
+          machine,
+        );
+        this.#options.log("machine_created", { machine: spec.id, slot, ...timings });
+      } catch (error) {
+        await this.#takeOff(machine);
+        throw error;
+      }
+      this.#keep(machine);
+    });
+  }
+
+  claim(id: MachineId, spec: ClaimSpec): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      if (spec.generation < machine.spec.generation) {
+        throw new RuntimeError("stale_generation", "a later generation of this machine exists");
+      }
+      const resources = { ...spec.resources, diskBytes: machine.spec.resources.diskBytes };
+      await this.#change(machine, { ...spec, resources });
+      await Promise.all([
+        this.#cgroups.setLimits(id, resources),
+        this.#network.setMode(machine.slot, spec.network),
+        this.#thaw(machine),
+      ]);
+      await machine.configure();
+    });
+  }
+
+  setNetwork(id: MachineId, mode: NetworkMode): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#change(machine, { network: mode });
+      await this.#network.setMode(machine.slot, mode);
+    });
+  }
+
+  setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#cgroups.setLimits(id, resources);
+      await this.#change(machine, {
+        resources: { ...resources, diskBytes: machine.spec.resources.diskBytes },
+      });
+    });
+  }
+
+  freeze(id: MachineId): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      if (machine.isFrozen) return;
+      await this.#cgroups.freeze(id);
+      machine.isFrozen = true;
+    });
+  }
+
+  thaw(id: MachineId): Promise<void> {
+    return this.#turns.take(id, () => this.#thaw(this.#alive(id)));
+  }
+
+  remove(id: MachineId): Promise<void> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#machines.get(id);
+      if (machine === undefined) return;
+      await this.#takeOff(machine);
+      this.#machines.delete(id);
+      this.#ended(machine, "removed");
+    });
+  }
+
+  async stats(id: MachineId): Promise<MachineStats> {
+    const machine = this.#alive(id);
+    const [usage, diskBytes, egressDenied] = await Promise.all([
+      this.#cgroups.usage(id),
+      diskUsage(machine.paths.disk),
+      this.#network.deniedCount(machine.slot),
+    ]);
+    return { at: new Date(), ...usage, diskBytes, egressDenied };
+  }
+
+  guest(id: MachineId): Guest {
+    return this.#alive(id).guest;
+  }
+
+  onExit(listener: (id: MachineId, exit: MachineExit) => void): void {
+    this.#exitListeners.push(listener);
+  }
+
+  get #cgroups(): Cgroups {
+    if (this.#openCgroups === undefined) throw new RuntimeError("failed", "the driver is not open");
+    return this.#openCgroups;
+  }
+
+  #alive(id: MachineId): GvisorMachine {
+    const machine = this.#machines.get(id);
+    if (machine === undefined) throw new RuntimeError("not_found", "there is no such machine");
+    if (machine.exit !== null) throw new RuntimeError("not_running", "the machine has ended");
+    return machine;
+  }
+
+  #keep(machine: GvisorMachine): void {
+    this.#machines.set(machine.id, machine);
+    this.#slots.set(machine.id, machine.slot);
+    machine.connections.on("gone", () => this.#inBackground("guest_gone", machine, this.#silent(machine)));
+  }
+
+  /** What is decided goes to the record before it is done: a server that starts again then finds what it meant. */
+  async #change(machine: GvisorMachine, change: Partial<MachineSpec>): Promise<void> {
+    const spec = { ...machine.spec, ...change };
+    await writeRecord(machine.paths.record, { ...machine.record, spec }, { durable: false });
+    machine.spec = spec;
+  }
+
+  async #thaw(machine: GvisorMachine): Promise<void> {
+    await this.#cgroups.thaw(machine.id);
+    machine.isFrozen = false;
+  }
+
+  /** Takes the machine off the host; its network slot becomes free once its namespace is shut. */
+  async #takeOff(machine: GvisorMachine): Promise<void> {
+    machine.connections.removeAllListeners("gone");
+    await machine.connections.close();
+    await cleanUp(this.#cgroups, machine.id, machine.paths);
+    const detached = this.#network.detach(machine.slot).finally(() => this.#slots.delete(machine.id));
+    this.#inBackground("detach", machine, detached);
+  }
+
+  /** The guest has hung up: its machine ended, or is about to, or plays dead. */
+  async #silent(machine: GvisorMachine): Promise<void> {
+    const deadline = performance.now() + SILENCE_MS;
+    while (performance.now() < deadline) {
+      await this.#notice(machine);
+      if (machine.exit !== null || machine.isFrozen || machine.connections.isReady) return;
+      await sleep(50);
+    }
+    // Nobody can reach it any more, so it may not go on using the host.
+    await this.#cgroups.killAll(machine.id);
+    await this.#notice(machine);
+  }
+
+  /** Sees whether the machine has ended. */
+  async #notice(machine: GvisorMachine): Promise<void> {
+    if (machine.exit !== null || (await this.#cgroups.processes(machine.id)).length > 0) return;
+    const outOfMemory = await this.#cgroups.oomKilled(machine.id);
+    if (!this.#machines.has(machine.id)) return;
+    this.#ended(machine, outOfMemory ? "out_of_memory" : "failed");
+    await machine.connections.close();
+  }
+
+  #ended(machine: GvisorMachine, reason: MachineExit["reason"]): void {
+    if (machine.exit !== null) return;
+    machine.exit = { reason, at: new Date() };
+    this.#options.log("machine_ended", { machine: machine.id, reason });
+    for (const listener of this.#exitListeners) listener(machine.id, machine.exit);
+  }
+
+  #inBackground(event: string, machine: GvisorMachine, work: Promise<unknown>): void {
+    const logged = work.catch((error: unknown) => {
+      this.#options.log("background_failed", { event, machine: machine.id, error });
+    });
+    this.#background.add(logged);
+    void logged.finally(() => this.#background.delete(logged));
+  }
+
+  /** Takes over what earlier processes left: machines with a record are kept, the rest is removed. */
+  async #adopt(): Promise<void> {
+    const found = await readRecords(this.#host.machines);
+    const known = found.flatMap(({ record }) => (record === undefined ? [] : [record]));
+    await Promise.all(known.map((record) => this.#adoptOne(record)));
+    await this.#network.sweep(new Set(known.map(({ slot }) => slot)));
+    const leftovers = new Set([
+      ...found.map(({ id }) => id),
+      ...(await readdir(this.#host.run)),
+      ...(await this.#cgroups.list()),
+    ]);
+    for (const id of leftovers) {
+      if (this.#machines.has(id) || !isMachineId(id)) continue;
+      await cleanUp(this.#cgroups, id, machinePaths(this.#host, id));
+      this.#options.log("leftover_removed", { machine: id });
+    }
+  }
+
+  async #adoptOne(record: MachineRecord): Promise<void> {
+    const machine = new GvisorMachine(this.#host, record);
+    this.#keep(machine);
+    machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
+    if ((await this.#cgroups.processes(machine.id)).length > 0) {
+      await mkdir(machine.paths.guestDirectory, { recursive: true });
+      await machine.connections.listen();
+    }
+    await this.#notice(machine);
+    this.#options.log("machine_adopted", { machine: machine.id, exit: machine.exit });
+  }
+}
+
+/** Processors between which a checkpoint can move: same model name and same features. */
+function cpuClass(cpuinfo: string): string {
+  const field = (name: string) => new RegExp(`^${name}\\s*: (.*)$`, "m").exec(cpuinfo)?.[1] ?? "";
+  const features = (field("flags") || field("Features")).split(" ").toSorted().join(" ");
+  const hash = createHash("sha256").update(features).digest("hex").slice(0, 8);
+  return `${field("model name") || process.arch} #${hash}`;
+}

@@ -1,0 +1,208 @@
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { Cgroups } from "../cgroup/cgroups.ts";
+import { conformance, execute, failureKind, machineSpec } from "../conformance.ts";
+import type { MachineExit, MachineId } from "../driver.ts";
+import { TEST_IMAGES, testImage } from "../rootfs/testing/image.ts";
+import { GvisorDriver, type GvisorOptions } from "./driver.ts";
+
+const exec = promisify(execFile);
+const INSTANCE = 62;
+const MIB = 1024 * 1024;
+const repository = join(import.meta.dirname, "..", "..", "..");
+
+/** A driver of its own, with everything it makes below one directory and one instance number. */
+async function make(change: Partial<GvisorOptions> = {}) {
+  await exec("make", ["-C", join(repository, "guest")]);
+  await exec("make", ["-C", join(repository, "runtime", "shim")]);
+  const { image } = await testImage();
+  const stateDir = await mkdtemp(join(tmpdir(), "kontor-gvisor-"));
+  const open = async () => {
+    const driver = new GvisorDriver({
+      stateDir,
+      imagesDirectory: TEST_IMAGES,
+      instance: INSTANCE,
+      uplink: "lo",
+      dnsServers: [],
+      proxyPort: 3128,
+      guestBinary: join(repository, "guest", "build", "kontor-guest"),
+      shimBinary: join(repository, "runtime", "shim", "build", "kontor-shim"),
+      runsc: "runsc",
+      platform: "systrap",
+      log: () => {},
+      ...change,
+    });
+    await driver.open();
+    return driver;
+  };
+  let driver = await open();
+  return {
+    driver,
+    image: image.id,
+    stateDir,
+    again: async () => (driver = await open()),
+    dispose: async () => {
+      for (const { id } of await driver.list()) await driver.remove(id);
+      await driver.close({ removeAll: true });
+      await rm(stateDir, { recursive: true });
+    },
+  };
+}
+
+conformance("gvisor", make, { isolation: true });
+
+describe("what only a real machine promises", () => {
+  let subject: Awaited<ReturnType<typeof make>>;
+  let driver: GvisorDriver;
+  let cgroups: Cgroups;
+
+  beforeAll(async () => {
+    subject = await make();
+    ({ driver } = subject);
+    cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
+  });
+  afterAll(() => subject?.dispose());
+
+  async function boot(change: Parameters<typeof machineSpec>[1] = {}) {
+    const spec = machineSpec(subject.image, change);
+    onTestFinished(() => driver.remove(spec.id));
+    await driver.create(spec);
+    return spec;
+  }
+
+  /** `small` changes the resources alone. */
+  const withResources = (small: Partial<ReturnType<typeof machineSpec>["resources"]>) => ({
+    resources: { ...machineSpec("").resources, ...small },
+  });
+
+  function exitOf(id: MachineId): Promise<MachineExit["reason"]> {
+    return new Promise((resolve) => {
+      driver.onExit((which, { reason }) => {
+        if (which === id) resolve(reason);
+      });
+    });
+  }
+
+  test("a machine that runs out of memory is dead, says so, and can be removed", async () => {
+    const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
+    const reason = exitOf(id);
+    const eater = failureKind(execute(driver, id, "head -c 400M /dev/zero | tail -c 400M"));
+    expect(await reason).toBe("out_of_memory");
+    expect(await eater).toBe("machine_died");
+    const machine = (await driver.list()).find((each) => each.id === id);
+    expect(machine).toMatchObject({ state: "dead", exit: { reason: "out_of_memory" } });
+    expect(await failureKind(driver.freeze(id))).toBe("not_running");
+    await driver.remove(id);
+  });
+
+  test("a machine whose processes are killed from outside is dead, and a new driver knows it too", async () => {
+    const { id } = await boot();
+    const reason = exitOf(id);
+    await cgroups.killAll(id);
+    expect(await reason).toBe("failed");
+  });
+
+  test("a full disk is ENOSPC inside: the machine lives, and has room again once something is deleted", async () => {
+    const { id } = await boot(withResources({ diskBytes: 64 * MIB }));
+    const filled = await execute(driver, id, "head -c 64M /dev/zero > within && cp within beyond");
+    expect(filled.stderr.toString()).toContain("No space left on device");
+    expect((await driver.stats(id)).diskBytes).toBeGreaterThanOrEqual(64 * MIB);
+    const writing = driver
+      .guest(id)
+      .writeFile("/workspace/more", Buffer.alloc(32 * MIB), { mode: 0o644, roots: ["/workspace"] });
+    expect(await failureKind(writing)).toBe("disk_full");
+    expect((await execute(driver, id, "rm within beyond && echo small > small && cat small")).exit.code).toBe(
+      0,
+    );
+  });
+
+  test("a fork bomb stops at maxProcesses, and the machine goes on", async () => {
+    const { id } = await boot(withResources({ maxProcesses: 40 }));
+    const bomb = { argv: ["/bin/sh", "-c", "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done"] };
+    expect((await execute(driver, id, bomb)).stderr.toString()).toContain("Cannot fork");
+    expect((await execute(driver, id, { argv: ["pkill", "sleep"] })).exit.code).toBe(0);
+    expect((await execute(driver, id, { argv: ["echo", "alive"] })).stdout.toString()).toBe("alive\n");
+  });
+
+  test("nothing of the host's can be written from inside", async () => {
+    const { id } = await boot();
+    for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf"]) {
+      expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toContain(
+        "Read-only file system",
+      );
+    }
+    await execute(
+      driver,
+      id,
+      "head -c 1M /dev/zero > /proc/1/fd/1; echo changed > /etc/hostname; rm -rf /bin/ls",
+    );
+    const { id: other } = await boot();
+    expect((await execute(driver, other, "ls /bin/ls; cat /etc/hostname")).stdout.toString()).toContain(
+      "/bin/ls",
+    );
+    expect(await readdir(join(subject.stateDir, "machines", id))).toEqual(
+      expect.arrayContaining(["config.json", "disk", "disk.img", "machine.json"]),
+    );
+  });
+
+  test("programs see the cores and the memory the machine was started with", async () => {
+    const { id } = await boot(withResources({ vcpus: 1, memoryBytes: 256 * MIB }));
+    const seen = await execute(driver, id, "nproc; grep MemTotal /proc/meminfo");
+    expect(seen.stdout.toString()).toMatch(/^2\nMemTotal: +262144 kB\n$/);
+  });
+
+  test("a machine's disk is let go at its removal while other machines run on", async () => {
+    const [gone, stays] = await Promise.all([boot(), boot()]);
+    const image = join(subject.stateDir, "machines", gone.id, "disk.img");
+    expect((await exec("losetup", ["--associated", image])).stdout).toContain(image);
+    await driver.remove(gone.id);
+    await expect.poll(async () => (await exec("losetup", ["--list"])).stdout).not.toContain(gone.id);
+    await driver.guest(stays.id).ping();
+  });
+
+  test("a start that fails names the reason and leaves nothing", async () => {
+    const broken = await make({ instance: 61, guestBinary: "/nonexistent/guest" });
+    onTestFinished(broken.dispose);
+    const spec = machineSpec(broken.image);
+    expect(await failureKind(broken.driver.create(spec))).toBe("failed");
+    expect(await broken.driver.list()).toEqual([]);
+    expect(await leftOf(broken.stateDir, 61)).toEqual([]);
+  });
+
+  test("what has no record is removed when a driver opens", async () => {
+    const { id } = await boot();
+    await driver.close();
+    await rm(join(subject.stateDir, "machines", id, "machine.json"));
+    driver = await subject.again();
+    expect((await driver.list()).map((machine) => machine.id)).not.toContain(id);
+    expect(await cgroups.list()).not.toContain(id);
+    expect(await readdir(join(subject.stateDir, "machines"))).not.toContain(id);
+  });
+
+  test("after the last machine is removed nothing of any is left on the host", async () => {
+    const specs = await Promise.all([boot(), boot()]);
+    await driver.freeze(specs[1]?.id ?? "");
+    await Promise.all(specs.map(({ id }) => driver.remove(id)));
+    await driver.settled();
+    await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
+  });
+});
+
+/** Processes, mounts, loop devices, control groups and files of machines. Idle namespaces are the network's to keep. */
+async function leftOf(stateDir: string, instance: number): Promise<string[]> {
+  const [processes, mounts, loops, groups, files, sockets] = await Promise.all([
+    exec("ps", ["-eo", "args"]),
+    readFile("/proc/self/mountinfo", "utf8"),
+    exec("losetup", ["--list", "--noheadings", "--output", "BACK-FILE"]),
+    Cgroups.detect(`kontor${instance}`).then((cgroups) => cgroups.list()),
+    readdir(join(stateDir, "machines")),
+    readdir(`/run/kontor/${instance}`),
+  ]);
+  const lines = [processes.stdout, mounts, loops.stdout].join("\n").split("\n");
+  const ours = lines.filter((line) => line.includes(stateDir) || line.includes(`/run/kontor/${instance}/`));
+  return [...ours, ...groups, ...files, ...sockets];
+}

@@ -1,0 +1,41 @@
+/**
+ * One live machine as the driver holds it: its record, its connection, and what is known of its end. What must be
+ * true is on the host (cgroup, record); this is only what would be slow to ask for.
+ */
+import type { MachineExit, MachineId, MachineSpec } from "../driver.ts";
+import { GuestClient } from "../guest/client.ts";
+import { GuestConnections } from "../guest/connections.ts";
+import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
+import type { MachineRecord } from "./records.ts";
+
+export class GvisorMachine {
+  readonly id: MachineId;
+  readonly slot: number;
+  readonly imageEnv: Record<string, string>;
+  readonly paths: MachinePaths;
+  readonly connections: GuestConnections;
+  readonly guest: GuestClient;
+  spec: MachineSpec;
+  isFrozen = false;
+  exit: MachineExit | null = null;
+
+  constructor(host: HostPaths, record: MachineRecord) {
+    this.id = record.spec.id;
+    this.slot = record.slot;
+    this.imageEnv = record.imageEnv;
+    this.spec = record.spec;
+    this.paths = machinePaths(host, this.id);
+    this.connections = new GuestConnections(this.paths.guestSocket);
+    this.guest = new GuestClient(this.connections);
+  }
+
+  get record(): MachineRecord {
+    return { version: 1, slot: this.slot, imageEnv: this.imageEnv, spec: this.spec };
+  }
+
+  /** Tells PID 1 the machine's name and the environment of all it starts from now on. */
+  configure(): Promise<void> {
+    const { hostname, env } = this.spec;
+    return this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });
+  }
+}

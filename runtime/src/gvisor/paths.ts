@@ -1,0 +1,68 @@
+/**
+ * Where a machine's things lie. What must outlive the server's process is below the state directory:
+ *
+ *     <state>/machines/<id>/machine.json   the record, written before anything is started and removed last
+ *     <state>/machines/<id>/config.json    the OCI spec
+ *     <state>/machines/<id>/disk.img       what the guest may write, a sparse ext4 image, mounted on
+ *     <state>/machines/<id>/disk/          where gVisor keeps the upper layer of the root filesystem
+ *     <state>/machines/<id>/runsc.log      errors of runsc itself, nothing from inside
+ *
+ * What is true only while the host is up is below /run, whose short names keep unix sockets within their 107 bytes
+ * whatever the state directory is called:
+ *
+ *     /run/kontor/<n>/<id>/guest/guest.sock PID 1 inside dials this; the directory is /.kontor/run inside, read-only
+ *     /run/kontor/<n>/<id>/runsc/           runsc's own state: one root per machine, so ids cannot be mixed up
+ */
+import { join } from "node:path";
+import type { MachineId } from "../driver.ts";
+
+export interface MachinePaths {
+  directory: string;
+  record: string;
+  log: string;
+  diskImage: string;
+  disk: string;
+  runDirectory: string;
+  guestDirectory: string;
+  guestSocket: string;
+  runscRoot: string;
+}
+
+export interface HostPaths {
+  machines: string;
+  images: string;
+  resolvConf: string;
+  run: string;
+}
+
+export function hostPaths(stateDir: string, instance: number): HostPaths {
+  return {
+    machines: join(stateDir, "machines"),
+    images: join(stateDir, "images"),
+    resolvConf: join(stateDir, "resolv.conf"),
+    run: `/run/kontor/${instance}`,
+  };
+}
+
+export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
+  const directory = join(host.machines, id);
+  const runDirectory = join(host.run, id);
+  return {
+    directory,
+    record: join(directory, "machine.json"),
+    log: join(directory, "runsc.log"),
+    diskImage: join(directory, "disk.img"),
+    disk: join(directory, "disk"),
+    runDirectory,
+    guestDirectory: join(runDirectory, "guest"),
+    guestSocket: join(runDirectory, "guest", "guest.sock"),
+    runscRoot: join(runDirectory, "runsc"),
+  };
+}
+
+const MACHINE_ID = /^m[a-z0-9]{19}$/;
+
+/** Ids become path components, cgroup names and arguments of runsc: nothing else than this shape gets that far. */
+export function isMachineId(text: string): boolean {
+  return MACHINE_ID.test(text);
+}

@@ -1,0 +1,49 @@
+import { expect, test } from "vitest";
+import { ociSpec } from "./spec.ts";
+
+const spec = ociSpec({
+  paths: { guestDirectory: "/run/kontor/0/m1/guest" },
+  rootfs: "/images/debian/rootfs",
+  guestBinary: "/opt/kontor-guest",
+  resolvConf: "/state/resolv.conf",
+  hostname: "box",
+  netnsPath: "/run/netns/kv0-3",
+  cgroupsPath: "/kontor0/m1",
+  maxProcesses: 200,
+}) as {
+  process: {
+    args: string[];
+    capabilities: Record<string, string[]>;
+    rlimits: { type: string; hard: number; soft: number }[];
+  };
+  mounts: { destination: string; type: string; source: string; options: string[] }[];
+  linux: { namespaces: { type: string; path?: string }[]; cgroupsPath: string };
+  root: { path: string };
+};
+
+test("a machine never starts in the host's network: its namespace is named by path", () => {
+  expect(spec.linux.namespaces).toContainEqual({ type: "network", path: "/run/netns/kv0-3" });
+});
+
+test("everything of the host's that is bound in is read-only", () => {
+  const bound = spec.mounts.filter(({ type }) => type === "bind");
+  expect(bound.map(({ source, destination }) => [source, destination])).toEqual([
+    ["/opt/kontor-guest", "/.kontor/guest"],
+    ["/run/kontor/0/m1/guest", "/.kontor/run"],
+    ["/state/resolv.conf", "/etc/resolv.conf"],
+  ]);
+  for (const { options } of bound) expect(options).toEqual(["bind", "ro", "nosuid"]);
+});
+
+test("no program that PID 1 starts can have SYS_ADMIN", () => {
+  expect(spec.process.capabilities["effective"]).toContain("CAP_SYS_ADMIN");
+  expect(spec.process.capabilities["bounding"]).not.toContain("CAP_SYS_ADMIN");
+  expect(spec.process.capabilities["bounding"]).not.toContain("CAP_SYS_RESOURCE");
+});
+
+test("the machine's limits, program, control group and root filesystem are those it was given", () => {
+  expect(spec.process.rlimits).toContainEqual({ type: "RLIMIT_NPROC", soft: 200, hard: 200 });
+  expect(spec.process.args).toEqual(["/.kontor/guest", "/.kontor/run/guest.sock"]);
+  expect(spec.linux.cgroupsPath).toBe("/kontor0/m1");
+  expect(spec.root.path).toBe("/images/debian/rootfs");
+});

@@ -1,0 +1,104 @@
+/**
+ * The OCI spec (config.json) of a machine: a value computed from a value. The root filesystem is the image's own
+ * directory, shared and read-only below; gVisor lays the machine's writable layer over it.
+ */
+import type { MachinePaths } from "./paths.ts";
+
+/** Where the guest program and its socket are inside every machine; the images have these as mount points. */
+export const GUEST_PROGRAM = "/.kontor/guest";
+const GUEST_RUN_DIRECTORY = "/.kontor/run";
+
+export interface SpecInput {
+  paths: Pick<MachinePaths, "guestDirectory">;
+  rootfs: string;
+  guestBinary: string;
+  resolvConf: string;
+  hostname: string;
+  netnsPath: string;
+  cgroupsPath: string;
+  maxProcesses: number;
+}
+
+/** Counted by gVisor alone: the sentry's own descriptors on the host have the host's limit. */
+const MAX_OPEN_FILES = 65_536;
+
+/** Docker's default set, for what images expect. They are rights in gVisor's own kernel and none on the host. */
+const CAPABILITIES = [
+  "AUDIT_WRITE",
+  "CHOWN",
+  "DAC_OVERRIDE",
+  "FOWNER",
+  "FSETID",
+  "KILL",
+  "MKNOD",
+  "NET_BIND_SERVICE",
+  "NET_RAW",
+  "SETFCAP",
+  "SETGID",
+  "SETPCAP",
+  "SETUID",
+  "SYS_CHROOT",
+  "SYS_PTRACE",
+].map((name) => `CAP_${name}`);
+
+/**
+ * PID 1 sets the hostname at claim, which takes SYS_ADMIN. It stands outside the bounding set, so that no program PID 1
+ * starts has it (capabilities(7), "during execve"): who has it is not held by RLIMIT_NPROC.
+ */
+const CAPABILITIES_OF_PID_1 = [...CAPABILITIES, "CAP_SYS_ADMIN"];
+
+export function ociSpec(input: SpecInput): Record<string, unknown> {
+  const limit = (type: string, value: number) => ({ type, soft: value, hard: value });
+  return {
+    ociVersion: "1.0.2",
+    process: {
+      terminal: false,
+      user: { uid: 0, gid: 0 },
+      args: [GUEST_PROGRAM, `${GUEST_RUN_DIRECTORY}/guest.sock`],
+      cwd: "/",
+      env: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+      capabilities: {
+        bounding: CAPABILITIES,
+        effective: CAPABILITIES_OF_PID_1,
+        permitted: CAPABILITIES_OF_PID_1,
+      },
+      rlimits: [
+        limit("RLIMIT_NOFILE", MAX_OPEN_FILES),
+        // What stops a fork bomb: EAGAIN inside and the machine lives. gVisor counts per user, as Linux does.
+        limit("RLIMIT_NPROC", input.maxProcesses),
+        limit("RLIMIT_CORE", 0),
+      ],
+    },
+    root: { path: input.rootfs, readonly: false },
+    hostname: input.hostname,
+    mounts: [
+      { destination: "/proc", type: "proc", source: "proc", options: ["nosuid", "noexec", "nodev"] },
+      { destination: "/dev", type: "tmpfs", source: "tmpfs", options: ["nosuid", "mode=755"] },
+      { destination: "/dev/pts", type: "devpts", source: "devpts", options: ["nosuid", "noexec"] },
+      { destination: "/dev/shm", type: "tmpfs", source: "shm", options: ["nosuid", "nodev", "mode=1777"] },
+      { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "noexec", "nodev", "ro"] },
+      bind(input.guestBinary, GUEST_PROGRAM),
+      // Read-only: a directory of the host's that the guest could fill would be outside its disk limit.
+      bind(input.paths.guestDirectory, GUEST_RUN_DIRECTORY),
+      bind(input.resolvConf, "/etc/resolv.conf"),
+    ],
+    linux: {
+      namespaces: [
+        { type: "pid" },
+        { type: "ipc" },
+        { type: "uts" },
+        { type: "mount" },
+        // Always by path: runsc without one would use the host's network.
+        { type: "network", path: input.netnsPath },
+      ],
+      cgroupsPath: input.cgroupsPath,
+    },
+  };
+}
+
+function bind(source: string, destination: string) {
+  return { destination, type: "bind", source, options: ["bind", "ro", "nosuid"] };
+}
+
+/** `nameserver` is the host's end of every machine's veth; two tries of 2 s keep a closed door from hanging programs. */
+export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:2 attempts:2\n";
