@@ -1,0 +1,119 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { list } from "./list.ts";
+
+const { db } = await testDatabase();
+const { app } = await testHost(db);
+const mine = await personWithTier(db, "free");
+const others = await personWithTier(db, "free");
+
+/** Rows as a create leaves them, without machines. */
+async function insert(
+  workspaceId: string,
+  rows: { id: string; at: string; metadata?: object; ended?: boolean }[],
+) {
+  await db
+    .insertInto("sandboxes")
+    .values(
+      rows.map(({ id, at, metadata = {}, ended }) => ({
+        id,
+        workspace_id: workspaceId,
+        template: "debian-12",
+        size: "small",
+        cpu: 1,
+        memory_mb: 1024,
+        network: "off" as const,
+        region: app.config.region,
+        status: ended ? ("terminated" as const) : ("running" as const),
+        transition: null,
+        termination_reason: ended ? ("requested" as const) : null,
+        terminated_at: ended ? new Date(at) : null,
+        on_timeout: "kill" as const,
+        auto_resume: false,
+        timeout_seconds: 600,
+        expires_at: new Date("2031-01-01"),
+        preview_token_sealed: null,
+        allow_domains: null,
+        metadata: JSON.stringify(metadata),
+        running_since: null,
+        created_at: at,
+      })) as never,
+    )
+    .execute();
+}
+
+// Many share their microsecond, and some differ by less than a JavaScript date can tell.
+const times = ["2030-01-01T00:00:00.000001Z", "2030-01-01T00:00:00.000002Z", "2030-01-01T00:00:00.000003Z"];
+const rows = Array.from({ length: 23 }, (_, n) => ({
+  id: `sbx_list${String((n * 7) % 23).padStart(2, "0")}`,
+  at: times[n % times.length] ?? "",
+  metadata: { third: String(n % 3), all: "yes", "odd key \"'%": "v" },
+  ended: n % 2 === 0,
+}));
+await insert(mine.workspace.id, rows);
+await insert(others.workspace.id, [{ id: "sbx_others", at: times[1] ?? "", metadata: { all: "yes" } }]);
+const newestFirst = rows
+  .toSorted((a, b) => (a.at === b.at ? (a.id < b.id ? 1 : -1) : a.at < b.at ? 1 : -1))
+  .map(({ id }) => id);
+
+test("pages of any size, one after the other, are the whole list: newest first, none twice, none left out", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 1, max: 30 }), async (limit) => {
+      const seen: string[] = [];
+      let cursor: string | undefined;
+      do {
+        const page = await list(app, mine.actor, { limit, cursor });
+        expect(page.items.length).toBeLessThanOrEqual(limit);
+        seen.push(...page.items.map(({ id }) => id));
+        cursor = page.next_cursor ?? undefined;
+      } while (cursor !== undefined);
+      expect(seen).toEqual(newestFirst);
+    }),
+    { numRuns: 12 },
+  );
+});
+
+test("a sandbox made while somebody pages disturbs no page", async () => {
+  const first = await list(app, mine.actor, { limit: 10 });
+  await insert(mine.workspace.id, [{ id: "sbx_newer", at: "2030-02-01T00:00:00Z" }]);
+  const second = await list(app, mine.actor, { limit: 13, cursor: first.next_cursor ?? undefined });
+  await db.deleteFrom("sandboxes").where("id", "=", "sbx_newer").execute();
+  expect([...first.items, ...second.items].map(({ id }) => id)).toEqual(newestFirst);
+});
+
+test("every metadata pair must match exactly, whatever its characters", async () => {
+  const found = async (metadata: Record<string, string>) =>
+    (await list(app, mine.actor, { limit: 100, metadata })).items.length;
+  expect(await found({ third: "0" })).toBe(8);
+  expect(await found({ third: "0", all: "yes" })).toBe(8);
+  expect(await found({ third: "0", all: "no" })).toBe(0);
+  expect(await found({ "odd key \"'%": "v" })).toBe(23);
+  expect(await found({ third: "" })).toBe(0);
+  expect(await found({})).toBe(23);
+});
+
+test("a status filter answers that status alone", async () => {
+  expect((await list(app, mine.actor, { limit: 100, status: "terminated" })).items).toHaveLength(12);
+  expect((await list(app, mine.actor, { limit: 100, status: "running" })).items).toHaveLength(11);
+  expect((await list(app, mine.actor, { limit: 100, status: "paused" })).items).toEqual([]);
+});
+
+test("a cursor that is made up, cut, or somebody else's is refused", async () => {
+  const { next_cursor: cursor } = await list(app, mine.actor, { limit: 1 });
+  for (const bad of ["x", "", cursor?.slice(0, -2) ?? "", `${cursor}aaaa`]) {
+    await expect(list(app, mine.actor, { limit: 1, cursor: bad }), bad).rejects.toMatchObject({
+      code: "invalid_request",
+      message: expect.stringContaining("cursor"),
+    });
+  }
+  await expect(list(app, others.actor, { limit: 1, cursor: cursor ?? "" })).rejects.toMatchObject({
+    code: "invalid_request",
+  });
+});
+
+test("nobody sees what belongs to another workspace", async () => {
+  const { items } = await list(app, others.actor, { limit: 100, metadata: { all: "yes" } });
+  expect(items.map(({ id }) => id)).toEqual(["sbx_others"]);
+});

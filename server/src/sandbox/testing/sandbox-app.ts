@@ -1,0 +1,134 @@
+/** An app for tests of this room: a real database, the fake driver, time that stands still, and a person in it. */
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll } from "vitest";
+import type { ImageRecipe } from "@kontor/runtime/driver.ts";
+import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
+import type { Actor, SandboxTier } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import type { ConfigKey } from "#config.ts";
+import type { Db } from "#db/db.ts";
+import { LocalHost } from "#machines/local-host.ts";
+import { Machines } from "#machines/machines.ts";
+import { registerHost } from "#machines/store.ts";
+import { makePerson, type Person } from "../../../test/factories.ts";
+import { silentLog, type TestClock, testClock, testConfig, testSecrets } from "../../../test/harness.ts";
+import { sandboxOwner } from "../sandboxes/owner.ts";
+import { SandboxCreate } from "../sandboxes/schema.ts";
+
+export const hostId = "host_test";
+
+/** What the sandbox's verbs need; jobs are no part of it. */
+export type SandboxApp = Omit<App, "jobs">;
+
+export interface TestHost {
+  app: SandboxApp;
+  driver: FakeDriver;
+  clock: TestClock;
+  /** The server ends and another one starts on the same database and the same machines. */
+  restart(whileAway?: (driver: FakeDriver) => Promise<void>): Promise<void>;
+}
+
+const recipe: ImageRecipe = {
+  name: "debian-12",
+  promise: { debian: "12" },
+  ways: [{ steps: [], substitute: false }],
+  env: {},
+  probes: {},
+};
+
+export async function testHost(
+  db: Db,
+  options: {
+    config?: Partial<Record<ConfigKey, string>>;
+    poolCeiling?: number;
+    capacity?: { machines: number };
+  } = {},
+): Promise<TestHost> {
+  const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
+  afterAll(() => rm(directory, { recursive: true, force: true }));
+  const clock = testClock();
+  const config = testConfig(options.config);
+  const secrets = testSecrets();
+  const start = async (): Promise<{ app: SandboxApp; driver: FakeDriver }> => {
+    const driver = new FakeDriver({ directory });
+    await driver.open();
+    const facts = await driver.facts();
+    const epoch = await db.transaction().execute((tx) =>
+      registerHost(tx, {
+        id: hostId,
+        region: config.region,
+        regionName: config.regionName,
+        address: "http://127.0.0.1:8080",
+        leaseSeconds: 15,
+        facts,
+      }),
+    );
+    const machines = new Machines({
+      host: new LocalHost({ id: hostId, epoch, driver, recipes: [recipe], concurrentStarts: 4 }),
+      capacity: { memoryBytes: 1024 ** 4, vcpus: 1000, machines: 100, ...options.capacity },
+      poolCeiling: options.poolCeiling ?? 0,
+      db,
+      clock,
+      log: silentLog,
+    });
+    const app: SandboxApp = { config, db, machines, secrets, clock, log: silentLog };
+    await machines.images.ensure(recipe.name);
+    await machines.start(app as App, { sandbox: sandboxOwner(app) });
+    return { app, driver };
+  };
+  const host: TestHost = {
+    ...(await start()),
+    clock,
+    restart: async (whileAway) => {
+      await host.app.machines.close();
+      if (whileAway) {
+        const driver = new FakeDriver({ directory });
+        await driver.open();
+        await whileAway(driver);
+        await driver.close();
+      }
+      Object.assign(host, await start());
+    },
+  };
+  afterAll(async () => {
+    for (const { id } of await host.driver.list()) await host.driver.remove(id);
+    await host.app.machines.close();
+  });
+  return host;
+}
+
+export async function personWithTier(db: Db, tier: SandboxTier): Promise<Person & { actor: Actor }> {
+  const person = await makePerson(db, { workspace: { sandbox_tier: tier } });
+  return { ...person, actor: actorOf(person) };
+}
+
+/** Who a full-access token of this person is. */
+export function actorOf({ user, workspace }: Person): Actor {
+  return {
+    kind: "api_token",
+    id: "tok_test",
+    label: user.email,
+    role: null,
+    userId: user.id,
+    scopes: null,
+    tokenId: "tok_test",
+    workspaces: [
+      {
+        id: workspace.id,
+        kind: "personal",
+        role: "owner",
+        plan: workspace.plan,
+        sandboxTier: workspace.sandbox_tier,
+        suspended: workspace.suspended_at !== null,
+      },
+    ],
+    ip: null,
+  };
+}
+
+/** The body of a create as the door hands it on, defaults filled in. */
+export function createInput(input: Record<string, unknown> = {}): SandboxCreate {
+  return SandboxCreate.parse({ template: recipe.name, ...input });
+}
