@@ -45,7 +45,7 @@ table inet kontor61 {
 		oifname "kv61-*" jump outside_to_machine
 	}
 	chain machine_to_outside {
-		ip saddr . ct mark @open oifname @uplink ip daddr != { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, 198.18.0.0/15, 203.0.113.0/24, 224.0.0.0/3 } jump leave
+		ip saddr . ct mark @open oifname @uplink ip daddr != { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3 } jump leave
 		jump refuse
 	}
 	chain leave {
