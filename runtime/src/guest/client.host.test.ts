@@ -79,6 +79,8 @@ test("a user is a name or a number, with its groups, home and shell; a number ne
     "1234 1235 1235 77 /home/dev dev /bin/dash",
   );
   expect(await run(client, who, { user: "4000", cwd: "/" })).toBe("4000 4000 4000 / 4000 /bin/sh");
+  await run(client, "sed -i s:/home/dev:/home/moved: /etc/passwd");
+  expect(await run(client, "echo $HOME", { user: "dev", cwd: "/" })).toBe("/home/moved");
   const capabilities = await run(client, "grep ^CapEff /proc/self/status", { user: "dev", cwd: "/" });
   expect(capabilities).toMatch(/^CapEff:\s+0+$/);
 });
