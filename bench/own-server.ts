@@ -9,6 +9,7 @@ import { freePort } from "../cli/src/serve/port.ts";
 import { Server } from "../e2e/server.ts";
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
+import { imagesOf } from "./images.ts";
 
 /** No warm machine is ever made. */
 export const withoutPool = { KONTOR_POOL_SIZE: "0", KONTOR_POOL_MAX: "0" };
@@ -31,9 +32,4 @@ export async function withOwnServer(
   } finally {
     await server.destroy();
   }
-}
-
-/** Where a server keeps its images, each a directory with its `rootfs`. */
-export function imagesOf(dataDirectory: string): string {
-  return join(dataDirectory, "machines", "images");
 }

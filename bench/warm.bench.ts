@@ -2,13 +2,11 @@
  * A sandbox from a warm pool: from `POST /v1/sandboxes` to the answer of the first exec, one at a time, each on a
  * settled server of default configuration. The rival takes its turn in between, so that both see the same host.
  */
-import { readdirSync } from "node:fs";
-import { join } from "node:path";
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
+import { rootfsOf } from "./images.ts";
 import { settled } from "./machines.ts";
 import { mean, percentile, timed } from "./measure.ts";
-import { imagesOf } from "./own-server.ts";
 import { Podman, type PodmanNetwork } from "./podman.ts";
 
 export const name = "warm";
@@ -23,7 +21,7 @@ export async function run(context: BenchContext): Promise<void> {
   const ours: number[] = [];
   const creates: number[] = [];
   const theirs: Record<PodmanNetwork, number[]> = { bridge: [], none: [] };
-  const podman = await Podman.open(rootfsOf(context.dataDirectory));
+  const podman = await Podman.open(rootfsOf(context.dataDirectory, "debian-12"));
   try {
     await warmUp(context, api, podman);
     for (let round = 0; round < rounds; round += 1) {
@@ -115,12 +113,4 @@ function compare(context: BenchContext, ours: number[], theirs: Record<PodmanNet
       ...(network === "bridge" ? { bar: { atMost: 10 } } : {}),
     });
   }
-}
-
-/** The root filesystem both start from. */
-function rootfsOf(dataDirectory: string): string {
-  const images = imagesOf(dataDirectory);
-  const found = readdirSync(images).find((id) => id.startsWith("debian-12"));
-  if (!found) throw new Error(`no debian-12 in ${images}`);
-  return join(images, found, "rootfs");
 }
