@@ -131,7 +131,8 @@ struct failure {
 
 // Reads the fields of a request's payload. `payload` must have one spare byte behind `length`, and is written to
 // (each text gets its NUL over the next field's tag, which has been read by then). False: `failure` says why.
-bool request_parse(struct request *request, uint8_t type, unsigned char *payload, size_t length, struct failure *failure);
+bool request_parse(struct request *request, uint8_t type, unsigned char *payload, size_t length,
+                   struct failure *failure);
 
 // Prints a request as one line of text, the form in which the vectors state what a payload means.
 void request_describe(const struct request *request, char *text, size_t size);
