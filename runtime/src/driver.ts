@@ -220,7 +220,7 @@ export interface Guest {
   ping(): Promise<void>;
   spawn(spec: SpawnSpec): Promise<GuestProcess>;
 
-  /** Streams a file without holding it. Fails with `is_directory`, `not_found`, `too_large` past `maxBytes`. */
+  /** Streams a file without holding it. Fails with `is_directory`, `path_not_found`, `too_large` past `maxBytes`. */
   readFile(path: string, options?: { maxBytes?: number }): Promise<{ stat: FileStat; content: Readable }>;
   /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
   writeFile(
