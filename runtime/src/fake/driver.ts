@@ -316,6 +316,6 @@ export class FakeDriver implements Driver {
   }
 
   async #write(spec: MachineSpec): Promise<void> {
-    await writeFile(this.#record(spec.id), JSON.stringify(spec));
+    await writeFile(this.#record(spec.id), JSON.stringify({ ...spec, env: {} }));
   }
 }

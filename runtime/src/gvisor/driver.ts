@@ -79,8 +79,8 @@ export class GvisorDriver implements Driver {
   readonly #network: HostNetwork;
   readonly #images: Images;
   readonly #machines = new Map<MachineId, GvisorMachine>();
-  /** Slots of machines that exist, are being made, or are being taken off. */
-  readonly #slots = new Map<MachineId, number>();
+  /** Network slots of machines that exist, are being made, or are being taken off. */
+  readonly #slots = new Set<number>();
   readonly #turns = new Turns<MachineId>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
@@ -168,12 +168,12 @@ export class GvisorDriver implements Driver {
   create(spec: MachineSpec): Promise<void> {
     return this.#turns.take(spec.id, async () => {
       if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
-      if (this.#slots.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
+      if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
-      const slot = freeSlot(this.#slots.values());
+      const slot = freeSlot(this.#slots);
       if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
-      this.#slots.set(spec.id, slot);
+      this.#slots.add(slot);
       const machine = new GvisorMachine(this.#host, { version: 1, slot, imageEnv: image.env, spec });
       try {
         const timings = await createMachine(
@@ -286,7 +286,7 @@ export class GvisorDriver implements Driver {
 
   #keep(machine: GvisorMachine): void {
     this.#machines.set(machine.id, machine);
-    this.#slots.set(machine.id, machine.slot);
+    this.#slots.add(machine.slot);
     machine.connections.on("gone", () => this.#inBackground("guest_gone", machine, this.#silent(machine)));
   }
 
@@ -307,7 +307,8 @@ export class GvisorDriver implements Driver {
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
-    const detached = this.#network.detach(machine.slot).finally(() => this.#slots.delete(machine.id));
+    // A slot that could not be shut is given to nobody until the next `open` sweeps it.
+    const detached = this.#network.detach(machine.slot).then(() => this.#slots.delete(machine.slot));
     this.#inBackground("detach", machine, detached);
   }
 

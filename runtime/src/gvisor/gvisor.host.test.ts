@@ -21,21 +21,23 @@ async function make(change: Partial<GvisorOptions> = {}) {
   await exec("make", ["-C", join(repository, "runtime", "shim")]);
   const { image } = await testImage();
   const stateDir = await mkdtemp(join(tmpdir(), "kontor-gvisor-"));
+  const options: GvisorOptions = {
+    stateDir,
+    imagesDirectory: TEST_IMAGES,
+    instance: INSTANCE,
+    // There is none of that name: no test of this file is about the way out.
+    uplink: "kontor-none",
+    dnsServers: [],
+    proxyPort: 3128,
+    guestBinary: join(repository, "guest", "build", "kontor-guest"),
+    shimBinary: join(repository, "runtime", "shim", "build", "kontor-shim"),
+    runsc: "runsc",
+    platform: "systrap",
+    log: () => {},
+    ...change,
+  };
   const open = async () => {
-    const driver = new GvisorDriver({
-      stateDir,
-      imagesDirectory: TEST_IMAGES,
-      instance: INSTANCE,
-      uplink: "lo",
-      dnsServers: [],
-      proxyPort: 3128,
-      guestBinary: join(repository, "guest", "build", "kontor-guest"),
-      shimBinary: join(repository, "runtime", "shim", "build", "kontor-shim"),
-      runsc: "runsc",
-      platform: "systrap",
-      log: () => {},
-      ...change,
-    });
+    const driver = new GvisorDriver(options);
     await driver.open();
     return driver;
   };
@@ -44,6 +46,7 @@ async function make(change: Partial<GvisorOptions> = {}) {
     driver,
     image: image.id,
     stateDir,
+    options,
     again: async () => (driver = await open()),
     dispose: async () => {
       for (const { id } of await driver.list()) await driver.remove(id);
@@ -99,7 +102,7 @@ describe("what only a real machine promises", () => {
     await driver.remove(id);
   });
 
-  test("a machine whose processes are killed from outside is dead, and a new driver knows it too", async () => {
+  test("a machine whose processes are killed from outside is dead, and says so", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
     await cgroups.killAll(id);
@@ -171,6 +174,28 @@ describe("what only a real machine promises", () => {
     expect(await failureKind(broken.driver.create(spec))).toBe("failed");
     expect(await broken.driver.list()).toEqual([]);
     expect(await leftOf(broken.stateDir, 61)).toEqual([]);
+  });
+
+  test("machines outlive a server that is killed, and the next one has them back with their environment", async () => {
+    const victim = await make({ instance: 61 });
+    onTestFinished(victim.dispose);
+    await victim.driver.close();
+    const specs = [machineSpec(victim.image), machineSpec(victim.image)];
+    const script = `
+      const { GvisorDriver } = await import(${JSON.stringify(join(import.meta.dirname, "driver.ts"))});
+      const driver = new GvisorDriver({ ...JSON.parse(process.argv[1]), log: () => {} });
+      await driver.open();
+      for (const spec of JSON.parse(process.argv[2])) await driver.create(spec);
+      process.kill(process.pid, "SIGKILL");`;
+    const { log: _, ...plain } = victim.options;
+    const argv = ["--input-type=module", "-e", script, JSON.stringify(plain), JSON.stringify(specs)];
+    await expect(exec(process.execPath, argv)).rejects.toMatchObject({ signal: "SIGKILL" });
+    const next = await victim.again();
+    const found = (await next.list()).map(({ id, state }) => `${id} ${state}`);
+    expect(found.toSorted()).toEqual(specs.map(({ id }) => `${id} running`).toSorted());
+    for (const { id } of specs) {
+      expect((await execute(next, id, "printf $BASE")).stdout.toString()).toBe("base");
+    }
   });
 
   test("what has no record is removed when a driver opens", async () => {

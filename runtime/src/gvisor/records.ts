@@ -16,6 +16,11 @@ export interface MachineRecord {
   spec: MachineSpec;
 }
 
+/** As it lies on disk: without the environment, which holds its owner's secrets and which PID 1 knows already. */
+function toJson(record: MachineRecord): string {
+  return JSON.stringify({ ...record, spec: { ...record.spec, env: {} } });
+}
+
 /**
  * Written aside and renamed, so that a reader sees the old record or the new one. `durable` waits for the disk: needed
  * for a new machine only, since a host that loses power loses the machine as well.
@@ -27,7 +32,7 @@ export async function writeRecord(
 ): Promise<void> {
   const file = await open(`${path}.new`, "w", 0o600);
   try {
-    await file.writeFile(JSON.stringify(record));
+    await file.writeFile(toJson(record));
     if (options.durable) await file.sync();
   } finally {
     await file.close();

@@ -1,0 +1,70 @@
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { failureKind } from "../conformance.ts";
+import { needsProcSysNetMask, startUnderShim } from "./start.ts";
+
+const exec = promisify(execFile);
+const repository = join(import.meta.dirname, "..", "..", "..");
+const shim = join(repository, "runtime", "shim", "build", "kontor-shim");
+let directory: string;
+
+beforeAll(async () => {
+  await exec("make", ["-C", join(repository, "runtime", "shim")]);
+  directory = await mkdtemp(join(tmpdir(), "kontor-shim-"));
+});
+afterAll(() => rm(directory, { recursive: true }));
+
+const start = (script: string, maskProcSysNet = false) =>
+  startUnderShim({
+    shim,
+    maskProcSysNet,
+    argv: ["sh", "-c", script, directory],
+    log: join(directory, "log"),
+  });
+
+/** Processes whose arguments name this test's directory. */
+const alive = async () =>
+  (await exec("ps", ["-eo", "args"])).stdout.split("\n").filter((line) => line.includes(directory)).length;
+
+test("a program that ends well has started; one that fails says what it logged", async () => {
+  await start("true");
+  await writeFile(join(directory, "log"), '{"msg":"no such rootfs","level":"error"}');
+  await expect(start("exit 3")).rejects.toMatchObject({
+    kind: "failed",
+    details: { status: "exit 3", runsc: "no such rootfs" },
+  });
+  await rm(join(directory, "log"));
+});
+
+test("a program that is not there is the host's fault", async () => {
+  const start = startUnderShim({
+    shim,
+    maskProcSysNet: false,
+    argv: ["/no/such/runsc"],
+    log: "/nonexistent",
+  });
+  expect(await failureKind(start)).toBe("host_unsupported");
+});
+
+test("the shim stays until the last descendant has ended, reaps it, and goes", async () => {
+  // $0 is the directory: it marks the shim and the orphan in the process list.
+  await start('mkfifo "$0/gate"; setsid sh -c \'cat "$0/gate" > "$0/done"\' "$0" &');
+  expect(await alive()).toBeGreaterThanOrEqual(2);
+  await writeFile(join(directory, "gate"), "opened");
+  await expect.poll(alive).toBe(0);
+  expect(await readFile(join(directory, "done"), "utf8")).toBe("opened");
+});
+
+test("the program's output goes nowhere, and its mask over /proc/sys/net is its own", async () => {
+  await start('echo out; echo err >&2; ls /proc/sys/net > "$0/seen"', true);
+  expect(await readFile(join(directory, "seen"), "utf8")).toBe("");
+  expect((await exec("ls", ["/proc/sys/net"])).stdout).toContain("core");
+});
+
+test("whether the mask is needed is found out on this host", async () => {
+  expect(await needsProcSysNetMask()).toBeTypeOf("boolean");
+});
