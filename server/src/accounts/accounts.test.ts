@@ -14,6 +14,9 @@ import { addMemberBeyondPlan } from "./teams/teams.ts";
 import { createUser, resetPassword } from "./users/users.ts";
 import { setPlan, setSuspended } from "./workspaces.ts";
 
+// oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
+type Json = any;
+
 const { db } = await testDatabase();
 const clock = testClock();
 const lines: string[] = [];
@@ -57,7 +60,7 @@ async function call(
     headers: { ...shown, ...headers },
     ...(body === undefined ? {} : { payload: body as object }),
   });
-  const json = (response.payload === "" ? null : response.json()) as any;
+  const json = (response.payload === "" ? null : response.json()) as Json;
   return { status: response.statusCode, json, headers: response.headers };
 }
 
@@ -146,7 +149,7 @@ test("a token's plaintext is answered once; the list has hashes, and revoking en
   expect(prefix).toBe(token.slice(0, 8));
   expect(Date.parse(created.json.expires_at) - Date.parse(created.json.created_at)).toBe(30 * 86_400_000);
   const list = await call(token, "GET", "/api-tokens");
-  expect(list.json.map(({ name }: any) => name)).toEqual(["ci", "operator"]);
+  expect(list.json.map(({ name }: Json) => name)).toEqual(["ci", "operator"]);
   expect(JSON.stringify(list.json)).not.toContain(token);
   expect((await call(first.token, "DELETE", `/api-tokens/${id}`)).status).toBe(204);
   expect((await call(token, "GET", "/session")).status).toBe(401);
@@ -219,7 +222,7 @@ test("bad token requests name the field", async () => {
   };
   const { status, json } = await call(first.token, "POST", "/api-tokens", bad);
   expect(status).toBe(422);
-  expect(json.detail.map(({ loc }: any) => loc.join("."))).toEqual([
+  expect(json.detail.map(({ loc }: Json) => loc.join("."))).toEqual([
     "body.workspce",
     "body.name",
     "body.expires_in_days",
@@ -235,7 +238,7 @@ test("a token bound to a team reaches that team alone, and ends with the members
   const team = await makeTeam(db, { [owner.user.id]: "owner", [member.user.id]: "member" });
   const { plaintext } = await makeToken(db, member.user.id, { workspaceId: team.id });
   const { json } = await call(plaintext, "GET", "/session");
-  expect(json.workspaces.map(({ id }: any) => id)).toEqual([team.id]);
+  expect(json.workspaces.map(({ id }: Json) => id)).toEqual([team.id]);
   const boss = await makeToken(db, owner.user.id);
   expect((await call(boss.plaintext, "DELETE", `/teams/${team.id}/members/${member.user.id}`)).status).toBe(
     204,
@@ -273,7 +276,7 @@ test("a team: made, shared, limited to its included members, renamed, emptied an
   });
   await addMemberBeyondPlan(app, operator, made.json.id, { email: fourth!.user.email, role: "member" });
   const team = await call(by, "GET", path);
-  expect(team.json.members.map(({ role }: any) => role)).toEqual(["owner", "admin", "member", "member"]);
+  expect(team.json.members.map(({ role }: Json) => role)).toEqual(["owner", "admin", "member", "member"]);
 
   const change = (token: string, person: typeof owner, role: string) =>
     call(token, "PATCH", `${path}/members/${person!.user.id}`, { role });
@@ -329,12 +332,12 @@ test("activity: newest first, by workspace and by who, never somebody else's", a
   const list = (query = "") => call(plaintext, "GET", `/activity${query}`);
   const all = await list();
   expect(all.json).toMatchObject({ total: 3, skip: 0, limit: 30 });
-  expect(all.json.items.map(({ action }: any) => action).toSorted()).toEqual([
+  expect(all.json.items.map(({ action }: Json) => action).toSorted()).toEqual([
     "api_token.created",
     "sandbox.created",
     "team.created",
   ]);
-  expect(all.json.items.find(({ action }: any) => action === "api_token.created")).toMatchObject({
+  expect(all.json.items.find(({ action }: Json) => action === "api_token.created")).toMatchObject({
     actor: { kind: "api_token", label: "test", role: "owner" },
     target: { kind: "api_token", label: "one" },
     workspace: "personal",

@@ -10,6 +10,9 @@ import { answer, defineRoute, streamed, type Api, type Route } from "./define-ro
 import { createHttpServer, type HttpServer } from "./server.ts";
 import { openEventStream } from "./sse.ts";
 
+// oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
+type Json = any;
+
 const teapot = defineError("teapot", 418, () => ({ detail: "I am one.", meta: { spout: true } }));
 const secretInDetail = "hunter2-canary";
 
@@ -215,7 +218,7 @@ async function call(method: string, url: string, { headers = {}, body, raw, toke
     ...(raw !== undefined ? { payload: raw } : body !== undefined ? { payload: JSON.stringify(body) } : {}),
   });
   const text = response.payload;
-  const json = text.startsWith("{") || text.startsWith("[") ? (JSON.parse(text) as Record<string, any>) : {};
+  const json = text.startsWith("{") || text.startsWith("[") ? (JSON.parse(text) as Record<string, Json>) : {};
   return { status: response.statusCode, headers: response.headers, text, json };
 }
 
@@ -353,7 +356,7 @@ test("a query becomes what its schema asks: numbers, booleans, lists, keys in br
   );
   expect(json).toEqual({ id: "x", limit: 7, deep: true, tag: ["a", "b"], metadata: { team: "red", k: "v" } });
   const bad = await call("GET", "/api/v1/things/x?limit=abc&deep=maybe&limt=3&metadata=x");
-  expect(bad.json.detail.map(({ loc, type }: any) => [loc[1], type])).toEqual([
+  expect(bad.json.detail.map(({ loc, type }: Json) => [loc[1], type])).toEqual([
     ["limt", "extra_forbidden"],
     ["limit", "int_parsing"],
     ["deep", "bool_parsing"],

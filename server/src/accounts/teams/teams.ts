@@ -3,10 +3,10 @@
  * A team always has an owner: the last one can neither leave nor step down. Who is not in a team does not learn that
  * it exists.
  */
-import { transaction, type Db } from "#db/db.ts";
+import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
-import type { Actor, ReachableWorkspace, TeamRole } from "../actor.ts";
+import type { Actor, Plan, ReachableWorkspace, SandboxTier, TeamRole } from "../actor.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { insufficientRole } from "../errors.ts";
 import { forgetActors } from "../find-actor.ts";
@@ -43,6 +43,11 @@ export function listTeams({ db }: Needs, actor: Actor): Promise<store.TeamRow[]>
   );
 }
 
+/** Operator: every team there is. */
+export function listAllTeams({ db }: Needs): Promise<store.TeamRow[]> {
+  return store.listTeams(db, null, null);
+}
+
 export async function getTeam({ db }: Needs, actor: Actor, id: string) {
   requireTeam(actor, id);
   const [team] = await store.listTeams(db, actor.userId, [id]);
@@ -56,20 +61,44 @@ export async function createTeam(app: Needs, actor: Actor, input: { name: string
   // A token bound to one team acts for that team alone and makes no other.
   if (!personal) throw insufficientRole("owner");
   requireNotSuspended(personal);
+  return insertTeam(
+    app,
+    actor,
+    { name: input.name, ownerId: actor.userId, plan: personal.plan, sandboxTier: personal.sandboxTier },
+    async (tx) => {
+      await tx.selectFrom("workspaces").select("id").where("id", "=", personal.id).forUpdate().execute();
+      requireBelow(personal.plan, "teams", await store.countOwned(tx, actor.userId));
+    },
+  );
+}
+
+interface NewTeam {
+  name: string;
+  ownerId: string;
+  plan: Plan;
+  sandboxTier: SandboxTier;
+}
+
+/** The operator's way: a team for somebody, on any plan. */
+export function createTeamFor(app: Needs, actor: Actor, input: NewTeam) {
+  return insertTeam(app, actor, input, async () => undefined);
+}
+
+async function insertTeam(
+  app: Needs,
+  actor: Actor,
+  input: NewTeam,
+  allow: (tx: Transaction) => Promise<void>,
+) {
   const id = await transaction(app.db, async (tx) => {
-    await tx.selectFrom("workspaces").select("id").where("id", "=", personal.id).forUpdate().execute();
-    requireBelow(personal.plan, "teams", await store.countOwned(tx, actor.userId));
-    const teamId = await store.insertTeam(tx, {
-      name: input.name,
-      plan: personal.plan,
-      sandboxTier: personal.sandboxTier,
-    });
-    await store.insertMember(tx, teamId, actor.userId, "owner");
+    await allow(tx);
+    const teamId = await store.insertTeam(tx, input);
+    await store.insertMember(tx, teamId, input.ownerId, "owner");
     await recordActivity(tx, actor, "team.created", { kind: "team", id: teamId, label: input.name }, teamId);
     return teamId;
   });
   forgetActors(app);
-  const [team] = await store.listTeams(app.db, actor.userId, [id]);
+  const [team] = await store.listTeams(app.db, input.ownerId, [id]);
   return { ...team!, members: await store.listMembers(app.db, id) };
 }
 
@@ -176,21 +205,36 @@ export async function changeMember(app: Needs, actor: Actor, id: string, userId:
 }
 
 /** Anyone may leave; their tokens for this team end with the membership. */
-export async function removeMember(
+export function removeMember(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
   id: string,
   userId: string,
 ): Promise<void> {
   const team = requireTeam(actor, id);
+  if (userId.toLowerCase() !== actor.userId) requireRole(team, "admin");
+  return dropMember(app, actor, id, userId, (member) => {
+    if (member.role === "owner") requireRole(team, "owner");
+  });
+}
+
+/** The operator's way: anyone but the last owner. */
+export function removeMemberOf(app: Pick<App, "db" | "clock">, actor: Actor, id: string, userId: string) {
+  return dropMember(app, actor, id, userId, () => undefined);
+}
+
+async function dropMember(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  id: string,
+  userId: string,
+  allow: (member: store.MemberRow) => void,
+): Promise<void> {
   await transaction(app.db, async (tx) => {
     await store.lockTeam(tx, id);
-    if (userId !== actor.userId) requireRole(team, "admin");
     const member = await requireMember(tx, id, userId);
-    if (member.role === "owner") {
-      requireRole(team, "owner");
-      await requireAnotherOwner(tx, id, userId);
-    }
+    allow(member);
+    if (member.role === "owner") await requireAnotherOwner(tx, id, userId);
     await store.removeMember(tx, id, userId, app.clock.now());
     const target = { kind: "user", id: userId, label: member.email };
     await recordActivity(tx, actor, "team.member_removed", target, id);

@@ -1,0 +1,83 @@
+/** The commands as an operator types them: a process of its own, on a database that a server may be using. */
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { expect, test } from "vitest";
+import { findActor } from "#accounts/find-actor.ts";
+import { signIn } from "#accounts/sessions/sessions.ts";
+import { makeToken } from "../test/factories.ts";
+import { silentLog, testDatabase } from "../test/harness.ts";
+import { systemClock } from "./lib/clock.ts";
+
+const { db, connection } = await testDatabase();
+const app = { db, clock: systemClock, log: silentLog };
+const run = promisify(execFile);
+
+async function kontor(...words: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
+  if (!("socketDirectory" in connection)) throw new Error("the test database has a socket");
+  const url = `postgres://${connection.user}@/${connection.database}?host=${encodeURIComponent(connection.socketDirectory)}`;
+  const env = { PATH: process.env["PATH"] ?? "", DATABASE_URL: url, KONTOR_DATA_DIR: "/nonexistent/kontor" };
+  const program = new URL("./operator.ts", import.meta.url).pathname;
+  return run(process.execPath, [program, ...words], { env }).then(
+    ({ stdout, stderr }) => ({ code: 0, stdout, stderr }),
+    (error: { code: number; stdout: string; stderr: string }) => error,
+  );
+}
+
+const json = async (...words: string[]): Promise<Record<string, string>> => {
+  const { code, stdout, stderr } = await kontor(...words, "--json");
+  if (code !== 0) throw new Error(stderr);
+  return JSON.parse(stdout) as Record<string, string>;
+};
+
+test("an account is made with a password that signs in, listed, and given another password", async () => {
+  const made = await json("user", "create", "Ann@example.test", "--name", "Ann", "--plan", "pro");
+  const from = { email: "ann@example.test", ip: null, userAgent: null };
+  const { actor } = await signIn(app, { ...from, password: made["password"]! });
+  expect(actor.workspaces).toMatchObject([{ plan: "pro", sandboxTier: "free" }]);
+  const again = await kontor("user", "create", "ann@example.test");
+  expect([again.code, again.stderr]).toEqual([1, "There is an account for ann@example.test already.\n"]);
+  const { password } = await json("user", "reset-password", "ann@example.test");
+  await expect(signIn(app, { ...from, password: made["password"]! })).rejects.toMatchObject({
+    code: "sign_in_refused",
+  });
+  await signIn(app, { ...from, password: password! });
+  expect((await kontor("user", "list")).stdout).toMatch(/ann@example\.test +Ann +false +pro +free/);
+});
+
+test("a team gets members past its plan, a plan, and is suspended and freed by name", async () => {
+  for (const name of ["bo", "cy", "di", "ed"]) await json("user", "create", `${name}@example.test`);
+  const team = await json("team", "create", "Werft", "--owner", "bo@example.test", "--tier", "payg");
+  for (const name of ["cy", "di", "ed"]) await json("team", "add-member", "Werft", `${name}@example.test`);
+  await json("team", "remove-member", team["id"]!, "di@example.test");
+  expect((await kontor("team", "remove-member", "Werft", "bo@example.test")).stderr).toContain(
+    "at least one owner",
+  );
+  await json("plan", "set", "Werft", "--tier", "enterprise");
+  await json("suspend", "Werft");
+  expect((await kontor("team", "list")).stdout).toMatch(/Werft +team +enterprise +3 +true/);
+  await json("unsuspend", "Werft");
+  const user = await db
+    .selectFrom("users")
+    .select("id")
+    .where("email", "=", "cy@example.test")
+    .executeTakeFirstOrThrow();
+  const { plaintext } = await makeToken(db, user.id);
+  const cy = await findActor(app, { kind: "token", secret: plaintext });
+  expect(cy?.workspaces[1]).toMatchObject({ sandboxTier: "enterprise", suspended: false, role: "member" });
+});
+
+test("a mistake says how it is meant", async () => {
+  for (const [words, said] of [
+    [["user"], "kontor user create <email>"],
+    [["user", "create"], "usage: kontor user create"],
+    [["user", "create", "no-address"], "is no e-mail address"],
+    [["plan", "set", "bo@example.test", "--plan", "gold"], "--plan must be one of starter, pro, team"],
+    [["plan", "set", "bo@example.test", "--paln", "pro"], "--paln"],
+  ] as const) {
+    const { code, stderr } = await kontor(...words);
+    expect([code, stderr]).toEqual([2, expect.stringContaining(said)]);
+  }
+  expect((await kontor("suspend", "nobody@example.test")).stderr).toBe(
+    "There is no account for nobody@example.test.\n",
+  );
+});
