@@ -129,5 +129,5 @@ export function socketDirectory(postgresDirectory: string): string {
   if (process.getuid?.() === 0) return join("/run/kontor", name);
   const inside = join(postgresDirectory, "socket");
   // 107 bytes less "/.s.PGSQL.5432".
-  return Buffer.byteLength(inside) <= 90 ? inside : join("/tmp", `kontor-${process.getuid?.()}-${name}`);
+  return Buffer.byteLength(inside) <= 90 ? inside : join("/tmp", `kontor-${process.getuid?.()}`, name);
 }

@@ -21,7 +21,7 @@ import {
   rmSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import pg from "pg";
@@ -142,7 +142,8 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
   const programs = ensurePrograms(layout.root);
   if (existsSync(layout.data)) checkMajorVersion(layout.data, programs);
   makeDirectory(layout.log, 0o700, account);
-  mkdirSync(join(layout.socket, ".."), { recursive: true, mode: 0o755 });
+  // Whoever made it first, and as closed as they like it: PostgreSQL's account has to pass through.
+  makeDirectory(dirname(layout.socket), 0o755, null);
   makeDirectory(layout.socket, 0o700, account);
   writeOwned(layout.hba, hbaFile, account);
   writeOwned(
