@@ -48,3 +48,10 @@ export function readCounters(instance: number, listing: string): Map<number, num
     }),
   );
 }
+
+/** Whether `nft -j list tables` holds both tables of the instance. */
+export function hasTables(instance: number, listing: string): boolean {
+  const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
+  const { table } = instanceNames(instance);
+  return items.filter((item) => item["table"]?.["name"] === table).length === 2;
+}

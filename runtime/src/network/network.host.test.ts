@@ -4,6 +4,7 @@ import { existsSync } from "node:fs";
 import net from "node:net";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { run } from "../exec.ts";
+import { instanceNames } from "./addresses.ts";
 import { HostNetwork, type HostNetworkOptions } from "./network.ts";
 import { probe, type ProbeDoor } from "./testing/probe.ts";
 import {
@@ -20,7 +21,9 @@ import {
   type Internet,
 } from "./testing/internet.ts";
 
-const INSTANCE = 61;
+const INSTANCE = 57;
+/** Of the second server. The driver's tests have 61 and 62. */
+const OTHER_INSTANCE = 58;
 const PROXY_PORT = 3128;
 const HOST_SERVICE_PORT = 17_001;
 const MACHINE_SERVICE_PORT = 8000;
@@ -227,7 +230,16 @@ test("the host reaches a port inside in every mode, and a connection outlives a 
 test("nobody outside reaches a machine, though the host forwards for it", async () => {
   await serveInside(a.netnsPath);
   await network.setMode(0, "open");
-  await run(["ip", "-n", internet.uplink, "route", "add", "100.125.0.0/16", "via", UPLINK_ADDRESS]);
+  await run([
+    "ip",
+    "-n",
+    internet.uplink,
+    "route",
+    "add",
+    instanceNames(INSTANCE).range,
+    "via",
+    UPLINK_ADDRESS,
+  ]);
   const doors: ProbeDoor[] = [
     { kind: "tcp", host: a.address, port: MACHINE_SERVICE_PORT },
     { kind: "tcp", host: network.gateway, port: PROXY_PORT },
@@ -291,7 +303,7 @@ test("half a slot, as a killed server leaves it, is removed at the next start", 
 });
 
 test("a second server on the host has tables and addresses of its own and disturbs nobody", async () => {
-  const other = new HostNetwork(options({ instance: INSTANCE + 1 }));
+  const other = new HostNetwork(options({ instance: OTHER_INSTANCE }));
   await other.open();
   cleanups.push(() => other.close({ removeAll: true }));
   const c = await other.attach(0, "open");
@@ -336,8 +348,28 @@ test("a burst of machines comes up and goes at once, and nothing of them is left
   expect(left.length).toBeLessThanOrEqual(18);
 });
 
+test("rules that a firewall's restart swept away are put back as they were", async () => {
+  await network.setMode(0, "open");
+  const tables = `delete table inet kontor${INSTANCE}\ndelete table netdev kontor${INSTANCE}\n`;
+  await run(["nft", "-f", "-"], { stdin: tables });
+  await network.refresh();
+  const doors: ProbeDoor[] = [
+    { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
+    { kind: "dns", server: "10.0.0.1", name: "web.test" },
+    { kind: "tcp", host: METADATA_ADDRESS, port: HTTP_PORT },
+  ];
+  expect(await probe(a.netnsPath, doors)).toEqual([
+    { answered: expect.stringContaining("200 OK") as string },
+    { answered: WEB_ADDRESS },
+    REFUSED_TCP,
+  ]);
+  expect(await probe(b.netnsPath, doors.slice(0, 1))).toEqual([REFUSED_TCP]);
+  await network.setMode(0, "off");
+  expect(await probe(a.netnsPath, doors.slice(0, 1))).toEqual([REFUSED_TCP]);
+});
+
 test("removing all leaves no table, namespace, interface or address of the instance", async () => {
-  const gone = new HostNetwork(options({ instance: INSTANCE + 1 }));
+  const gone = new HostNetwork(options({ instance: OTHER_INSTANCE }));
   await gone.open();
   cleanups.push(() => gone.close({ removeAll: true }));
   await gone.attach(0, "open");
@@ -345,9 +377,9 @@ test("removing all leaves no table, namespace, interface or address of the insta
   await gone.detach(1);
   await gone.close({ removeAll: true });
   cleanups.pop();
-  expect((await run(["nft", "list", "tables"])).stdout).not.toContain("kontor62");
-  expect((await run(["ip", "-br", "addr"])).stdout).not.toMatch(/kv62-|100\.126\./);
-  expect((await run(["ip", "netns"])).stdout).not.toContain("kv62-");
+  expect((await run(["nft", "list", "tables"])).stdout).not.toContain(`kontor${OTHER_INSTANCE}`);
+  expect((await run(["ip", "-br", "addr"])).stdout).not.toMatch(/kv58-|100\.122\./);
+  expect((await run(["ip", "netns"])).stdout).not.toContain(`kv${OTHER_INSTANCE}-`);
 });
 
 test("a slot in use is not given twice, and an unknown one has no mode", async () => {

@@ -23,7 +23,7 @@ import { UndoStack } from "../undo.ts";
 import { instanceNames, slotNames, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
-import { readCounters, readRuleset } from "./listing.ts";
+import { hasTables, readCounters, readRuleset } from "./listing.ts";
 import { listNft, Nft } from "./nft.ts";
 import {
   changeDoor,
@@ -73,6 +73,7 @@ export class HostNetwork {
   /** Two verbs on one slot never interleave. */
   readonly #turns = new Turns<number>();
   #uplink: string | null = null;
+  #dnsPort = 0;
   #dnsServers: readonly string[] = [];
   #refresh: NodeJS.Timeout | undefined;
   #denied: Promise<Map<number, number>> | undefined;
@@ -92,13 +93,14 @@ export class HostNetwork {
 
   /** Brings tables and forwarder up and adopts the slots an earlier process left, each in the mode it has. */
   async open(): Promise<void> {
-    const { instance, proxyPort } = this.#options;
+    const { instance } = this.#options;
     await ip(["-batch", "-"], gatewayOnLoopback(instance, "replace"));
-    const dnsPort = await this.#forwarder.open();
-    await this.#nft.apply(instanceTables({ instance, proxyPort, dnsPort }) + setUplink(instance, null));
+    this.#dnsPort = await this.#forwarder.open();
+    await this.#nft.apply(this.#tables());
     await this.#followHost();
     await this.#adopt();
-    this.#refresh = setInterval(() => void this.#followHost().catch(() => {}), REFRESH_MS);
+    // One that fails is followed by the next.
+    this.#refresh = setInterval(() => void this.refresh().catch(() => {}), REFRESH_MS);
     this.#refresh.unref();
   }
 
@@ -164,6 +166,22 @@ export class HostNetwork {
     );
   }
 
+  /**
+   * Follows the host, every 5 s by itself: another uplink, other resolvers, and rules that somebody took away (a
+   * firewall's restart begins with `flush ruleset`) are put back as they were.
+   */
+  async refresh(): Promise<void> {
+    await this.#followHost();
+    const { instance } = this.#options;
+    if (hasTables(instance, await listNft("tables"))) return;
+    const slots = Array.from(this.#doors, ([slot, door]) => {
+      return (
+        removeSlotChains(instance, slot) + slotChains(instance, slot) + changeDoor(instance, slot, OFF, door)
+      );
+    });
+    await this.#nft.apply(removeInstanceTables(instance) + this.#tables() + slots.join(""));
+  }
+
   /** Slots in use, in order. */
   list(): number[] {
     return [...this.#doors.keys()].filter((slot) => !this.#idle.has(slot)).toSorted((a, b) => a - b);
@@ -187,6 +205,13 @@ export class HostNetwork {
   /** When nothing is under way, in the background either. */
   settled(): Promise<void> {
     return this.#turns.settled();
+  }
+
+  #tables(): string {
+    const { instance, proxyPort } = this.#options;
+    return (
+      instanceTables({ instance, proxyPort, dnsPort: this.#dnsPort }) + setUplink(instance, this.#uplink)
+    );
   }
 
   async #make(slot: number): Promise<void> {

@@ -97,7 +97,8 @@ test("a change of mode is one transaction that touches only this machine", () =>
     "add element inet kontor0 tenancy { 100.64.1.45 : 77 }\nadd element inet kontor0 open { 100.64.1.45 . 77 }\n",
   );
   expect(changeDoor(0, 300, open, { mode: "restricted" })).toBe(
-    "delete element inet kontor0 tenancy { 100.64.1.45 : 77 }\ndelete element inet kontor0 open { 100.64.1.45 . 77 }\n" +
+    "add element inet kontor0 tenancy { 100.64.1.45 : 77 }\ndelete element inet kontor0 tenancy { 100.64.1.45 : 77 }\n" +
+      "add element inet kontor0 open { 100.64.1.45 . 77 }\ndelete element inet kontor0 open { 100.64.1.45 . 77 }\n" +
       "add element inet kontor0 restricted { 100.64.1.45 }\n",
   );
   expect(changeDoor(0, 300, { mode: "off" }, { mode: "off" })).toBe("");

@@ -162,7 +162,8 @@ export function changeDoor(instance: number, slot: number, from: Door, to: Door)
   const names = instanceNames(instance);
   const { address } = slotNames(instance, slot);
   return [
-    ...ELEMENTS[from.mode](names, address, from).map((element) => `delete ${element}\n`),
+    // Added first: what somebody else has deleted is no reason to fail.
+    ...ELEMENTS[from.mode](names, address, from).map((element) => `add ${element}\ndelete ${element}\n`),
     ...ELEMENTS[to.mode](names, address, to).map((element) => `add ${element}\n`),
   ].join("");
 }

@@ -20,7 +20,7 @@ export const PRIVATE_ADDRESSES = [
   "172.16.66.1",
   "192.168.66.1",
   "100.100.100.200",
-  "203.0.113.1",
+  "198.18.66.1",
 ];
 export const UPLINK_ADDRESS_V6 = "2001:db8:66::fe";
 export const WEB_ADDRESS_V6 = "2001:db8:66::1";
