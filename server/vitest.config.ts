@@ -9,7 +9,7 @@ export default defineConfig({
     exclude: ["**/*.host.test.ts"],
     pool: "forks",
     globalSetup: ["test/global-setup.ts"],
-    testTimeout: 30_000,
+    testTimeout: 60_000,
     hookTimeout: 60_000,
   },
 });

@@ -111,7 +111,7 @@ test("a job whose process was killed in the middle of it is run by another proce
   await vi.waitFor(
     async () => expect(await witnesses()).toContainEqual({ pid: second.pid, what: "finished" }),
     {
-      timeout: 25_000,
+      timeout: 45_000,
       interval: 100,
     },
   );

@@ -10,7 +10,7 @@ export default defineConfig({
     exclude: ["**/*.host.test.ts", "src/lib/**", "src/config.test.ts", "src/db/embedded*.test.ts"],
     pool: "forks",
     globalSetup: ["test/postgres15/global-setup.ts"],
-    testTimeout: 30_000,
+    testTimeout: 60_000,
     hookTimeout: 60_000,
   },
 });
