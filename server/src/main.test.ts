@@ -133,7 +133,7 @@ async function beginRequest(address: string): Promise<{ socket: Socket; answer: 
 
 async function draining(server: Server): Promise<void> {
   server.child.kill("SIGTERM");
-  await vi.waitFor(() => expect(server.output()).toContain("draining"), 10_000);
+  await vi.waitFor(() => expect(server.output()).toContain("draining"), 30_000);
 }
 
 test("a request that runs when the server begins to drain is answered", async () => {
@@ -141,7 +141,7 @@ test("a request that runs when the server begins to drain is answered", async ()
   const { socket, answer } = await beginRequest(await ready(server));
   await draining(server);
   socket.end("}");
-  await vi.waitFor(() => expect(answer()).toMatch(/^HTTP\/1\.1 4\d\d /), 10_000);
+  await vi.waitFor(() => expect(answer()).toMatch(/^HTTP\/1\.1 4\d\d /), 30_000);
   expect(await server.ended).toBe(0);
 });
 

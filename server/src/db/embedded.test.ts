@@ -74,7 +74,7 @@ test("after a kill -9 of PostgreSQL it starts again with every row whose insert 
     () => "goes on",
     () => "broken",
   );
-  await vi.waitFor(() => expect(acknowledged).toBeGreaterThan(50), 10_000);
+  await vi.waitFor(() => expect(acknowledged).toBeGreaterThan(50), 30_000);
   process.kill(first.pid, "SIGKILL");
   expect(await outcome).toBe("broken");
 

@@ -48,7 +48,7 @@ test("a job runs if and only if the transaction that added it commits", async ()
   });
   await expect(rolledBack).rejects.toThrow("no");
   await transaction(db, (tx) => jobs.add(tx, "collect", { n: 2, list: [1, "a"] }));
-  await vi.waitFor(() => expect(ran).toEqual([{ n: 2, list: [1, "a"] }]), 10_000);
+  await vi.waitFor(() => expect(ran).toEqual([{ n: 2, list: [1, "a"] }]), 30_000);
 });
 
 test("a job of the same key replaces the one that waits, and a cancelled one never runs", async () => {
@@ -70,7 +70,7 @@ test("a worker leaves alone what is named for another host", async () => {
   await jobs.startWorker({ "machine@host_a": async () => void ran.push("a") });
   await jobs.add(db, "machine@host_b", {});
   await jobs.add(db, "machine@host_a", {});
-  await vi.waitFor(() => expect(ran).toEqual(["a"]), 10_000);
+  await vi.waitFor(() => expect(ran).toEqual(["a"]), 30_000);
   const left =
     await sql`select from graphile_worker.jobs where task_identifier = 'machine@host_b' and attempts = 0`.execute(
       db,
@@ -90,7 +90,7 @@ test("stopping waits for a job that runs, and takes no new one", async () => {
     },
   });
   await jobs.add(db, "slow", {});
-  await vi.waitFor(() => expect(seen).toEqual(["started"]), 10_000);
+  await vi.waitFor(() => expect(seen).toEqual(["started"]), 30_000);
   const stopped = jobs.stop(30_000);
   finish.resolve();
   await stopped;

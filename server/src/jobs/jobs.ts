@@ -70,12 +70,7 @@ export async function openJobs(options: {
 }
 
 /** graphile-worker keeps this function's signature stable; going through SQL is what puts it in the transaction. */
-async function addJob(
-  db: Db,
-  task: string,
-  payload: unknown,
-  options: JobOptions = {},
-): Promise<void> {
+async function addJob(db: Db, task: string, payload: unknown, options: JobOptions = {}): Promise<void> {
   await sql`select graphile_worker.add_job(
     ${task}, ${JSON.stringify(payload)}::json, ${options.queue ?? null}::text,
     ${options.runAt?.toISOString() ?? null}::timestamptz, ${options.maxAttempts ?? null}::int,
