@@ -232,6 +232,12 @@ test("bad token requests name the field", async () => {
   expect(foreign).toMatchObject({ status: 404, json: { code: "workspace_not_found" } });
 });
 
+test("text that PostgreSQL cannot store is the caller's mistake, not the server's", async () => {
+  const { status, json } = await call(first.token, "POST", "/teams", { name: "a\u0000b" });
+  expect(status).toBe(422);
+  expect(json.detail[0].msg).toContain("NUL");
+});
+
 test("a token bound to a team reaches that team alone, and ends with the membership", async () => {
   const owner = await makePerson(db, { workspace: { plan: "team" } });
   const member = await makePerson(db);

@@ -126,7 +126,8 @@ function compileEncoders(route: Route): (result: unknown) => Encoded {
 }
 
 function send(reply: FastifyReply, answer: Encoded): FastifyReply {
-  reply.code(answer.status).headers(answer.headers);
+  // An answer may hold a secret and is one caller's own; no cache on the way keeps it.
+  reply.code(answer.status).header("cache-control", "no-store").headers(answer.headers);
   if (answer.raw) return reply.type(answer.raw.contentType).send(answer.raw.body);
   if (answer.text === null) return reply.send();
   return reply.type("application/json; charset=utf-8").send(answer.text);

@@ -606,6 +606,36 @@ test("the pages of the documents load nothing from elsewhere", async () => {
   expect((await call("GET", "/docs/assets/package.json", { token: null })).status).toBe(404);
 });
 
+test("closing waits for running requests, and cuts streams when the grace is over", async () => {
+  const other = await createHttpServer(
+    { config: testConfig(), db: database.db, clock, log: silentLog },
+    { platform: [], sandbox: routesOf("sandbox", "/v1"), agent: [] },
+    { findActor: async () => actor },
+  );
+  const address = { host: "127.0.0.1", port: await other.listen({ host: "127.0.0.1", port: 0 }) };
+  const headers = { authorization: "Bearer good" };
+  const send = (method: string, path: string, onData: () => void = () => {}) =>
+    new Promise<string>((resolve) => {
+      const sent = httpRequest({ ...address, method, path, headers }, (response) => {
+        response.on("data", onData);
+        response.on("end", () => resolve(`ended ${response.statusCode}`));
+        response.on("error", () => resolve("cut"));
+      });
+      sent.on("error", () => resolve("cut")).end();
+    });
+  const before = made;
+  const running = send("POST", "/v1/fail/wait");
+  let isStreaming = false;
+  const stream = send("GET", "/v1/endless", () => (isStreaming = true));
+  await expect.poll(() => isStreaming && made > before).toBe(true);
+  const closing = other.close(300);
+  release();
+  expect(await running).toBe("ended 202");
+  expect(await stream).toMatch(/^(cut|ended 200)$/);
+  await closing;
+  expect(await send("GET", "/healthz")).toBe("cut");
+});
+
 test("what is not HTTP, or too much of it, is answered in our shape", async () => {
   const port = await listening();
   const status = await new Promise<number>((resolve, reject) => {

@@ -63,6 +63,8 @@ export async function createHttpServer(
     bodyLimit: defaultBodyLimitBytes,
     http: { maxHeaderSize: maxHeaderBytes, headersTimeout: headersTimeoutMs },
     forceCloseConnections: "idle",
+    // A request that came over a kept connection while we drain is served; readiness has told the others.
+    return503OnClosing: false,
     routerOptions: { maxParamLength: 512 },
     genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
     clientErrorHandler: answerBrokenRequest,
@@ -139,6 +141,7 @@ function observe(fastify: FastifyInstance, log: App["log"], isDraining: () => bo
   const count = startMetrics();
   fastify.addHook("onRequest", (request, reply, done) => {
     reply.header("x-request-id", request.id);
+    reply.header("x-content-type-options", "nosniff");
     if (isDraining()) reply.header("connection", "close");
     done();
   });

@@ -44,6 +44,8 @@ export interface World {
   tokenWith(scopes: readonly Scope[]): Promise<string>;
   /** `path` with its query; `token` null for none. */
   call(method: string, path: string, options: { token: string | null; body?: unknown }): Promise<Reply>;
+  /** The same with a body's very text. */
+  callRaw(method: string, path: string, options: { token: string | null; payload?: string }): Promise<Reply>;
 }
 
 export async function openWorld(): Promise<World> {
@@ -80,6 +82,24 @@ export async function openWorld(): Promise<World> {
     const { plaintext } = await makeToken(db, user.id);
     return { userId: user.id, email: user.email, workspaceId: workspace.id, token: plaintext };
   };
+  const callRaw: World["callRaw"] = async (method, path, { token, payload }) => {
+    const response = await server.fastify.inject({
+      method: method as "GET",
+      url: path,
+      headers: {
+        ...(token === null ? {} : { authorization: `Bearer ${token}` }),
+        ...(payload === undefined ? {} : { "content-type": "application/json" }),
+      },
+      ...(payload === undefined ? {} : { payload }),
+    });
+    const isJson = String(response.headers["content-type"]).startsWith("application/json");
+    return {
+      status: response.statusCode,
+      headers: response.headers,
+      json: isJson ? response.json() : null,
+      text: response.payload,
+    };
+  };
   const owner = await caller();
   return {
     app,
@@ -87,20 +107,8 @@ export async function openWorld(): Promise<World> {
     owner,
     stranger: await caller(),
     tokenWith: async (scopes) => (await makeToken(db, owner.userId, { scopes })).plaintext,
-    call: async (method, path, { token, body }) => {
-      const response = await server.fastify.inject({
-        method: method as "GET",
-        url: path,
-        headers: token === null ? {} : { authorization: `Bearer ${token}` },
-        ...(body === undefined ? {} : { payload: body as object }),
-      });
-      const isJson = String(response.headers["content-type"]).startsWith("application/json");
-      return {
-        status: response.statusCode,
-        headers: response.headers,
-        json: isJson ? response.json() : null,
-        text: response.payload,
-      };
-    },
+    call: (method, path, { token, body }) =>
+      callRaw(method, path, body === undefined ? { token } : { token, payload: JSON.stringify(body) }),
+    callRaw,
   };
 }

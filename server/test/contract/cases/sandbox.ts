@@ -41,6 +41,7 @@ export const sandboxCases: Cases = {
   execCommand: {
     success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
     unknown,
+    keeps: ["args", "command"],
   },
 
   writeFile: {

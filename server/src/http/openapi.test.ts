@@ -1,0 +1,107 @@
+import { expect, test } from "vitest";
+import { z } from "zod";
+import { defineError } from "#lib/errors.ts";
+import { defineRoute, type Route } from "./define-route.ts";
+import { openApiDocument } from "./openapi.ts";
+
+const full = defineError("harbour_full", 409, () => "No berth is free.");
+const Berth = z.object({ number: z.int(), at: z.iso.datetime() }).meta({ id: "Berth" });
+const ShipCreate = z
+  .object({ name: z.string().default("Hansa"), cargo: z.record(z.string(), z.string()).optional() })
+  .meta({ id: "ShipCreate" });
+const Ship = z.object({ id: z.string(), berth: Berth.nullable() }).meta({ id: "ShipResponse" });
+
+const route = (more: Partial<Route> = {}): Route => ({
+  ...defineRoute({
+    api: "platform",
+    method: "POST",
+    path: "/api/v1/ships/{id}",
+    operationId: "makeShip",
+    tag: "Ships",
+    summary: "Make a ship",
+    scope: "platform:write",
+    extension: true,
+    query: z.object({
+      metadata: z.record(z.string(), z.string()).optional(),
+      limit: z.int().min(1).default(5),
+    }),
+    body: ShipCreate,
+    responses: { 201: Ship, 204: null },
+    errors: [full],
+    idempotent: true,
+    handler: () => null,
+  }),
+  ...more,
+});
+
+// oxlint-disable-next-line typescript/no-explicit-any -- a document's shape is what these tests are about
+const written = (one: Route): any => openApiDocument(one.api, [one]);
+
+test("components bear exactly the names of their schemas, inner ones too", () => {
+  const { schemas } = written(route()).components;
+  expect(Object.keys(schemas)).toEqual([
+    "Berth",
+    "Error",
+    "HTTPValidationError",
+    "ShipCreate",
+    "ShipResponse",
+    "ValidationError",
+  ]);
+  expect(schemas.ShipResponse.properties.berth).toEqual({
+    anyOf: [{ $ref: "#/components/schemas/Berth" }, { type: "null" }],
+  });
+  expect(schemas.Berth.properties).toEqual({
+    number: { type: "integer" },
+    at: { type: "string", format: "date-time" },
+  });
+});
+
+test("an input takes no unknown fields and needs none that have a default; an output is open", () => {
+  const { schemas } = written(route()).components;
+  expect(schemas.ShipCreate.additionalProperties).toBe(false);
+  expect(schemas.ShipCreate.required).toBeUndefined();
+  expect(schemas.ShipCreate.properties.cargo.additionalProperties).toEqual({ type: "string" });
+  expect(schemas.ShipResponse.additionalProperties).toBeUndefined();
+});
+
+test("one name for two shapes is refused instead of published as twins", () => {
+  const both = route({ responses: { 201: ShipCreate } });
+  expect(() => written(both)).toThrow("component ShipCreate reads differently as input and output");
+});
+
+test("a query says its defaults, and keys in brackets as a deep object", () => {
+  const { parameters } = written(route()).paths["/api/v1/ships/{id}"].post;
+  expect(parameters).toMatchObject([
+    { name: "id", in: "path", required: true },
+    { name: "metadata", in: "query", required: false, style: "deepObject", explode: true },
+    { name: "limit", in: "query", required: false, schema: { type: "integer", minimum: 1, default: 5 } },
+    { name: "Idempotency-Key", in: "header" },
+  ]);
+});
+
+test("every way a route can refuse is in its responses, by status and code", () => {
+  const operation = written(route()).paths["/api/v1/ships/{id}"].post;
+  expect(operation["x-kontor-extension"]).toBe(true);
+  const codes = Object.fromEntries(
+    Object.entries<Record<string, string[]>>(operation.responses).map(
+      ([status, { "x-kontor-codes": names }]) => [status, names],
+    ),
+  );
+  expect(codes).toEqual({
+    201: undefined,
+    204: undefined,
+    401: ["unauthenticated"],
+    403: ["missing_scope"],
+    409: ["idempotency_conflict", "idempotency_in_progress", "harbour_full"],
+    413: ["payload_too_large"],
+    415: ["unsupported_media_type"],
+    422: ["validation_error"],
+    429: ["rate_limited"],
+  });
+});
+
+test("a public route asks for no token", () => {
+  const operation = written(route({ scope: "public" })).paths["/api/v1/ships/{id}"].post;
+  expect(operation.security).toEqual([]);
+  expect(Object.keys(operation.responses)).not.toContain("401");
+});
