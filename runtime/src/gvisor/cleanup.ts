@@ -7,15 +7,16 @@
 import { rm } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import type { MachineId } from "../driver.ts";
+import { together } from "../together.ts";
 import { unmountBelow } from "./disk.ts";
 import type { MachinePaths } from "./paths.ts";
 
 export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePaths): Promise<void> {
   await cgroups.killAll(id);
   await unmountBelow(paths.directory);
-  await Promise.all([
+  await together(
     cgroups.remove(id),
     rm(paths.runDirectory, { recursive: true, force: true }),
     rm(paths.directory, { recursive: true, force: true }),
-  ]);
+  );
 }

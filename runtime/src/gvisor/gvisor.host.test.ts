@@ -215,6 +215,22 @@ describe("what only a real machine promises", () => {
     await driver.settled();
     await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
   });
+
+  test("a driver that is taken down leaves no namespace, interface, table or control group either", async () => {
+    const installed = await make({ instance: 61 });
+    const spec = machineSpec(installed.image, { network: "open" });
+    await installed.driver.create(spec);
+    await installed.dispose();
+    const [links, namespaces, tables, groups] = await Promise.all([
+      exec("ip", ["-o", "link"]),
+      exec("ip", ["netns", "list"]),
+      exec("nft", ["list", "tables"]),
+      exec("find", ["/sys/fs/cgroup", "-maxdepth", "2", "-name", "kontor61"]),
+    ]);
+    for (const { stdout } of [links, namespaces]) expect(stdout).not.toContain("kv61-");
+    expect(tables.stdout).not.toMatch(/kontor61|kv61/);
+    expect(groups.stdout).toBe("");
+  });
 });
 
 /** Processes, mounts, loop devices, control groups and files of machines. Idle namespaces are the network's to keep. */

@@ -1,0 +1,9 @@
+/**
+ * Runs work side by side and answers when all of it has ended, also when some failed: unlike `Promise.all`, nothing is
+ * still under way when the first failure is thrown, so that an undo does not race with what it undoes.
+ */
+export async function together(...work: readonly Promise<unknown>[]): Promise<void> {
+  for (const result of await Promise.allSettled(work)) {
+    if (result.status === "rejected") throw result.reason;
+  }
+}
