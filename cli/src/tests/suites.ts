@@ -41,6 +41,7 @@ export const suites: readonly Suite[] = [
     repair: "node server/src/openapi.ts --write",
   },
   { name: "units", fast: true, run: { projects: ["server", "runtime", "cli"], serial: false } },
+  { name: "units on PostgreSQL 15", fast: false, run: { projects: ["server-postgres15"], serial: false } },
   { name: "guest program", fast: false, run: { argv: ["make", "-C", "guest", "test"] } },
   { name: "host", fast: false, run: { projects: ["host"], serial: true } },
   { name: "end to end", fast: false, run: { projects: ["e2e"], serial: true } },

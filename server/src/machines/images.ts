@@ -45,8 +45,8 @@ export class HostImages {
 
   /** The image, made now if need be; waits up to `waitMs` for it, then says how far it is. */
   async ready(name: string, waitMs: number): Promise<HostImage> {
-    const known = this.#status.get(name);
-    if (known?.image) return known.image;
+    const made = this.#status.get(name)?.image;
+    if (made) return made;
     const building = this.ensure(name);
     // The build goes on without this caller; its failure is in the status.
     building.catch(() => {});
@@ -57,7 +57,10 @@ export class HostImages {
     throw templatePreparing(name, this.#status.get(name) ?? absent(name));
   }
 
-  ensure(name: string): Promise<HostImage> {
+  /** The image, made now if need be; callers at once share one build. */
+  async ensure(name: string): Promise<HostImage> {
+    const made = this.#status.get(name)?.image;
+    if (made) return made;
     const running = this.#building.get(name);
     if (running) return running;
     const build = this.#make(name).finally(() => this.#building.delete(name));
