@@ -3,7 +3,7 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 
 export function imagesOf(dataDirectory: string): string {
-  return join(dataDirectory, "images");
+  return join(dataDirectory, "machines", "images");
 }
 
 export function rootfsOf(dataDirectory: string, template: string): string {

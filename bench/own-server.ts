@@ -2,7 +2,7 @@
  * A server of a benchmark's own, for what the runner's cannot show: another configuration, one core, an end by
  * kill -9. It takes over the images the runner's server has made, so that none is made twice.
  */
-import { chmodSync, mkdtempSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { freePort } from "../cli/src/serve/port.ts";
@@ -26,7 +26,9 @@ export async function withOwnServer(
   try {
     // PostgreSQL's account must be able to pass through.
     chmodSync(dataDir, 0o711);
-    await run(["cp", "--archive", "--link", imagesOf(context.dataDirectory), imagesOf(dataDir)]);
+    const images = imagesOf(dataDir);
+    mkdirSync(dirname(images), { recursive: true, mode: 0o700 });
+    await run(["cp", "--archive", "--link", imagesOf(context.dataDirectory), images]);
     await server.start();
     await work(server, new Api(server));
   } finally {

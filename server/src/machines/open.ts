@@ -67,7 +67,6 @@ function makeDriver(config: Config, log: Logger): Driver {
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new GvisorDriver({
     stateDir,
-    imagesDirectory: join(config.dataDir, "images"),
     instance: config.instance ?? claimInstance(config.dataDir),
     uplink: config.uplink,
     dnsServers: config.dnsServers ? [...config.dnsServers] : null,
