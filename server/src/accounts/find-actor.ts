@@ -49,14 +49,16 @@ export async function findActor(
   const hash = hashSecret(secret);
   const nowMs = app.clock.now().getTime();
   const cache = cacheOf(app.db);
-  const kept = cache.byHash.get(hash);
+  // With its kind: a session's secret is no token, and a token no cookie.
+  const key = `${kind} ${hash}`;
+  const kept = cache.byHash.get(key);
   if (kept && nowMs < kept.untilMs) return kept.actor;
   const { generation } = cache;
   const found = kind === "token" ? await findToken(app, hash) : await findSession(app, hash);
   if (!found) return undefined;
   if (cache.byHash.size >= mostKept) cache.byHash.clear();
   const untilMs = Math.min(nowMs + keptMs, found.expiresAt?.getTime() ?? Number.POSITIVE_INFINITY);
-  if (cache.generation === generation) cache.byHash.set(hash, { actor: found.actor, untilMs });
+  if (cache.generation === generation) cache.byHash.set(key, { actor: found.actor, untilMs });
   return found.actor;
 }
 

@@ -27,7 +27,9 @@ export function parseJson(bytes: Buffer): unknown {
   } catch (error) {
     if (error instanceof InvalidInput) throw error;
     const position = /at position (\d+)/.exec((error as Error).message)?.[1];
-    throw invalidJson(position === undefined ? [] : [Number(position)], "is not valid JSON");
+    throw position === undefined
+      ? invalidJson([], "is not valid JSON")
+      : invalidJson([Number(position)], `is not valid JSON, at character ${position}`);
   }
 }
 

@@ -111,13 +111,15 @@ function plainBody(problems: readonly Problem[]): Record<string, unknown> {
   };
 }
 
-/** `files[2].path`; the whole body is called `body`. */
-function fieldOf({ place, path }: Problem): string {
+/** `files[2].path`; the whole body, and a place in its text, is called `body`. */
+function fieldOf({ place, path, type }: Problem): string {
+  if (type === "json_invalid") return place;
   const name = path.map((part) => (typeof part === "number" ? `[${part}]` : `.${String(part)}`)).join("");
   return name === "" ? place : name.replace(/^\./, "");
 }
 
 /** RFC 6901. */
-function pointerOf({ path }: Problem): string {
+function pointerOf({ path, type }: Problem): string {
+  if (type === "json_invalid") return "";
   return path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }

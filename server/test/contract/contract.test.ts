@@ -12,7 +12,17 @@ import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
+import documentedOperations from "./documented.json" with { type: "json" };
 import { openWorld } from "./world.ts";
+
+/** The operations of the three API documents. */
+const documented: readonly {
+  api: string;
+  method: string;
+  path: string;
+  success?: number;
+  scope?: string;
+}[] = documentedOperations;
 
 const world = await openWorld();
 const cases: Record<string, Case> = { ...platformCases, ...sandboxCases };
@@ -79,6 +89,18 @@ test("every operation on a thing has a case that shows it hidden from others", (
     (one) => one.path.includes("{") && !isPublic(one) && !cases[one.id]?.unknown,
   );
   expect(open.map(({ id }) => id)).toEqual([]);
+});
+
+test("what is not in the API documents is marked as an extension, what is there keeps its status and scope", () => {
+  const found = new Map(documented.map((one) => [`${one.method} ${one.path}`, one]));
+  const wrong = operations.filter(({ method, path, route }) => {
+    const known = found.get(`${method} ${path}`);
+    if (route.extension === true || known === undefined)
+      return (known === undefined) !== (route.extension === true);
+    const hasStatus = known.success === undefined || known.success in route.responses;
+    return !hasStatus || (known.scope !== undefined && known.scope !== route.scope);
+  });
+  expect(wrong.map(({ id }) => id)).toEqual([]);
 });
 
 describe.each(operations)("$method $path", (operation) => {
