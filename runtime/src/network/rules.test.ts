@@ -60,7 +60,7 @@ table inet kontor61 {
 	chain refuse {
 		update @denied { ip saddr counter }
 		meta l4proto tcp reject with tcp reset
-		reject with icmpx admin-prohibited
+		reject with icmpx port-unreachable
 	}
 	chain translate {
 		type nat hook postrouting priority srcnat; policy accept;

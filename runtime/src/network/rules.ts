@@ -58,6 +58,9 @@ export interface InstanceRules {
 /**
  * Declares the instance's tables. `flush table` removes rules but keeps what the sets hold, so a server that comes back
  * puts its rules in place, in one transaction, around machines that run.
+ *
+ * Refusals are a reset, and `port-unreachable` for all but TCP: of ICMP's reasons gVisor's stack tells a program only
+ * that one and the unreachable net or host (`admin-prohibited` left a resolver inside waiting for 8 s).
  */
 export function instanceTables({ instance, proxyPort, dnsPort }: InstanceRules): string {
   const { table, interfacePrefix, gateway, range } = instanceNames(instance);
@@ -112,7 +115,7 @@ table inet ${table} {
 	chain refuse {
 		update @denied { ip saddr counter }
 		meta l4proto tcp reject with tcp reset
-		reject with icmpx admin-prohibited
+		reject with icmpx port-unreachable
 	}
 	chain translate {
 		type nat hook postrouting priority srcnat; policy accept;
