@@ -56,7 +56,7 @@ export class Machines {
 
   /** Adopts what runs, then keeps watching. */
   async start(app: App, owners: MachineOwners): Promise<void> {
-    this.#stopCounting = countMachines({ db: this.#db, hostId: this.host.id, pool: this.pool });
+    this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
     await reconcile(app, owners, { atStart: true });
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));

@@ -4,12 +4,13 @@
  */
 import { Gauge, register } from "prom-client";
 import type { Db } from "#db/db.ts";
+import type { Host } from "./host.ts";
 import type { Pool } from "./pool.ts";
-import { countByState } from "./store.ts";
+import { statesOfHost } from "./store.ts";
 
 /** The process's metrics speak of this host until the answer is called. */
-export function countMachines(deps: { db: Db; hostId: string; pool: Pool }): () => void {
-  const gauges = [machinesGauge(deps.db, deps.hostId), wantedGauge(deps.pool)];
+export function countMachines(deps: { db: Db; host: Host; pool: Pool }): () => void {
+  const gauges = [machinesGauge(deps.db, deps.host), wantedGauge(deps.pool)];
   // One registry for a process: the latest host to open is the one that counts.
   for (const { name, gauge } of gauges) {
     register.removeSingleMetric(name);
@@ -22,19 +23,23 @@ export function countMachines(deps: { db: Db; hostId: string; pool: Pool }): () 
   };
 }
 
-function machinesGauge(db: Db, hostId: string): { name: string; gauge: Gauge } {
+function machinesGauge(db: Db, host: Host): { name: string; gauge: Gauge } {
   const name = "kontor_machines";
   const help =
-    "Machines of this host by owner; state is starting, ready, dead, or going where it is to be removed.";
+    "Machines of this host by owner; state is starting, ready, or going where it is to be removed.";
   const gauge = new Gauge({
     name,
     help,
     labelNames: ["owner", "state"],
     registers: [],
     async collect() {
-      const rows = await countByState(db, hostId);
+      const rows = await statesOfHost(db, host.id);
       this.reset();
-      for (const { owner, state, count } of rows) this.set({ owner, state }, count);
+      for (const { id, owner_kind: owner, desired, observed } of rows) {
+        // What is seen of a machine is written down for the pool alone; an owner's is seen here, as it starts.
+        const seen = owner === "pool" ? observed : host.isStarting(id) ? "starting" : "ready";
+        this.inc({ owner, state: desired === "removed" ? "going" : seen });
+      }
     },
   });
   return { name, gauge };

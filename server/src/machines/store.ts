@@ -239,22 +239,16 @@ export async function countPools(db: Queryable, hostId: string): Promise<Map<str
   return new Map(rows.map((row) => [row.pool_key ?? "", Number(row.count)]));
 }
 
-/** `going` are those to be removed, whatever they were. */
-export async function countByState(
+/** Of every machine of the host, what is counted. */
+export function statesOfHost(
   db: Queryable,
   hostId: string,
-): Promise<{ owner: string; state: string; count: number }[]> {
-  const rows = await db
+): Promise<Pick<MachineRow, "id" | "owner_kind" | "desired" | "observed">[]> {
+  return db
     .selectFrom("machines")
-    .select((eb) => [
-      "owner_kind as owner",
-      sql<string>`case when desired = 'removed' then 'going' else observed end`.as("state"),
-      eb.fn.countAll<number>().as("count"),
-    ])
+    .select(["id", "owner_kind", "desired", "observed"])
     .where("host_id", "=", hostId)
-    .groupBy(["owner", "state"])
     .execute();
-  return rows.map((row) => ({ ...row, count: Number(row.count) }));
 }
 
 export async function saveImage(
