@@ -7,6 +7,7 @@ import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/gues
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
+import { execFailed } from "#machines/errors.ts";
 import { explain, inside } from "../sandboxes/sandboxes.ts";
 import { Head } from "./head.ts";
 import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
@@ -99,17 +100,28 @@ async function start(
   input: Exec,
   onDisconnect: SpawnSpec["onDisconnect"],
 ): Promise<GuestProcess> {
-  const child = await guest.spawn({
+  const spec: SpawnSpec = {
     ...(input.args ? { argv: input.args } : { shell: input.command ?? "" }),
     ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
     ...(input.env === undefined ? {} : { env: input.env }),
     ...(input.user === undefined ? {} : { user: input.user }),
     timeoutMs: input.timeout_seconds * 1000,
     onDisconnect,
+  };
+  const child = await guest.spawn(spec).catch((error: unknown) => {
+    throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;
   });
   feed(child, input.stdin);
   return child;
 }
+
+/** The one path a start is given is its directory: that it is not there is the call's fault, and no 404. */
+function isAboutPath(error: unknown): error is Error {
+  const kind = (error as { kind?: string } | null)?.kind;
+  return kind !== undefined && pathKinds.has(kind);
+}
+
+const pathKinds = new Set(["path_not_found", "not_directory", "not_permitted", "invalid_path"]);
 
 /** Not waited for: a command that never reads must not hold its own output back. */
 function feed(child: GuestProcess, stdin: string | undefined): void {

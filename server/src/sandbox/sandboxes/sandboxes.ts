@@ -60,12 +60,18 @@ export async function explain(
   return ended ? sandboxTerminated(ended.termination_reason) : translate(error);
 }
 
-/** A machine's end reaches its sandbox's row within milliseconds; a second is given for it. */
+/**
+ * A machine's end reaches its sandbox's row within milliseconds of its last process; a kernel that takes gigabytes
+ * back from it may need seconds for that, and the driver gives a guest that fell silent five.
+ */
+const endedWithinMs = 8_000;
+
 async function whenEnded(app: Pick<App, "db">, actor: Actor, id: string): Promise<SandboxRow | undefined> {
-  for (let tries = 0; tries < 20; tries += 1) {
+  const until = Date.now() + endedWithinMs;
+  for (let waitMs = 20; Date.now() < until; waitMs = Math.min(waitMs * 1.5, 250)) {
     const row = await findSandbox(app.db, id, reachable(actor));
     if (!row || row.status === "terminated") return row;
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
   return undefined;
 }
