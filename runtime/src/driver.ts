@@ -35,7 +35,10 @@ export interface MachineSpec {
   resources: Resources;
   network: NetworkMode;
   hostname: string;
-  /** Base environment of every process; what `spawn` is given goes on top. */
+  /**
+   * Base environment of every process, over the image's own; what `spawn` is given goes on top. Never written to the
+   * host's disk, so `list` answers it empty for a machine that was adopted; the machine itself keeps it.
+   */
   env: Record<string, string>;
 }
 
@@ -74,6 +77,7 @@ export interface MachineStats {
   cpuSeconds: number;
   /** The working set: without the page cache the kernel can drop. */
   memoryBytes: number;
+  /** Tasks on the host: about two for each process inside, and twenty for the machine itself. */
   processes: number;
   diskBytes: number;
   egressDenied: number;
