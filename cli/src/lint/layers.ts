@@ -68,6 +68,8 @@ export const childProcessDoors: readonly string[] = [
   "runtime/src/exec.ts",
   // the shim outlives the server: it is started and let go, not run to its end
   "runtime/src/gvisor/start.ts",
+  // a fake machine is a group of ordinary processes, for tests alone
+  "runtime/src/fake/process.ts",
   "server/src/db/embedded.ts",
   "cli/src/lib/run.ts",
 ];
