@@ -7,7 +7,7 @@ import { run as runProgram } from "@kontor/runtime/exec.ts";
 import type { Server } from "../e2e/server.ts";
 import type { BenchContext } from "./contract.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
-import { serverProcesses } from "./processes.ts";
+import { cpuSeconds, serverProcesses } from "./processes.ts";
 
 export const name = "throughput";
 
@@ -25,7 +25,9 @@ export async function run(context: BenchContext): Promise<void> {
     await pin([pid], 0);
     await load(server, id, warmUpSeconds);
     context.progress("server on one core", 0.2);
+    const usedBefore = cpuSeconds([pid]);
     const spread = await load(server, id, seconds);
+    const perRequest = ((cpuSeconds([pid]) - usedBefore) / (spread * seconds)) * 1e6;
     context.progress("server and PostgreSQL on one core", 0.6);
     await pin(serverProcesses(pid, server.dataDir).postgres.concat(postgres), 0);
     const together = await load(server, id, seconds);
@@ -39,6 +41,7 @@ export async function run(context: BenchContext): Promise<void> {
       bar: { atLeast: 3000 },
       note,
     });
+    context.report({ what: `${what}, CPU of the server`, value: perRequest, unit: "µs a request", note });
     context.report({
       what: `${what}, server and PostgreSQL on one core`,
       value: together,
