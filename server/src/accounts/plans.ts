@@ -100,7 +100,7 @@ export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
 };
 
 /** The wire's name of each limit, as `plan_limit` and the dashboard say it. */
-export function limitName(limit: keyof PlanLimits): string {
+function limitName(limit: keyof PlanLimits): string {
   return limit.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 

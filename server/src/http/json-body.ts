@@ -19,7 +19,7 @@ export function takeJsonOnly(fastify: FastifyInstance): void {
   });
 }
 
-export function parseJson(bytes: Buffer): unknown {
+function parseJson(bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined;
   const text = decode(bytes);
   try {

@@ -13,14 +13,14 @@ const tiers: readonly SandboxTier[] = ["free", "payg", "enterprise"];
 const best = <T>(order: readonly T[], values: readonly T[]): T =>
   values.reduce((a, b) => (order.indexOf(b) > order.indexOf(a) ? b : a), order[0]!);
 
-export function planOf(actor: Actor): Plan {
+function planOf(actor: Actor): Plan {
   return best(
     plans,
     actor.workspaces.map((workspace) => workspace.plan),
   );
 }
 
-export function tierOf(actor: Actor): SandboxTier {
+function tierOf(actor: Actor): SandboxTier {
   return best(
     tiers,
     actor.workspaces.map((workspace) => workspace.sandboxTier),

@@ -29,7 +29,7 @@ export function endAllStreams(): void {
   for (const controller of open) controller.abort(new Error("the server is stopping"));
 }
 
-export function formatEvent({ data, event, id }: ServerSentEvent): string {
+function formatEvent({ data, event, id }: ServerSentEvent): string {
   const text = typeof data === "string" ? data : JSON.stringify(data);
   const head = `${id === undefined ? "" : `id: ${id}\n`}${event === undefined ? "" : `event: ${event}\n`}`;
   // A line break inside the data would end the field: every line gets its own `data:`.

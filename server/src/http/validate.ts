@@ -92,7 +92,7 @@ const booleans: Record<string, boolean> = {
 };
 
 /** Strings → what the schema's fields want. What cannot be turned stays a string, and Zod says what is wrong with it. */
-export function coerceQuery(
+function coerceQuery(
   schema: z.ZodType,
   raw: Readonly<Record<string, string | string[]>>,
   problems: Problem[],

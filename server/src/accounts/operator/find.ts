@@ -4,7 +4,7 @@ import { defineError } from "#lib/errors.ts";
 import { teamNotFound } from "../teams/teams.ts";
 import { userNotFound } from "../users/users.ts";
 
-export const teamNameAmbiguous = defineError(
+const teamNameAmbiguous = defineError(
   "team_name_ambiguous",
   409,
   (name: string, ids: readonly string[]) =>
