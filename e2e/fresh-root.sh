@@ -1,6 +1,6 @@
 #!/bin/sh
-# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the certificates, no Node, no
-# compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
+# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the
+# certificates, no Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
 # namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
 #
 # The network namespace and the control groups are the host's, hence another port and another instance number. The
@@ -25,12 +25,16 @@ if [ "${1:-}" = inside ]; then
     KONTOR_INSTANCE="$instance" sh -c '
       umount -l /.outside && rmdir /.outside
       cd /opt/kontor || exit 1
-      stop() { ./kontor down; }
+      # machines run on without their server: here everything has to go
+      stop() {
+        ./kontor down
+        node_modules/.bin/node -e "import(\"./e2e/clean.ts\").then((clean) => clean.removeHostTraces(\"/var/lib/kontor\"))"
+      }
       ./kontor up --detach --port '"$port"' || { echo "✗ up failed; what this root can do:"; ./kontor doctor; stop; exit 1; }
       echo "── a second up only points at the first"
       ./kontor up --detach --port '"$port"' || { stop; exit 1; }
       echo "── down"
-      stop || exit 1
+      ./kontor down || exit 1
       echo "── a later start: nothing to install, nothing reset"
       ./kontor up --detach --port '"$port"' && stop'
 fi

@@ -6,7 +6,6 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { stopEmbedded } from "@kontor/server/db/embedded.ts";
 import { Failure } from "../lib/failure.ts";
 import { inProduct } from "../lib/places.ts";
 import { startStep } from "../lib/steps-view.ts";
@@ -18,6 +17,7 @@ import { nativeStep } from "../setup/native.ts";
 import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
 import type { Bench, BenchContext } from "../../../bench/contract.ts";
+import { removeHostTraces } from "../../../e2e/clean.ts";
 import { hostFacts, isMet, table, type MeasuredRow } from "../bench/report.ts";
 
 export async function bench(names: readonly string[]): Promise<void> {
@@ -31,7 +31,10 @@ export async function bench(names: readonly string[]): Promise<void> {
     process.stdout.write(`${table(rows)}\nWritten to ${path.relative(process.cwd(), file)}\n`);
     if (rows.some((row) => isMet(row) === false)) process.exitCode = 1;
   } finally {
-    if (throwaway) rmSync(data, { recursive: true, force: true });
+    if (throwaway) {
+      await removeHostTraces(data);
+      rmSync(data, { recursive: true, force: true });
+    }
   }
 }
 
@@ -70,7 +73,6 @@ async function measure(benches: readonly Bench[], data: string): Promise<Measure
     }
   } finally {
     await stopServer(started.process.pid, 60_000).catch(() => {});
-    await stopEmbedded(data);
   }
   return rows;
 }

@@ -3,11 +3,8 @@ import { stopEmbedded } from "@kontor/server/db/embedded.ts";
 import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { findRunning, logFile } from "../serve/server-file.ts";
-import { stopServer } from "../serve/start.ts";
+import { afterGraceMs, stopServer } from "../serve/start.ts";
 import { readConfig } from "./config.ts";
-
-/** Letting go of machines and connections, on top of the grace that requests and jobs have. */
-const afterGraceMs = 20_000;
 
 export async function down(options: { data?: string }): Promise<void> {
   const { dataDir: data, shutdownGraceSeconds } = readConfig(options);

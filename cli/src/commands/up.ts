@@ -12,7 +12,14 @@ import { LogTail, worthShowing } from "../serve/log-tail.ts";
 import { isPortFree, portOwner } from "../serve/port.ts";
 import { prove } from "../serve/prove.ts";
 import { findRunning, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
-import { startServer, waitForTemplate, waitUntilReady, type Started } from "../serve/start.ts";
+import {
+  afterGraceMs,
+  startServer,
+  stopServer,
+  waitForTemplate,
+  waitUntilReady,
+  type Started,
+} from "../serve/start.ts";
 import { aptStep } from "../setup/apt.ts";
 import { nativeStep } from "../setup/native.ts";
 import { serverPackages } from "../setup/packages.ts";
@@ -43,14 +50,18 @@ export async function up(options: UpOptions): Promise<void> {
   const server = await orStop(started, view, () => waitUntilReady(started, data, view));
   view.done(`${server.base_url} (pid ${server.pid})`);
 
-  await proveItself(server, data, started);
+  await proveItself(server, data, started).catch(async (error: unknown) => {
+    // what was started on this terminal goes with it; a detached server stays, for its log and API say more
+    if (!options.detach) await stopServer(server.pid, config.shutdownGraceSeconds * 1000 + afterGraceMs);
+    throw error;
+  });
   process.stdout.write(
     banner({ data, baseUrl: server.base_url, operator: readOperator(data), firstStart, log: started.log }),
   );
   process.stderr.write(`Up after ${seconds(Date.now() - startedAt)}.`);
   if (options.detach) {
     process.stderr.write(` Stop it with: kontor down${options.data ? ` --data ${data}` : ""}\n`);
-    return started.process.letGo();
+    return;
   }
   process.stderr.write(" Ctrl-C drains and stops the server.\n");
   await watch(started);
@@ -102,7 +113,6 @@ async function orStop<T>(
   }
 }
 
-/** A proof that fails leaves the server up: its log and the API say more than this command can. */
 async function proveItself(server: RunningServer, data: string, started: Started): Promise<void> {
   const operator = readOperator(data);
   if (!operator) throw new Failure(`the server wrote no credentials into ${data}`);

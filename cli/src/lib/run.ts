@@ -73,7 +73,10 @@ export function runHere(
   });
 }
 
-/** Starts a process that outlives this one: its own session, all output to `logFd`. Answers its pid. */
+/**
+ * Starts a process that outlives this one: its own session, all output to `logFd`. It does not keep this process from
+ * ending either; who wants to wait for it waits on `exit` with a timer of their own.
+ */
 export function startDetached(
   argv: readonly [string, ...string[]],
   logFd: number,
@@ -84,15 +87,14 @@ export function startDetached(
     child.on("error", (error) => resolve(error.message));
     child.on("exit", (code, signal) => resolve(signal ? `killed by ${signal}` : `exit code ${code}`));
   });
-  return { pid: child.pid ?? -1, exit, letGo: () => child.unref() };
+  child.unref();
+  return { pid: child.pid ?? -1, exit };
 }
 
 export interface StartedProcess {
   pid: number;
   /** Settles with how it ended. */
   exit: Promise<string>;
-  /** Lets this process end while that one runs on. */
-  letGo(): void;
 }
 
 function eachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void): void {

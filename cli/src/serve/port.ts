@@ -33,7 +33,7 @@ export function listeningInodes(procNetTcp: string, port: number): string[] {
     .flatMap((fields) => fields[9] ?? []);
 }
 
-/** `nginx (pid 123)`; undefined where the owner cannot be seen. */
+/** `nginx: master process (pid 123)`; undefined where the owner cannot be seen. */
 export function portOwner(port: number): string | undefined {
   const inodes = ["/proc/net/tcp", "/proc/net/tcp6"].flatMap((file) => {
     const text = tryRead(() => readFileSync(file, "utf8"));
@@ -44,7 +44,10 @@ export function portOwner(port: number): string | undefined {
     const descriptors = tryRead(() => readdirSync(`/proc/${pid}/fd`)) ?? [];
     if (!descriptors.some((fd) => wanted.has(tryRead(() => readlinkSync(`/proc/${pid}/fd/${fd}`)) ?? "")))
       continue;
-    return `${tryRead(() => readFileSync(`/proc/${pid}/comm`, "utf8"))?.trim()} (pid ${pid})`;
+    const command = tryRead(() => readFileSync(`/proc/${pid}/cmdline`, "utf8"))
+      ?.replaceAll("\0", " ")
+      .trim();
+    return `${command?.slice(0, 100)} (pid ${pid})`;
   }
   return undefined;
 }

@@ -15,6 +15,8 @@ import { findRunning, isServer, logFile, type RunningServer } from "./server-fil
 /** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
 const listenDeadlineMs = 120_000;
 const pollMs = 100;
+/** Letting go of machines and connections, on top of the grace that requests and jobs have. */
+export const afterGraceMs = 20_000;
 
 export interface Started {
   process: StartedProcess;
