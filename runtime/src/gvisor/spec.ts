@@ -101,4 +101,4 @@ function bind(source: string, destination: string) {
 }
 
 /** `nameserver` is the host's end of every machine's veth; two tries of 2 s keep a closed door from hanging programs. */
-export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:2 attempts:2\n";
+export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:1 attempts:2\n";

@@ -21,9 +21,9 @@ import {
   type Internet,
 } from "./testing/internet.ts";
 
-const INSTANCE = 57;
+const INSTANCE = 60;
 /** Of the second server. The driver's tests have 61 and 62. */
-const OTHER_INSTANCE = 58;
+const OTHER_INSTANCE = 63;
 const PROXY_PORT = 3128;
 const HOST_SERVICE_PORT = 17_001;
 const MACHINE_SERVICE_PORT = 8000;
