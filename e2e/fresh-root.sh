@@ -1,6 +1,6 @@
 #!/bin/sh
-# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the
-# certificates, no Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
+# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the certificates; no
+# Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
 # namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
 #
 # The network namespace and the control groups are the host's, hence another port and another instance number. The

@@ -3,7 +3,6 @@
  * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
  */
 import { Command } from "commander";
-import { bench } from "./commands/bench.ts";
 import { check, test } from "./commands/test.ts";
 import { config } from "./commands/config.ts";
 import { dev } from "./commands/dev.ts";
@@ -49,7 +48,8 @@ program
   .command("bench")
   .description("run the benchmarks against a server of their own")
   .argument("[names...]", "only these")
-  .action(bench);
+  // only who measures needs the code of the benchmarks and tests: a server starts without it
+  .action(async (names: string[]) => (await import("./commands/bench.ts")).bench(names));
 program
   .command("config")
   .description("every setting, its value and where it came from")
