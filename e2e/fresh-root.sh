@@ -29,6 +29,10 @@ if [ "${1:-}" = inside ]; then
       stop() {
         ./kontor down
         node_modules/.bin/node -e "import(\"./e2e/clean.ts\").then((clean) => clean.removeHostTraces(\"/var/lib/kontor\"))"
+        # a frozen process does not die of the SIGKILL at the end of its namespace (cgroup-v1/freezer-subsystem.rst)
+        for state in /sys/fs/cgroup/freezer/kontor"$KONTOR_INSTANCE"/*/freezer.state; do
+          if [ -f "$state" ]; then echo THAWED >"$state"; fi
+        done
       }
       ./kontor up --detach --port '"$port"' || { echo "✗ up failed; what this root can do:"; ./kontor doctor; stop; exit 1; }
       echo "── a second up only points at the first"
@@ -43,9 +47,7 @@ fi
 root=$(mktemp -d /var/tmp/kontor-fresh-root.XXXXXX)
 clean_up() {
   # the processes and mounts went with their namespaces; what lies in the host's network and control groups is left
-  for table in $(nft list tables 2>/dev/null | awk -v name="kv$instance" '$3 ~ "^"name"(-|_|$)" { print $2 "," $3 }'); do
-    nft delete table "${table%,*}" "${table#*,}" 2>/dev/null || true
-  done
+  for family in inet netdev ip; do nft delete table "$family" "kontor$instance" 2>/dev/null || true; done
   find /sys/fs/cgroup -depth -type d -path "*/kontor$instance*" -exec rmdir {} + 2>/dev/null || true
   rm -rf --one-file-system "$root"
 }
