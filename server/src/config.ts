@@ -10,6 +10,7 @@ import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { nearest } from "./http/nearest.ts";
+import { parseOpenedHosts } from "./lib/addresses.ts";
 
 /** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
 interface Kind<T> {
@@ -48,6 +49,18 @@ const list: Kind<readonly string[]> = {
         .map((item) => item.trim())
         .filter(Boolean),
     ),
+};
+const hosts: Kind<readonly string[]> = {
+  expected: "host names, addresses and CIDR ranges, separated by commas",
+  parse: (value) => {
+    try {
+      const entries = list.parse(value) ?? [];
+      parseOpenedHosts(entries);
+      return entries;
+    } catch {
+      return undefined;
+    }
+  },
 };
 const url: Kind<string> = {
   expected: "an http or https address without a path",
@@ -224,6 +237,12 @@ const keys = {
     list,
     Object.freeze([]),
     "Hosts every restricted machine may reach.",
+  ),
+  allowPrivateHosts: key(
+    "network",
+    hosts,
+    Object.freeze([]),
+    "Private hosts that addresses given by callers may lead to: webhooks, models, forges on the LAN.",
   ),
   appsDomain: key("network", domain, "apps.localhost:8443", "Deployed apps are served under this name."),
   previewDomain: key(

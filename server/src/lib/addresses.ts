@@ -1,0 +1,95 @@
+/**
+ * Which addresses a caller may make this server connect to: the internet, and what the operator opened by name.
+ * A host name is no evidence, for whoever owns it decides what it resolves to, and when: the check is always of the
+ * address that is connected to. The table is IANA's of special-purpose addresses, and of IPv6 only what is handed
+ * out (2000::/3); addresses that carry an IPv4 address inside are refused whole, since the one inside is what counts.
+ */
+import { BlockList, isIP, isIPv4 } from "node:net";
+
+/** iana.org/assignments/iana-ipv4-special-registry, and multicast. */
+const special4 = [
+  "0.0.0.0/8", // this host
+  "10.0.0.0/8", // private
+  "100.64.0.0/10", // carrier-grade NAT; the outer addresses of our machines, too
+  "127.0.0.0/8", // loopback
+  "169.254.0.0/16", // link-local; metadata of clouds
+  "172.16.0.0/12", // private
+  "192.0.0.0/24", // protocol assignments
+  "192.0.2.0/24", // documentation
+  "192.88.99.0/24", // 6to4 relays
+  "192.168.0.0/16", // private
+  "198.18.0.0/15", // benchmarks
+  "198.51.100.0/24", // documentation
+  "203.0.113.0/24", // documentation
+  "224.0.0.0/4", // multicast
+  "240.0.0.0/4", // reserved, and broadcast
+];
+
+/** iana.org/assignments/iana-ipv6-special-registry, inside 2000::/3. */
+const special6 = [
+  "2001::/23", // protocol assignments, Teredo among them
+  "2001:db8::/32", // documentation
+  "2002::/16", // 6to4: carries an IPv4 address
+  "3fff::/20", // documentation
+];
+
+const special = blockList([...special4, ...special6]);
+const assigned6 = blockList(["2000::/3"]);
+
+/** False for what is no address at all. */
+export function isPublicAddress(address: string): boolean {
+  if (isIPv4(address)) return !special.check(address, "ipv4");
+  return isIP(address) === 6 && assigned6.check(address, "ipv6") && !special.check(address, "ipv6");
+}
+
+/** What the operator opened: host names, addresses and CIDR ranges. */
+export interface OpenedHosts {
+  names: ReadonlySet<string>;
+  ranges: BlockList;
+}
+
+/** Entries as `forge.lan`, `192.168.1.7`, `10.1.0.0/16`, `fd00::/8`. Throws a RangeError that names a bad one. */
+export function parseOpenedHosts(entries: readonly string[]): OpenedHosts {
+  const names = new Set<string>();
+  const ranges: string[] = [];
+  for (const entry of entries) {
+    const [address = "", bits, ...rest] = entry.split("/");
+    const size = isIPv4(address) ? 32 : 128;
+    if (isIP(address) > 0 && rest.length === 0 && isPrefix(bits ?? String(size), size)) {
+      ranges.push(`${address}/${bits ?? size}`);
+    } else if (isHostName(entry)) {
+      names.add(entry.toLowerCase());
+    } else {
+      throw new RangeError(`${entry} is no host name, address or CIDR range`);
+    }
+  }
+  return { names, ranges: blockList(ranges) };
+}
+
+/** Whether a connection to `address`, which is what `host` resolved to, may be made on a caller's behalf. */
+export function mayConnect(opened: OpenedHosts, host: string, address: string): boolean {
+  const family = isIP(address);
+  if (family === 0) return false;
+  if (opened.names.has(host.toLowerCase().replace(/\.$/, ""))) return true;
+  return isPublicAddress(address) || opened.ranges.check(address, family === 4 ? "ipv4" : "ipv6");
+}
+
+function isPrefix(text: string, size: number): boolean {
+  return /^\d{1,3}$/.test(text) && Number(text) <= size;
+}
+
+/** At least one letter in the last label: `10.0.0` and `1.2.3.4.5` are mistakes, no names. */
+function isHostName(text: string): boolean {
+  return /^(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*(?=[a-z0-9-]*[a-z])[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/i.test(
+    text,
+  );
+}
+
+function blockList(ranges: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const range of ranges) {
+    const [address = "", bits] = range.split("/");
+    list.addSubnet(address, Number(bits), isIPv4(address) ? "ipv4" : "ipv6");
+  }
+  return list;
+}
