@@ -52,8 +52,8 @@ export interface Host {
   ensureImage(name: string, progress?: Progress): Promise<HostImage>;
   /** Names of the images the host knows how to make. */
   imageNames(): string[];
-  /** Boots a machine; it runs when this returns. */
-  start(order: Order, spec: StartSpec): Promise<void>;
+  /** Boots a machine; it runs when this returns. One that is made ahead waits while anybody waits for a start. */
+  start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void>;
   /** Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns. */
   claim(order: Order, spec: ClaimSpec): Promise<void>;
   freeze(order: Order): Promise<void>;

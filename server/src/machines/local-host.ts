@@ -47,12 +47,13 @@ export class LocalHost implements Host {
     return { id, sizeBytes, contents, substituted };
   }
 
-  async start(order: Order, spec: StartSpec): Promise<void> {
+  async start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void> {
     this.#fence(order);
     this.#starting.add(order.machine);
     try {
-      await this.#coldStarts.run(() =>
-        this.#driver.create({ id: order.machine, generation: order.generation, ...spec }),
+      await this.#coldStarts.run(
+        () => this.#driver.create({ id: order.machine, generation: order.generation, ...spec }),
+        options,
       );
     } finally {
       this.#starting.delete(order.machine);

@@ -17,6 +17,8 @@ import { countPools, evictWarm, insertMachine, setObserved } from "./store.ts";
 const demandWindowMs = 60_000;
 /** A refill takes CPU from whoever was just given a machine: let their first command pass. */
 const settleMs = 150;
+/** A lull is not waited for any longer than this: a steady stream of claims would drain the pool. */
+const mostSettleMs = 1000;
 const retryMs = 10_000;
 /** What most sandboxes ask for: a claim then has no packet filter to change. Nothing runs in it meanwhile. */
 const waitingNetwork = "restricted";
@@ -38,6 +40,7 @@ export class Pool {
   #filling: Promise<void> | undefined;
   #again = false;
   #closed = false;
+  #usedAt = 0;
 
   constructor(deps: { machines: Machines; db: Db; clock: Clock; log: Logger; ceiling: number }) {
     this.#machines = deps.machines;
@@ -62,6 +65,7 @@ export class Pool {
     const entry = this.#entries.get(shape.poolKey) ?? { shape, floor: 0, claims: [] };
     entry.claims.push(this.#clock.now().getTime());
     this.#entries.set(shape.poolKey, entry);
+    this.#usedAt = performance.now();
     this.nudge(settleMs);
   }
 
@@ -123,12 +127,24 @@ export class Pool {
   }
 
   async #fill(): Promise<void> {
+    await this.#lull();
     this.#again = false;
     const waiting = await countPools(this.#db, this.#machines.host.id);
     for (const { shape } of this.#entries.values()) {
       const missing = this.target(shape.poolKey) - (waiting.get(shape.poolKey) ?? 0);
       if (missing < 0) await this.#giveBack(shape, -missing);
       for (let made = 0; made < missing && !this.#closed; made += 1) await this.#add(shape);
+    }
+  }
+
+  /** Many who are given a machine at once come before the machines of those who may follow. */
+  async #lull(): Promise<void> {
+    const latest = performance.now() + mostSettleMs;
+    for (;;) {
+      const untilMs = Math.min(this.#usedAt + settleMs, latest);
+      const leftMs = untilMs - performance.now();
+      if (leftMs <= 0 || this.#closed) return;
+      await new Promise((resolve) => setTimeout(resolve, leftMs));
     }
   }
 
@@ -159,13 +175,9 @@ export class Pool {
     try {
       const order = orderFor(row);
       const { resources } = shape;
-      await host.start(order, {
-        image: row.image_id,
-        resources,
-        network: waitingNetwork,
-        hostname: row.hostname,
-        env: {},
-      });
+      const { image_id: image, hostname } = row;
+      const spec = { image, resources, network: waitingNetwork, hostname, env: {} } as const;
+      await host.start(order, spec, { isAhead: true });
       await host.freeze(order);
       await setObserved(this.#db, row.id, "ready");
     } catch (error) {
