@@ -1,0 +1,83 @@
+/** The API as a caller has it: plain HTTP, JSON in and out, and the frames of an event stream. */
+
+export interface Call {
+  /** Null sends no credential. */
+  token?: string | null;
+  body?: unknown;
+  /** Sent as it is, instead of `body`. */
+  text?: string;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+/** `body` is what the JSON says, `undefined` where there is none. */
+export interface Reply {
+  status: number;
+  headers: Headers;
+  // oxlint-disable-next-line typescript/no-explicit-any -- the wire, looked at by assertions on purpose
+  body: any;
+}
+
+export async function request(
+  baseUrl: string,
+  method: string,
+  path: string,
+  call: Call = {},
+): Promise<Reply> {
+  const response = await send(baseUrl, method, path, call);
+  const text = await response.text();
+  return {
+    status: response.status,
+    headers: response.headers,
+    body: text === "" ? undefined : JSON.parse(text),
+  };
+}
+
+/** One line of an exec stream. */
+export interface Frame {
+  kind: string;
+  pid?: number;
+  stream?: string;
+  data?: string;
+  code?: number | string;
+  message?: string;
+  signal?: string | null;
+  duration_ms?: number | null;
+}
+
+/** The frames of an event stream as they come. Lines that are neither `data:` nor a comment are a fault. */
+export async function* frames(baseUrl: string, path: string, call: Call): AsyncGenerator<Frame> {
+  const response = await send(baseUrl, "POST", path, call);
+  const type = response.headers.get("content-type");
+  if (response.status !== 200 || type?.split(";")[0] !== "text/event-stream") {
+    throw new Error(`not a stream: ${response.status} ${type} ${await response.text()}`);
+  }
+  let rest = "";
+  const decoder = new TextDecoder();
+  for await (const bytes of response.body ?? []) {
+    rest += decoder.decode(bytes as Uint8Array, { stream: true });
+    const blocks = rest.split("\n\n");
+    rest = blocks.pop() ?? "";
+    for (const block of blocks) {
+      if (block.startsWith(":") || block.startsWith("retry:")) continue;
+      if (!/^data: \{.*\}$/.test(block))
+        throw new Error(`not a frame: ${JSON.stringify(block.slice(0, 200))}`);
+      yield JSON.parse(block.slice("data: ".length)) as Frame;
+    }
+  }
+  if (rest !== "") throw new Error(`the stream broke off in ${JSON.stringify(rest.slice(0, 200))}`);
+}
+
+function send(baseUrl: string, method: string, path: string, call: Call): Promise<Response> {
+  const body = call.text ?? (call.body === undefined ? undefined : JSON.stringify(call.body));
+  return fetch(baseUrl + path, {
+    method,
+    headers: {
+      ...(call.token ? { authorization: `Bearer ${call.token}` } : {}),
+      ...(body === undefined ? {} : { "content-type": "application/json" }),
+      ...call.headers,
+    },
+    ...(body === undefined ? {} : { body }),
+    ...(call.signal ? { signal: call.signal } : {}),
+  });
+}

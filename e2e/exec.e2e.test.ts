@@ -1,0 +1,268 @@
+import { expect, test } from "vitest";
+import type { Frame } from "./api.ts";
+import {
+  base64,
+  createSandbox,
+  deleteSandbox,
+  eventually,
+  exec,
+  expectRefusal,
+  getSandbox,
+  output,
+  server,
+  sharedSandbox,
+  streamExec,
+  tryExec,
+} from "./fixtures.ts";
+
+const box = sharedSandbox({ env: { GREETING: "from the sandbox", SHARED: "sandbox" } });
+
+/** Takes three times the memory there is, at once. */
+const eat = `echo started; perl -e '$x = "x" x (3 * 1024 ** 3); sleep 60'`;
+
+/** Every frame of a stream that ends by itself. */
+function all(body: Record<string, unknown>): Promise<Frame[]> {
+  return Array.fromAsync(streamExec(box.id, body));
+}
+
+function text(frames: Frame[], stream: string): string {
+  const chunks = frames.filter((frame) => frame.kind === "exec_chunk" && frame.stream === stream);
+  return Buffer.concat(chunks.map(({ data }) => Buffer.from(data ?? "", "base64"))).toString();
+}
+
+test("a buffered exec answers both streams, the exit code and how long it took", async () => {
+  const ran = await exec(box.id, "echo out; echo err >&2; exit 7");
+  expect(ran).toEqual({
+    stdout: "out\n",
+    stderr: "err\n",
+    exit_code: 7,
+    duration_ms: expect.any(Number),
+    timed_out: false,
+    truncated: false,
+    signal: null,
+  });
+  expect(Number.isInteger(ran.duration_ms)).toBe(true);
+});
+
+test("a command is run by bash as root, in /workspace, with the sandbox's environment", async () => {
+  expect(await output(box.id, 'echo "$BASH_VERSION" | grep -q . && id -un && pwd && echo "$HOME"')).toBe(
+    "root\n/workspace\n/root",
+  );
+  expect(await output(box.id, 'echo "$GREETING"')).toBe("from the sandbox");
+});
+
+test("env of the call wins over the sandbox's and is gone with the call", async () => {
+  const ran = await exec(box.id, 'echo "$SHARED $OWN $GREETING"', { env: { SHARED: "call", OWN: "ä=b" } });
+  expect(ran.stdout).toBe("call ä=b from the sandbox\n");
+  expect(await output(box.id, 'echo "$SHARED:$OWN"')).toBe("sandbox:");
+});
+
+test("cwd and user are the caller's choice, and one that is not there is refused", async () => {
+  expect((await exec(box.id, "pwd", { cwd: "/usr/bin" })).stdout).toBe("/usr/bin\n");
+  expect((await exec(box.id, "id -un; id -gn", { user: "nobody", cwd: "/" })).stdout).toBe(
+    "nobody\nnogroup\n",
+  );
+  expect((await exec(box.id, "id -u", { user: "1234", cwd: "/" })).stdout).toBe("1234\n");
+  expectRefusal(await tryExec(box.id, "true", { cwd: "/not/there" }), 400, "exec_failed");
+  expectRefusal(await tryExec(box.id, "true", { user: "nosuchuser" }), 400, "exec_failed");
+});
+
+test("args run a program without a shell, each argument as it is", async () => {
+  const ran = await server.api("POST", `/v1/sandboxes/${box.id}/exec`, {
+    body: { args: ["printf", "%s|", "$HOME", "a b", "", "*", "'"] },
+  });
+  expect(ran.body.stdout).toBe("$HOME|a b||*|'|");
+  const missing = await server.api("POST", `/v1/sandboxes/${box.id}/exec`, {
+    body: { args: ["no-such-program"] },
+  });
+  expectRefusal(missing, 400, "exec_failed");
+});
+
+test("stdin reaches the command and ends", async () => {
+  const ran = await exec(box.id, "cat; echo end", { stdin: base64("line\n") });
+  expect(ran.stdout).toBe("line\nend\n");
+  expect((await exec(box.id, "cat; echo end")).stdout).toBe("end\n");
+  // A command that never reads it is no fault.
+  const large = base64(Buffer.alloc(4 * 1024 ** 2, "x"));
+  expect((await exec(box.id, "echo ignored", { stdin: large })).stdout).toBe("ignored\n");
+  expect((await exec(box.id, "wc -c", { stdin: large })).stdout.trim()).toBe(String(4 * 1024 ** 2));
+});
+
+test("a signal shows as 128 + n with its name", async () => {
+  const ran = await exec(box.id, "kill -TERM $$");
+  expect(ran).toMatchObject({ exit_code: 143, signal: "SIGTERM", timed_out: false });
+  expect(await exec(box.id, "kill -KILL $$")).toMatchObject({ exit_code: 137, signal: "SIGKILL" });
+});
+
+test("a timeout answers 124 with the output so far and leaves no process", async () => {
+  const ran = await exec(box.id, "echo started; sleep 4321 & sleep 4321", { timeout_seconds: 1 });
+  expect(ran).toMatchObject({ exit_code: 124, timed_out: true, stdout: "started\n", signal: null });
+  expect(await output(box.id, "pgrep -fc '^sleep 4321' || true")).toBe("0");
+});
+
+test("bytes that are not UTF-8 become U+FFFD in a buffered answer and come whole in a stream", async () => {
+  const print = String.raw`printf 'ok\xff\xfe\x00\x80end'`;
+  expect((await exec(box.id, print)).stdout).toBe("ok\uFFFD\uFFFD\0\uFFFDend");
+  const chunks = (await all({ command: print })).filter(({ kind }) => kind === "exec_chunk");
+  expect(Buffer.concat(chunks.map(({ data }) => Buffer.from(data ?? "", "base64"))).toString("hex")).toBe(
+    "6f6bfffe0080656e64",
+  );
+});
+
+test("a stream begins with exec_started, carries chunks in order, and ends with exec_exited", async () => {
+  const frames = await all({ command: "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.05; done; exit 3" });
+  expect(frames[0]).toEqual({ kind: "exec_started", pid: expect.any(Number) });
+  expect(frames.at(-1)).toEqual({ kind: "exec_exited", code: 3, duration_ms: expect.any(Number) });
+  const between = frames.slice(1, -1);
+  expect(new Set(between.map(({ kind }) => kind))).toEqual(new Set(["exec_chunk"]));
+  for (const frame of between) expect(Object.keys(frame).toSorted()).toEqual(["data", "kind", "stream"]);
+  expect(text(frames, "stdout")).toBe("1\n2\n3\n");
+  expect(text(frames, "stderr")).toBe("e1\ne2\ne3\n");
+});
+
+test("chunks of a stream come while the command runs", async () => {
+  const gate = "/tmp/gate";
+  const stream = streamExec(box.id, {
+    command: `echo waiting; while [ ! -e ${gate} ]; do sleep 0.05; done; echo done`,
+  });
+  const seen: Frame[] = [];
+  for await (const frame of stream) {
+    seen.push(frame);
+    // The command cannot end before this file is there: so its first line came before its end.
+    if (text(seen, "stdout") === "waiting\n") await exec(box.id, `touch ${gate}`);
+  }
+  expect(text(seen, "stdout")).toBe("waiting\ndone\n");
+});
+
+test("in a stream a timeout and a signal are an error frame in place of exec_exited", async () => {
+  const timeout = await all({ command: "echo before; sleep 60", timeout_seconds: 1 });
+  expect(text(timeout, "stdout")).toBe("before\n");
+  expect(timeout.at(-1)).toMatchObject({ kind: "error", code: "exec_timeout", message: expect.any(String) });
+  const signal = await all({ command: "kill -USR1 $$" });
+  expect(signal.at(-1)).toMatchObject({ kind: "error", code: "killed_by_signal", signal: "SIGUSR1" });
+  for (const frames of [timeout, signal]) {
+    expect(frames.filter(({ kind }) => kind === "exec_exited")).toEqual([]);
+  }
+});
+
+test("a caller who hangs up ends a streamed exec", async () => {
+  const hangUp = new AbortController();
+  const stream = streamExec(box.id, { command: "echo up; sleep 5432 & sleep 5432" }, hangUp.signal);
+  for await (const frame of stream) if (frame.kind === "exec_chunk") break;
+  hangUp.abort();
+  await eventually(
+    () => output(box.id, "pgrep -fc '^sleep 5432' || true"),
+    (count) => count === "0",
+  );
+});
+
+test("a buffered exec runs on to its end when its caller hangs up", async () => {
+  const hangUp = new AbortController();
+  const call = server
+    .api("POST", `/v1/sandboxes/${box.id}/exec`, {
+      body: { command: "touch /tmp/began; sleep 1; echo whole > /tmp/ran-on" },
+      signal: hangUp.signal,
+    })
+    .catch((error: Error) => error.name);
+  await eventually(
+    () => exec(box.id, "test -e /tmp/began"),
+    (ran) => ran.exit_code === 0,
+  );
+  hangUp.abort();
+  expect(await call).toBe("AbortError");
+  await eventually(
+    () => exec(box.id, "cat /tmp/ran-on"),
+    (ran) => ran.stdout === "whole\n",
+  );
+});
+
+test("100 MB of output is cut at 8 MiB per stream, says so, and does not pile up in the server", async () => {
+  // What the first such answer leaves in the heap is no growth.
+  await exec(box.id, `perl -e 'print "x" x 1e7'`);
+  const before = server.residentBytes;
+  const ran = await exec(box.id, `perl -e 'print "x" x 1e8'`);
+  expect(ran.stdout.length).toBe(8 * 1024 ** 2);
+  expect(ran).toMatchObject({ exit_code: 0, truncated: true, stderr: "" });
+  // One answer is 8 MiB of text and as much JSON; ten times that would be the output itself.
+  expect(server.residentBytes - before).toBeLessThan(64 * 1024 ** 2);
+});
+
+test("a stream of 100 MB arrives whole and does not pile up in the server when its reader is slow", async () => {
+  const before = server.residentBytes;
+  let bytes = 0;
+  let highest = 0;
+  for await (const frame of streamExec(box.id, { command: "head -c 100000000 /dev/zero" })) {
+    if (frame.kind !== "exec_chunk") continue;
+    if (bytes === 0) await new Promise((resolve) => setTimeout(resolve, 500));
+    if (bytes % 20 === 0) highest = Math.max(highest, server.residentBytes);
+    bytes += Buffer.from(frame.data ?? "", "base64").length;
+  }
+  expect(bytes).toBe(100_000_000);
+  expect(highest - before).toBeLessThan(64 * 1024 ** 2);
+});
+
+test("ten commands at once in one sandbox each get their own answer", async () => {
+  const numbers = Array.from({ length: 10 }, (_, index) => index);
+  const ran = await Promise.all(numbers.map((n) => exec(box.id, `sleep 0.2; echo ${n}; exit ${n}`)));
+  expect(ran.map(({ stdout, exit_code }) => [stdout, exit_code])).toEqual(numbers.map((n) => [`${n}\n`, n]));
+});
+
+test("an exec that names nothing to run, or both ways, is refused with the field", async () => {
+  const path = `/v1/sandboxes/${box.id}/exec`;
+  for (const [body, field] of [
+    [{}, "command"],
+    [{ command: "" }, "command"],
+    [{ command: "true", args: ["true"] }, "command"],
+    [{ args: [] }, "args"],
+    [{ command: "true", timeout_seconds: 0 }, "timeout_seconds"],
+    [{ command: "true", timeout_seconds: 3601 }, "timeout_seconds"],
+    [{ command: "a\0b" }, "command"],
+    [{ command: "true", stdin: "%%%" }, "stdin"],
+    [{ command: "true", env: { "A=B": "c" } }, "env"],
+    [{ command: "true", stream: "yes" }, "stream"],
+    [{ command: "true", comand: "x" }, "comand"],
+  ] as const) {
+    const reply = await server.api("POST", path, { body });
+    expectRefusal(reply, 400, "invalid_request");
+    expect(reply.body.detail, JSON.stringify(body)).toContain(field);
+  }
+});
+
+test("a fork bomb ends at its machine's limits and is felt by nobody else", async () => {
+  const bomber = await createSandbox();
+  const bomb = (async () => {
+    let complaints = "";
+    const command = "exec sh -c 'bomb() { bomb | bomb & }; bomb; sleep 300'";
+    for await (const frame of streamExec(bomber.id, { command })) {
+      complaints += Buffer.from(frame.data ?? "", "base64").toString();
+      if (/fork: Resource temporarily unavailable|Cannot fork/.test(complaints)) return "no more processes";
+      if (frame.kind === "error") return frame.message;
+    }
+    return complaints;
+  })();
+  for (let i = 0; i < 10; i += 1) expect(await output(box.id, `echo fine ${i}`)).toBe(`fine ${i}`);
+  // Where a thousand processes need more memory than there is, memory is the limit that is met first.
+  expect(["no more processes", "The sandbox is terminated: it ran out of memory."]).toContain(await bomb);
+  expect(await output(box.id, "echo still fine")).toBe("still fine");
+  await deleteSandbox(bomber.id);
+});
+
+test("a machine out of memory ends its sandbox, which says why, as does the call that was under way", async () => {
+  const eater = await createSandbox();
+  const ran = await tryExec(eater.id, eat);
+  expectRefusal(ran, 409, "sandbox_terminated");
+  expect(ran.body.termination_reason).toBe("out_of_memory");
+  expect(ran.body.detail).toContain("out of memory");
+  expect(await getSandbox(eater.id)).toMatchObject({
+    status: "terminated",
+    termination_reason: "out_of_memory",
+  });
+  expectRefusal(await tryExec(eater.id, "true"), 409, "sandbox_terminated");
+});
+
+test("in a stream a machine out of memory is the last frame", async () => {
+  const eater = await createSandbox();
+  const frames = await Array.fromAsync(streamExec(eater.id, { command: eat }));
+  expect(frames.at(-1)).toMatchObject({ kind: "error", code: "sandbox_terminated" });
+  expect(frames.at(-1)?.message).toContain("out of memory");
+});

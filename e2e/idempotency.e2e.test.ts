@@ -1,0 +1,77 @@
+import { randomUUID } from "node:crypto";
+import { expect, onTestFinished, test } from "vitest";
+import { createSandbox, debian, deleteSandbox, expectRefusal, output, server } from "./fixtures.ts";
+
+function create(key: string, body: Record<string, unknown>) {
+  return server.api("POST", "/v1/sandboxes", {
+    body: { ...debian, ...body },
+    headers: { "idempotency-key": key },
+  });
+}
+
+test("the same key and body answer the first sandbox again, without its secret", async () => {
+  const key = randomUUID();
+  const mark = { metadata: { key }, preview_auth: true };
+  const first = await create(key, mark);
+  expect(first.status).toBe(201);
+  onTestFinished(() => deleteSandbox(first.body.id));
+  expect(first.body.preview_auth_token).toEqual(expect.any(String));
+  expect(first.headers.get("idempotent-replayed")).toBeNull();
+  const again = await create(key, mark);
+  expect(again.status).toBe(201);
+  expect(again.headers.get("idempotent-replayed")).toBe("true");
+  expect(again.body).toEqual({ ...first.body, preview_auth_token: null });
+  const made = await server.api("GET", `/v1/sandboxes?metadata[key]=${key}`);
+  expect(made.body.items).toHaveLength(1);
+});
+
+test("the same key with another body is a conflict", async () => {
+  const key = randomUUID();
+  const first = await create(key, { metadata: { n: "1" } });
+  onTestFinished(() => deleteSandbox(first.body.id));
+  expectRefusal(await create(key, { metadata: { n: "2" } }), 409, "idempotency_conflict");
+});
+
+test("of two creates at once with one key, one makes a sandbox", async () => {
+  const key = randomUUID();
+  const both = await Promise.all([create(key, { metadata: { key } }), create(key, { metadata: { key } })]);
+  const made = await server.api("GET", `/v1/sandboxes?metadata[key]=${key}`);
+  expect(made.body.items).toHaveLength(1);
+  onTestFinished(() => deleteSandbox(made.body.items[0].id));
+  for (const reply of both) {
+    if (reply.status === 201) expect(reply.body.id).toBe(made.body.items[0].id);
+    else {
+      expectRefusal(reply, 409, "idempotency_in_progress");
+      expect(Number(reply.headers.get("retry-after"))).toBeGreaterThan(0);
+    }
+  }
+  expect(both.some(({ status }) => status === 201)).toBe(true);
+  expect((await create(key, { metadata: { key } })).body.id).toBe(made.body.items[0].id);
+});
+
+test("a buffered exec with a key runs once", async () => {
+  const box = await createSandbox();
+  const run = (body: object) =>
+    server.api("POST", `/v1/sandboxes/${box.id}/exec`, { body, headers: { "idempotency-key": "exec-1" } });
+  const command = "echo run >> /tmp/runs; wc -l < /tmp/runs";
+  const [first, second] = [await run({ command }), await run({ command })];
+  expect(first.body.stdout).toBe("1\n");
+  expect(second.body).toEqual(first.body);
+  expect(second.headers.get("idempotent-replayed")).toBe("true");
+  expect(await output(box.id, "wc -l < /tmp/runs")).toBe("1");
+});
+
+test("a refusal is replayed as well, and a key that is not one is refused", async () => {
+  const key = randomUUID();
+  const first = await create(key, { size: "huge" });
+  expectRefusal(first, 400, "invalid_request");
+  for (const bad of ["", "x".repeat(129), "ä"]) {
+    const reply = await server
+      .api("POST", "/v1/sandboxes", {
+        body: debian,
+        headers: { "idempotency-key": encodeURI(bad) === bad ? bad : "a\tb" },
+      })
+      .catch(() => undefined);
+    if (reply) expectRefusal(reply, 400, "invalid_request");
+  }
+});

@@ -1,0 +1,87 @@
+import { expect, test } from "vitest";
+import {
+  createSandbox,
+  deleteSandbox,
+  eventually,
+  exec,
+  expectRefusal,
+  server,
+  tryExec,
+} from "./fixtures.ts";
+
+async function metrics(id: string, query = "") {
+  const reply = await server.api("GET", `/v1/sandboxes/${id}/metrics${query}`);
+  expect(reply.status).toBe(200);
+  return reply.body;
+}
+
+test("a pegged core reads about 100 percent, and samples come every second", async () => {
+  const box = await createSandbox();
+  const load = tryExec(box.id, "while :; do :; done", { timeout_seconds: 5 });
+  const busy = await eventually(
+    () => metrics(box.id),
+    ({ cpu, samples }) => samples.length >= 2 && cpu.usage_percent > 60,
+  );
+  expect(busy).toEqual({
+    sandbox_id: box.id,
+    sandbox_status: "running",
+    as_of: expect.stringMatching(/Z$/),
+    as_of_unix: Math.floor(Date.parse(busy.as_of) / 1000),
+    sample_interval_seconds: 1,
+    window_seconds: 60,
+    cpu: { cores: 1, usage_cores: expect.any(Number), usage_percent: expect.any(Number) },
+    memory: { limit_bytes: 1024 ** 3, usage_bytes: expect.any(Number), usage_percent: expect.any(Number) },
+    lifetime: { cpu_seconds: expect.any(Number), gb_seconds: expect.any(Number) },
+    samples: expect.any(Array),
+  });
+  // The quota is kept per 100 ms, and two readings are never exactly a second apart.
+  expect(busy.cpu.usage_percent).toBeLessThan(140);
+  expect(busy.cpu.usage_cores).toBeCloseTo(busy.cpu.usage_percent / 100, 2);
+  expect(busy.memory.usage_bytes).toBeGreaterThan(1024 ** 2);
+  expect(busy.memory.usage_bytes).toBeLessThan(busy.memory.limit_bytes);
+  for (const sample of busy.samples) {
+    expect(sample).toEqual({
+      t: expect.any(Number),
+      cpu_percent: expect.any(Number),
+      mem_bytes: expect.any(Number),
+    });
+  }
+  const last = busy.samples.at(-1).t;
+  const newer = await eventually(
+    () => metrics(box.id, `?since=${last}`),
+    ({ samples }) => samples.length > 0,
+  );
+  for (const { t } of newer.samples) expect(t).toBeGreaterThan(last);
+  await load;
+});
+
+test("memory is the working set: file cache is not counted", async () => {
+  const box = await createSandbox();
+  await exec(box.id, "head -c 300M /dev/zero > /tmp/file; cat /tmp/file > /dev/null");
+  const after = await eventually(
+    () => metrics(box.id),
+    ({ samples }) => samples.length >= 2,
+  );
+  expect(after.memory.usage_bytes).toBeLessThan(250 * 1024 ** 2);
+});
+
+test("a terminated sandbox answers nulls, no samples, and what it used in its life", async () => {
+  const box = await createSandbox();
+  await exec(box.id, "timeout 1 bash -c 'while :; do :; done'");
+  await deleteSandbox(box.id);
+  const ended = await metrics(box.id);
+  expect(ended).toMatchObject({
+    sandbox_status: "terminated",
+    cpu: { cores: 1, usage_cores: null, usage_percent: null },
+    memory: { limit_bytes: 1024 ** 3, usage_bytes: null, usage_percent: null },
+    samples: [],
+  });
+  expect(ended.lifetime.cpu_seconds).toBeGreaterThan(0.3);
+  expect(ended.lifetime.gb_seconds).toBeGreaterThan(0.9);
+  expect((await metrics(box.id)).lifetime).toEqual(ended.lifetime);
+});
+
+test("a since that is no number is refused", async () => {
+  const box = await createSandbox();
+  expectRefusal(await server.api("GET", `/v1/sandboxes/${box.id}/metrics?since=now`), 400, "invalid_request");
+});

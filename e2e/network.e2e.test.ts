@@ -1,0 +1,206 @@
+/**
+ * Getting out, tried from inside. The uplink leads to a namespace of the run's own that plays the internet, owns
+ * every address a machine must not reach as well, and counts the packets that arrive: a door counts as shut when
+ * nothing came through, not when nothing came back.
+ */
+import { createServer, type Server as HttpServer } from "node:http";
+import { type AddressInfo } from "node:net";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
+import { instanceNames } from "@kontor/runtime/network/addresses.ts";
+import {
+  DNS_ADDRESS,
+  ECHO_PORT,
+  HTTP_PORT,
+  METADATA_ADDRESS,
+  PRIVATE_ADDRESSES,
+  UPLINK_ADDRESS,
+  WEB_ADDRESS,
+  watchInternet,
+  WEB_ADDRESS_V6,
+} from "@kontor/runtime/network/testing/internet.ts";
+import { createSandbox, eventually, exec, getSandbox, output, server, sharedSandbox } from "./fixtures.ts";
+import { instanceOf } from "./host-state.ts";
+
+const modes = {
+  off: sharedSandbox({ network: "off" }),
+  restricted: sharedSandbox({ network: "restricted" }),
+  open: sharedSandbox({ network: "open" }),
+};
+/** A sandbox that serves anybody who can reach it. */
+const neighbour = sharedSandbox({ network: "open" });
+const serve = `perl -MIO::Socket::INET -e 'my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 8000, ReuseAddr => 1) or die; while (my $c = $l->accept) { print $c "HTTP/1.0 200 OK\\r\\n\\r\\n"; close $c }'`;
+const internet = watchInternet(inject("internet"));
+const names = Object.keys(modes) as (keyof typeof modes)[];
+const shut = ["off", "restricted"] as const;
+
+/** A service of the host on all its addresses, which no machine may reach. */
+let hostService: HttpServer;
+let hostPort = 0;
+let reached = 0;
+
+beforeAll(async () => {
+  hostService = createServer((_, response) => {
+    reached += 1;
+    response.end("the host");
+  });
+  await new Promise<void>((resolve) => hostService.listen(0, "::", resolve));
+  hostPort = (hostService.address() as AddressInfo).port;
+  await exec(neighbour.id, `nohup ${serve} >/dev/null 2>&1 & `);
+});
+afterAll(() => hostService.close());
+
+/** What a connection gives: the HTTP status, or curl's own exit code. Never waits longer than three seconds. */
+function curl(id: string, url: string): Promise<string> {
+  return output(
+    id,
+    `curl -sS --noproxy '*' -o /dev/null -m 3 -w '%{http_code}' '${url}' 2>/dev/null || echo " failed $?"`,
+  );
+}
+
+/** Those of the doors behind which anybody accepts a connection. All are tried at once. */
+function openDoors(id: string, doors: string[]): Promise<string> {
+  const tries = doors.map((door) => {
+    const [host, port] = door.split(":");
+    return `(timeout 1 bash -c '</dev/tcp/${host}/${port}' 2>/dev/null && echo ${door}) &`;
+  });
+  return output(id, `${tries.join("\n")}\nwait`);
+}
+
+/** Sends a datagram; Perl is part of every Debian. Answers what came back, or `nothing`. */
+function datagram(id: string, address: string, port: number): Promise<string> {
+  return output(
+    id,
+    `perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "${address}", PeerPort => ${port}) or do { print "nothing"; exit }; $s->send("hello"); $SIG{ALRM} = sub { print "nothing"; exit }; alarm 1; $s->recv(my $r, 100); print length($r) ? $r : "nothing"'`,
+  );
+}
+
+/** Asks a resolver for an A record by hand: four bytes of address mean an answer. */
+function resolve(id: string, resolver: string, name: string): Promise<string> {
+  return output(
+    id,
+    `perl -MIO::Socket::INET -e 'my $q = pack("n6", 7, 256, 1, 0, 0, 0) . join("", map { pack("C/a", $_) } split(/\\./, "${name}")) . pack("Cnn", 0, 1, 1); my $s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "${resolver}", PeerPort => 53) or do { print "nothing"; exit }; $s->send($q); $SIG{ALRM} = sub { print "nothing"; exit }; alarm 1; $s->recv(my $r, 512); my (undef, undef, undef, $n) = unpack("n4", $r); print $n ? join(".", unpack("C4", substr($r, -4))) : "nothing"'`,
+  );
+}
+
+async function packetsTo(address: string): Promise<number> {
+  return (await internet.seen())
+    .filter((row) => row.destination === address)
+    .reduce((sum, row) => sum + row.packets, 0);
+}
+
+test("open reaches the internet, by address and by name", async () => {
+  expect(await curl(modes.open.id, `http://${WEB_ADDRESS}/`)).toBe("200");
+  expect(await curl(modes.open.id, "http://web.test/")).toBe("200");
+  expect(await datagram(modes.open.id, WEB_ADDRESS, ECHO_PORT)).toBe("hello");
+});
+
+test("open leaves under the host's own address, never the machine's", async () => {
+  await curl(modes.open.id, `http://${WEB_ADDRESS}/`);
+  const sources = new Set(
+    (await internet.seen()).filter(({ protocol }) => protocol === "tcp").map(({ source }) => source),
+  );
+  expect(sources).toEqual(new Set([UPLINK_ADDRESS]));
+});
+
+test.for(shut)("%s: no packet gets out, by TCP, UDP or name", async (mode) => {
+  const { id } = modes[mode];
+  const before = await packetsTo(WEB_ADDRESS);
+  expect(await curl(id, `http://${WEB_ADDRESS}/`)).toContain("failed");
+  expect(await curl(id, "http://web.test/")).toContain("failed");
+  expect(await datagram(id, WEB_ADDRESS, ECHO_PORT)).toBe("nothing");
+  expect(await packetsTo(WEB_ADDRESS)).toBe(before);
+});
+
+test.for(shut)("%s: names are no tunnel: no resolver answers or hears anything", async (mode) => {
+  const before = await packetsTo(DNS_ADDRESS);
+  for (const resolver of ["10.0.0.1", DNS_ADDRESS, WEB_ADDRESS]) {
+    expect(await resolve(modes[mode].id, resolver, "c2VjcmV0.tunnel.test"), resolver).toBe("nothing");
+  }
+  expect(await packetsTo(DNS_ADDRESS)).toBe(before);
+});
+
+test("open resolves through the host, and a name that leads to a forbidden address opens nothing", async () => {
+  expect(await resolve(modes.open.id, "10.0.0.1", "web.test")).toBe(WEB_ADDRESS);
+  const before = await packetsTo(METADATA_ADDRESS);
+  expect(await curl(modes.open.id, "http://metadata.test/")).toContain("failed");
+  expect(await curl(modes.open.id, "http://private.test/")).toContain("failed");
+  expect(await packetsTo(METADATA_ADDRESS)).toBe(before);
+});
+
+test.for(names)("%s: the metadata address and private ranges are unreachable", async (mode) => {
+  const { id } = modes[mode];
+  // 203.0.113.0/24 is a public one of the documentation's: open may go there.
+  const forbidden = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES.filter((address) => !address.startsWith("203."))];
+  expect(
+    await openDoors(
+      id,
+      forbidden.map((address) => `${address}:${HTTP_PORT}`),
+    ),
+  ).toBe("");
+  const answers = await Promise.all(forbidden.map((address) => datagram(id, address, ECHO_PORT)));
+  expect(answers).toEqual(forbidden.map(() => "nothing"));
+  for (const address of forbidden) expect([address, await packetsTo(address)]).toEqual([address, 0]);
+});
+
+test.for(names)("%s: the host's own services are unreachable, on every address it has", async (mode) => {
+  const { gateway } = instanceNames(instance());
+  const doors = ["10.0.0.1", gateway, UPLINK_ADDRESS].flatMap((address) =>
+    [hostPort, server.description.port, 5432, 22].map((port) => `${address}:${port}`),
+  );
+  reached = 0;
+  expect(await openDoors(modes[mode].id, doors)).toBe("");
+  expect(reached).toBe(0);
+  // The positive control: it does listen, on the very addresses that were tried.
+  expect((await fetch(`http://${UPLINK_ADDRESS}:${hostPort}/`)).status).toBe(200);
+});
+
+test.for(names)("%s: another sandbox is unreachable", async (mode) => {
+  // The positive control: it does listen.
+  await eventually(
+    () => openDoors(neighbour.id, ["127.0.0.1:8000"]),
+    (open) => open === "127.0.0.1:8000",
+  );
+  // Every address a machine of this server could have: the first slots of its range, and the shared inner one.
+  const range = instanceNames(instance()).gateway.split(".").slice(0, 2).join(".");
+  const addresses = [...Array.from({ length: 24 }, (_, n) => `${range}.0.${n}`), "10.0.0.3"];
+  expect(
+    await openDoors(
+      modes[mode].id,
+      addresses.map((address) => `${address}:8000`),
+    ),
+  ).toBe("");
+});
+
+test.for(names)("%s: there is no IPv6", async (mode) => {
+  expect(await curl(modes[mode].id, `http://[${WEB_ADDRESS_V6}]/`)).toContain("failed");
+  expect(await output(modes[mode].id, "grep -v -e ' lo$' -e '^fe80' /proc/net/if_inet6 || true")).toBe("");
+  expect(await internet.seenV6()).toBe(0);
+});
+
+test.for(names)("%s: a packet under another's address goes nowhere", async (mode) => {
+  const source = "203.0.113.77";
+  // A raw IP packet (UDP to the echo port) with a made-up source; where raw sockets are refused, all is well already.
+  await exec(
+    modes[mode].id,
+    `perl -MSocket -e 'socket(my $s, PF_INET, SOCK_RAW, 255) or exit; setsockopt($s, 0, 3, 1); my $p = pack("C2n3C2n", 0x45, 0, 33, 1, 0, 64, 17, 0) . inet_aton("${source}") . inet_aton("${WEB_ADDRESS}") . pack("n4a5", 9, ${ECHO_PORT}, 13, 0, "spoof"); send($s, $p, 0, sockaddr_in(0, inet_aton("${WEB_ADDRESS}")))'`,
+  );
+  expect(await datagram(modes.open.id, WEB_ADDRESS, ECHO_PORT)).toBe("hello");
+  expect((await internet.seen()).filter((row) => row.source === source)).toEqual([]);
+});
+
+test("what a mode refuses is counted on the sandbox", async () => {
+  const box = await createSandbox({ network: "restricted" });
+  expect(box["egress_denied"]).toBe(0);
+  for (let n = 0; n < 3; n += 1) await curl(box.id, `http://${WEB_ADDRESS}/`);
+  await eventually(
+    () => getSandbox(box.id),
+    (got) => (got["egress_denied"] as number) >= 3,
+  );
+});
+
+/** The server's number on this host, as its claim says. */
+function instance(): number {
+  const number = instanceOf(server.dataDir);
+  if (number === undefined) throw new Error("the server has no number");
+  return number;
+}

@@ -1,0 +1,153 @@
+import { afterEach, expect, test } from "vitest";
+import {
+  createSandbox,
+  deleteSandbox,
+  eventually,
+  exec,
+  expectRefusal,
+  getSandbox,
+  output,
+  type Sandbox,
+  server,
+  streamExec,
+  tryExec,
+} from "./fixtures.ts";
+import { machineProcesses, machinesOf } from "./host-state.ts";
+
+afterEach(() => server.start());
+
+const counter = "n=0; while :; do n=$((n + 1)); echo $n > /tmp/counter; sleep 0.05; done";
+
+function runningIds(): Promise<string[]> {
+  return server
+    .api("GET", "/v1/sandboxes?status=running&limit=100")
+    .then(({ body }) => body.items.map(({ id }: Sandbox) => id).toSorted());
+}
+
+/** Five sandboxes, each with a file and one with a process that counts in the background. */
+async function five(): Promise<Sandbox[]> {
+  const boxes = await Promise.all(
+    Array.from({ length: 5 }, (_, n) => createSandbox({ env: { N: String(n) }, timeout_seconds: 1800 })),
+  );
+  await Promise.all(boxes.map(({ id }, n) => exec(id, `echo ${n} > /workspace/number`)));
+  await exec(boxes[0]?.id ?? "", `nohup bash -c '${counter}' >/dev/null 2>&1 &`);
+  return boxes;
+}
+
+async function expectUnharmed(boxes: Sandbox[]): Promise<void> {
+  expect(await runningIds()).toEqual(boxes.map(({ id }) => id).toSorted());
+  for (const [n, box] of boxes.entries()) {
+    expect(await getSandbox(box.id)).toEqual({ ...box, egress_denied: expect.any(Number) });
+    expect(await output(box.id, "cat /workspace/number; echo $N; hostname")).toBe(
+      `${n}\n${n}\n${box.id.replace("_", "-")}`,
+    );
+  }
+  const counts = async () => Number(await output(boxes[0]?.id ?? "", "cat /tmp/counter || echo 0"));
+  const now = await counts();
+  expect(now).toBeGreaterThan(0);
+  await eventually(counts, (later) => later > now);
+}
+
+test("kill -9: all sandboxes are there again with their files and processes, none lost or doubled", async () => {
+  const boxes = await five();
+  const before = machineProcesses(server.dataDir);
+  await server.kill9();
+  await server.start();
+  await expectUnharmed(boxes);
+  // The very same processes: adopted, not started anew.
+  const after = machineProcesses(server.dataDir);
+  expect(before.filter((pid) => after.includes(pid)).length).toBeGreaterThan(0);
+  const owned = boxes.length;
+  await eventually(
+    async () => machinesOf(server.dataDir).length,
+    // What exists beyond the five waits in the pool.
+    (count) => count >= owned && count <= owned + 8,
+  );
+});
+
+test("a graceful stop leaves sandboxes running, and the next start has them again", async () => {
+  const boxes = await five();
+  await server.stop();
+  const running = machineProcesses(server.dataDir);
+  expect(running.length).toBeGreaterThanOrEqual(5);
+  await server.start();
+  await expectUnharmed(boxes);
+});
+
+test("a sandbox deleted after a restart leaves nothing, and its row says who ended it", async () => {
+  const box = await createSandbox();
+  const before = machinesOf(server.dataDir).length;
+  expect(before).toBeGreaterThan(0);
+  await server.kill9();
+  await server.start();
+  await deleteSandbox(box.id);
+  expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "requested" });
+  expectRefusal(await tryExec(box.id, "true"), 409, "sandbox_terminated");
+});
+
+test("a sandbox whose machine died while the server was away is terminated as host_lost", async () => {
+  const box = await createSandbox();
+  const others = await createSandbox();
+  const victim = machineOf(box);
+  await server.kill9();
+  killMachine(victim);
+  await server.start();
+  expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "host_lost" });
+  expect(await output(others.id, "echo here")).toBe("here");
+});
+
+test("a machine that is killed under a running server ends its sandbox at once", async () => {
+  const box = await createSandbox();
+  const victim = machineOf(box);
+  const call = tryExec(box.id, "sleep 60");
+  await exec(box.id, "true");
+  killMachine(victim);
+  expectRefusal(await call, 409, "sandbox_terminated");
+  expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "host_lost" });
+});
+
+test("a streamed exec that ran when the server was killed does not outlive it", async () => {
+  const box = await createSandbox();
+  const stream = streamExec(box.id, { command: "echo up; sleep 6543 & sleep 6543" });
+  const broken = (async () => {
+    for await (const frame of stream) if (frame.kind === "exec_chunk") await server.kill9();
+  })();
+  await expect(broken).rejects.toThrow(/terminated/);
+  await server.start();
+  await eventually(
+    () => output(box.id, "pgrep -fc '^sleep 6543' || true"),
+    (count) => count === "0",
+  );
+});
+
+test("a deadline that passed while the server was away is kept at its next start", async () => {
+  const box = await createSandbox();
+  await server.stop();
+  // The shortest life is ten seconds: the past is brought nearer instead.
+  await server.sql("update sandboxes set expires_at = now() - interval '1 second' where id = $1", [box.id]);
+  await server.start();
+  const ended = await eventually(
+    () => getSandbox(box.id),
+    ({ status }) => status === "terminated",
+  );
+  expect(ended).toMatchObject({ termination_reason: "timeout" });
+});
+
+/** Which machine runs a sandbox; its record carries the sandbox's host name. */
+function machineOf(box: Sandbox): string {
+  const record = machinesOf(server.dataDir).find(({ spec }) => spec.hostname === box.id.replace("_", "-"));
+  if (!record) throw new Error(`no machine of ${box.id}`);
+  return record.spec.id;
+}
+
+/** As the kernel does when it is out of memory, or a person with the wrong pid: all its processes, at once. */
+function killMachine(machine: string): void {
+  for (const pid of machineProcesses(server.dataDir, machine)) {
+    try {
+      process.kill(pid, "SIGKILL");
+    } catch (error) {
+      // The others go with the first.
+      if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+    }
+  }
+}

@@ -1,0 +1,16 @@
+import { defineConfig } from "vitest/config";
+
+/** The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. One file at a time. */
+export default defineConfig({
+  test: {
+    name: "e2e",
+    root: import.meta.dirname,
+    include: ["**/*.e2e.test.ts"],
+    globalSetup: ["global-setup.ts"],
+    pool: "forks",
+    fileParallelism: false,
+    testTimeout: 60_000,
+    // The first template of a host takes half a minute to make, and longer where its mirror is slow.
+    hookTimeout: 600_000,
+  },
+});
