@@ -21,6 +21,10 @@ import { dirname, join } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import {
   RuntimeError,
+  type CommandChunk,
+  type CommandLogs,
+  type CommandRecord,
+  type CommandSpec,
   type DirEntry,
   type FileStat,
   type Guest,
@@ -28,6 +32,7 @@ import {
   type SpawnSpec,
   type Within,
 } from "../driver.ts";
+import { FakeCommands } from "./commands.ts";
 import { isBelow, realTarget, toHostPath, toRuntimeError, withRealParent } from "./paths.ts";
 import { FakeProcess } from "./process.ts";
 
@@ -39,6 +44,7 @@ export class FakeGuest implements Guest {
   env: Record<string, string> = {};
   hostname = "";
   readonly processes = new Set<FakeProcess>();
+  readonly #commands = new FakeCommands();
   readonly #root: string;
   /** Awaited before anything is done: it holds calls while the machine is frozen and fails once it has ended. */
   readonly #gate: () => Promise<void>;
@@ -53,32 +59,34 @@ export class FakeGuest implements Guest {
   }
 
   spawn(spec: SpawnSpec): Promise<GuestProcess> {
-    return this.#do(async () => {
-      const user = await findUser(spec.user ?? "root");
-      const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
-      if (!(await stat(cwd)).isDirectory())
-        throw new RuntimeError("not_directory", `${spec.cwd} is no directory`);
-      const running = await FakeProcess.start({
-        argv: await toArgv(spec),
-        cwd,
-        env: {
-          PATH: DEFAULT_PATH,
-          LANG: "C.UTF-8",
-          HOME: user.home,
-          USER: user.name,
-          LOGNAME: user.name,
-          HOSTNAME: this.hostname,
-          ...this.env,
-          ...spec.env,
-        },
-        onDisconnect: spec.onDisconnect,
-        ...(spec.timeoutMs === undefined ? {} : { timeoutMs: spec.timeoutMs }),
-        ...(user.uid === process.getuid?.() ? {} : { uid: user.uid, gid: user.gid }),
-      });
-      this.processes.add(running);
-      void running.ended.then(() => this.processes.delete(running));
-      return running;
+    return this.#do(() => this.#start(spec));
+  }
+
+  async #start(spec: SpawnSpec): Promise<FakeProcess> {
+    const user = await findUser(spec.user ?? "root");
+    const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
+    if (!(await stat(cwd)).isDirectory())
+      throw new RuntimeError("not_directory", `${spec.cwd} is no directory`);
+    const running = await FakeProcess.start({
+      argv: await toArgv(spec),
+      cwd,
+      env: {
+        PATH: DEFAULT_PATH,
+        LANG: "C.UTF-8",
+        HOME: user.home,
+        USER: user.name,
+        LOGNAME: user.name,
+        HOSTNAME: this.hostname,
+        ...this.env,
+        ...spec.env,
+      },
+      onDisconnect: spec.onDisconnect,
+      ...(spec.timeoutMs === undefined ? {} : { timeoutMs: spec.timeoutMs }),
+      ...(user.uid === process.getuid?.() ? {} : { uid: user.uid, gid: user.gid }),
     });
+    this.processes.add(running);
+    void running.ended.then(() => this.processes.delete(running));
+    return running;
   }
 
   readFile(
@@ -195,6 +203,39 @@ export class FakeGuest implements Guest {
         throw new RuntimeError("is_directory", `${path} is a directory`);
       await unlink(target);
     });
+  }
+
+  startCommand(spec: CommandSpec): Promise<{ pid: number }> {
+    return this.#do(() => this.#commands.start(spec, () => this.#start({ ...spec, onDisconnect: "run_on" })));
+  }
+
+  listCommands(): Promise<CommandRecord[]> {
+    return this.#do(async () => this.#commands.list());
+  }
+
+  getCommand(id: string): Promise<CommandRecord> {
+    return this.#do(async () => this.#commands.get(id));
+  }
+
+  killCommand(id: string): Promise<CommandRecord> {
+    return this.#do(async () => this.#commands.kill(id));
+  }
+
+  writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
+    return this.#do(() => this.#commands.writeStdin(id, data, eof));
+  }
+
+  commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {
+    return this.#do(async () => this.#commands.logs(id, offset, limit));
+  }
+
+  async *followCommand(
+    id: string,
+    offset: number,
+    signal?: AbortSignal,
+  ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
+    await this.#gate();
+    return yield* this.#commands.follow(id, offset, signal);
   }
 
   connect(port: number): Promise<Duplex> {

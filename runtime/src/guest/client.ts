@@ -5,7 +5,18 @@
  */
 import { Readable } from "node:stream";
 import type { Duplex } from "node:stream";
-import type { DirEntry, FileStat, Guest, GuestProcess, SpawnSpec, Within } from "../driver.ts";
+import type {
+  CommandChunk,
+  CommandLogs,
+  CommandRecord,
+  CommandSpec,
+  DirEntry,
+  FileStat,
+  Guest,
+  GuestProcess,
+  SpawnSpec,
+  Within,
+} from "../driver.ts";
 import { RuntimeError } from "../driver.ts";
 import type { GuestConnections } from "./connections.ts";
 import { Exchange, parse } from "./exchange.ts";
@@ -28,7 +39,7 @@ import {
   requirePath,
   toEntries,
 } from "./protocol.ts";
-import type { CheckpointBlocker, CommandChunk, CommandRecord, Fields } from "./protocol.ts";
+import type { CheckpointBlocker, Fields } from "./protocol.ts";
 
 /** A small answer from memory. */
 const ANSWER_MS = 5000;
@@ -38,16 +49,6 @@ const MAX_ENTRIES = 10_000;
 /** The guest keeps 100 finished commands and runs 128. */
 const MAX_COMMANDS = 1000;
 const MAX_BLOCKERS = 1000;
-
-/** A process that belongs to no connection; its output is kept inside, in a ring of 16 MiB. */
-export type CommandSpec = Omit<SpawnSpec, "onDisconnect"> & { id: string; tag?: string };
-
-export interface CommandLogs {
-  chunks: CommandChunk[];
-  /** Where to go on. */
-  nextOffset: number;
-  command: CommandRecord;
-}
 
 export class GuestClient implements Guest {
   readonly #connections: GuestConnections;
@@ -187,7 +188,6 @@ export class GuestClient implements Guest {
     return this.#ask(REQUESTS.SPAWN, fields, REPLIES.STARTED, WORK_MS, parseStarted);
   }
 
-  /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
   async listCommands(): Promise<CommandRecord[]> {
     return this.#collect(REQUESTS.COMMAND_LIST, {}, REPLIES.COMMAND, MAX_COMMANDS, parseCommand);
   }
@@ -196,12 +196,10 @@ export class GuestClient implements Guest {
     return this.#ask(REQUESTS.COMMAND_GET, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
   }
 
-  /** SIGTERM to the group now, SIGKILL after 5 s. Answers with the record as of now. */
   async killCommand(id: string): Promise<CommandRecord> {
     return this.#ask(REQUESTS.COMMAND_KILL, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
   }
 
-  /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
   async writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     for (let at = 0; at === 0 || at < data.length; at += MAX_FRAME_BYTES) {
       const last = at + MAX_FRAME_BYTES >= data.length;
@@ -214,7 +212,6 @@ export class GuestClient implements Guest {
     }
   }
 
-  /** What is kept from `offset` on, at most `limit` bytes. */
   async commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {
     const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, limit });
     try {
@@ -242,17 +239,27 @@ export class GuestClient implements Guest {
     }
   }
 
-  /** Output from `offset` on as it comes, until the command has ended; returns its last record. */
-  async *followCommand(id: string, offset: number): AsyncGenerator<CommandChunk, CommandRecord> {
+  async *followCommand(
+    id: string,
+    offset: number,
+    signal?: AbortSignal,
+  ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
     const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, follow: 1 });
+    // A generator cannot be ended while it waits: without this a silent command would hold its reader's connection.
+    const letGo = (): void => exchange.destroy();
+    signal?.addEventListener("abort", letGo, { once: true });
     try {
       for (;;) {
+        signal?.throwIfAborted();
         const frame = await exchange.next(null);
         if (frame.type === REPLIES.CHUNK) yield parseChunk(frame.payload);
         else if (frame.type === REPLIES.COMMAND) return parseCommand(frame.payload);
         else throw exchange.refuse(frame);
       }
+    } catch (error) {
+      throw signal?.aborted ? signal.reason : error;
     } finally {
+      signal?.removeEventListener("abort", letGo);
       exchange.destroy();
     }
   }

@@ -6,7 +6,7 @@
  * parsed once, strictly, into the types below; nothing of a guest's goes further unparsed.
  */
 import { RuntimeError } from "../driver.ts";
-import type { RuntimeErrorKind } from "../driver.ts";
+import type { CommandChunk, CommandRecord, RuntimeErrorKind } from "../driver.ts";
 import { MAX_REQUEST_BYTES, encodeFrame, protocolError } from "./frames.ts";
 
 export const PROTOCOL_VERSION = 1;
@@ -233,33 +233,6 @@ export interface Stat {
   mode: number;
   modifiedAt: Date;
   isDir: boolean;
-}
-
-export type CommandStatus = "running" | "exited" | "killed";
-
-/** A background command as the guest remembers it. */
-export interface CommandRecord {
-  id: string;
-  tag: string;
-  /** The shell line, or argv joined by blanks; at most 4095 bytes. */
-  text: string;
-  status: CommandStatus;
-  pid: number;
-  exitCode: number | null;
-  signal: number | null;
-  timedOut: boolean;
-  startedAt: Date;
-  endedAt: Date | null;
-  /** All it ever wrote; the first `droppedBytes` of it are no longer kept. */
-  outputBytes: number;
-  droppedBytes: number;
-}
-
-export interface CommandChunk {
-  stream: "stdout" | "stderr";
-  /** Of the first byte of `data`, in all the command ever wrote. */
-  offset: number;
-  data: Buffer;
 }
 
 /** Why a checkpoint would fail now. */

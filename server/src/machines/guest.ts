@@ -1,2 +1,9 @@
 /** What an owner may do inside its machine: the runtime's words, handed on so that only this folder imports them. */
-export type { FileStat, Guest, GuestProcess, ProcessExit, SpawnSpec } from "@kontor/runtime/driver.ts";
+export type {
+  CommandRecord,
+  FileStat,
+  Guest,
+  GuestProcess,
+  ProcessExit,
+  SpawnSpec,
+} from "@kontor/runtime/driver.ts";

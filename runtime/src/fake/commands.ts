@@ -1,0 +1,180 @@
+/** Background commands of a fake machine: kept as the real guest keeps them, but lost with the driver's process. */
+import { constants } from "node:os";
+import {
+  RuntimeError,
+  type CommandChunk,
+  type CommandLogs,
+  type CommandRecord,
+  type CommandSpec,
+} from "../driver.ts";
+import type { FakeProcess } from "./process.ts";
+
+const RING_BYTES = 16 * 1024 * 1024;
+const RUNNING_LIMIT = 128;
+const FINISHED_LIMIT = 100;
+const FOLLOWER_LIMIT = 16;
+const KILL_AFTER_MS = 5000;
+
+interface FakeCommand {
+  record: CommandRecord;
+  process: FakeProcess;
+  chunks: CommandChunk[];
+  followers: number;
+  /** Replaced whenever something happened. */
+  changed: PromiseWithResolvers<void>;
+  died: boolean;
+}
+
+export class FakeCommands {
+  /** Oldest first. */
+  readonly #commands = new Map<string, FakeCommand>();
+  readonly #killed = new Set<string>();
+
+  async start(spec: CommandSpec, spawn: () => Promise<FakeProcess>): Promise<{ pid: number }> {
+    if (this.#commands.has(spec.id)) throw new RuntimeError("exists", `command ${spec.id} exists`);
+    const running = [...this.#commands.values()].filter(({ record }) => record.status === "running").length;
+    if (running >= RUNNING_LIMIT)
+      throw new RuntimeError("too_many_processes", `${running} background commands are running`);
+    const process = await spawn();
+    const command: FakeCommand = {
+      record: {
+        id: spec.id,
+        tag: spec.tag ?? "",
+        text: Buffer.from(spec.shell ?? spec.argv?.join(" ") ?? "")
+          .subarray(0, 4095)
+          .toString(),
+        status: "running",
+        pid: process.pid,
+        exitCode: null,
+        signal: null,
+        timedOut: false,
+        startedAt: new Date(),
+        endedAt: null,
+        outputBytes: 0,
+        droppedBytes: 0,
+      },
+      process,
+      chunks: [],
+      followers: 0,
+      changed: Promise.withResolvers(),
+      died: false,
+    };
+    this.#commands.set(spec.id, command);
+    void this.#keep(command);
+    return { pid: process.pid };
+  }
+
+  list(): CommandRecord[] {
+    return Array.from(this.#commands.values(), ({ record }) => ({ ...record })).toReversed();
+  }
+
+  get(id: string): CommandRecord {
+    return { ...this.#find(id).record };
+  }
+
+  kill(id: string): CommandRecord {
+    const { record, process } = this.#find(id);
+    if (record.status === "running" && !this.#killed.has(id)) {
+      this.#killed.add(id);
+      process.signal(constants.signals.SIGTERM);
+      const timer = setTimeout(() => process.signal(constants.signals.SIGKILL), KILL_AFTER_MS).unref();
+      void process.ended.then(() => clearTimeout(timer));
+    }
+    return { ...record };
+  }
+
+  async writeStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
+    const { record, process } = this.#find(id);
+    if (record.status !== "running") throw new RuntimeError("not_running", "the command takes no more input");
+    await process.writeStdin(data);
+    if (eof) process.endStdin();
+  }
+
+  logs(id: string, offset: number, limit: number): CommandLogs {
+    const command = this.#find(id);
+    const chunks: CommandChunk[] = [];
+    let left = limit;
+    for (const chunk of from(command, offset)) {
+      if (left <= 0) break;
+      chunks.push({ ...chunk, data: chunk.data.subarray(0, left) });
+      left -= chunk.data.length;
+    }
+    const last = chunks.at(-1);
+    const nextOffset = last === undefined ? offset : last.offset + last.data.length;
+    return { chunks, nextOffset, command: { ...command.record } };
+  }
+
+  async *follow(
+    id: string,
+    offset: number,
+    signal?: AbortSignal,
+  ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
+    const command = this.#find(id);
+    if (command.followers >= FOLLOWER_LIMIT)
+      throw new RuntimeError("no_capacity", "too many readers follow this command");
+    const aborted = Promise.withResolvers<void>();
+    const abort = (): void => aborted.resolve();
+    signal?.addEventListener("abort", abort, { once: true });
+    command.followers += 1;
+    try {
+      for (let at = offset; ;) {
+        signal?.throwIfAborted();
+        const { changed } = command;
+        const [next] = from(command, at);
+        if (next !== undefined) {
+          at = next.offset + next.data.length;
+          yield next;
+        } else if (command.died) throw new RuntimeError("machine_died", "the machine ended");
+        else if (command.record.status !== "running") return { ...command.record };
+        else await Promise.race([changed.promise, aborted.promise]);
+      }
+    } finally {
+      command.followers -= 1;
+      signal?.removeEventListener("abort", abort);
+    }
+  }
+
+  async #keep(command: FakeCommand): Promise<void> {
+    const { record, process } = command;
+    try {
+      for await (const { stream, data } of process.output) {
+        command.chunks.push({ stream, data, offset: record.outputBytes });
+        record.outputBytes += data.length;
+        while (record.outputBytes - record.droppedBytes > RING_BYTES)
+          record.droppedBytes += command.chunks.shift()?.data.length ?? 0;
+        happened(command);
+      }
+      const { code, signal, timedOut } = await process.exit;
+      Object.assign(record, { exitCode: code, signal, timedOut, endedAt: new Date() });
+      record.status = this.#killed.has(record.id) ? "killed" : "exited";
+      this.#prune();
+    } catch {
+      command.died = true;
+    }
+    happened(command);
+  }
+
+  #prune(): void {
+    const finished = [...this.#commands.values()].filter(({ record }) => record.status !== "running");
+    for (const { record } of finished.slice(0, -FINISHED_LIMIT)) this.#commands.delete(record.id);
+  }
+
+  #find(id: string): FakeCommand {
+    const command = this.#commands.get(id);
+    if (command === undefined) throw new RuntimeError("not_found", "no such command");
+    return command;
+  }
+}
+
+function* from(command: FakeCommand, offset: number): Generator<CommandChunk> {
+  for (const chunk of command.chunks) {
+    const skip = offset - chunk.offset;
+    if (skip < chunk.data.length)
+      yield skip <= 0 ? chunk : { ...chunk, offset, data: chunk.data.subarray(skip) };
+  }
+}
+
+function happened(command: FakeCommand): void {
+  command.changed.resolve();
+  command.changed = Promise.withResolvers();
+}
