@@ -7,10 +7,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import {
   RuntimeError,
+  type CommandChunk,
   type Driver,
   type GuestProcess,
   type MachineExit,
-  type CommandChunk,
   type MachineId,
   type MachineSpec,
   type ProcessExit,
@@ -389,6 +389,99 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
     });
 
+    describe("background commands", () => {
+      const text = (chunks: { data: Buffer }[]) => Buffer.concat(chunks.map(({ data }) => data)).toString();
+
+      async function followed(id: MachineId, command: string, offset = 0) {
+        const chunks: CommandChunk[] = [];
+        const follow = driver.guest(id).followCommand(command, offset);
+        for (;;) {
+          const step = await follow.next();
+          if (step.done === true) return { chunks, last: step.value };
+          chunks.push(step.value);
+        }
+      }
+
+      test("a command belongs to no connection; its output is there by offset, while it runs and after", async () => {
+        const guest = driver.guest(shared);
+        const shell = "echo one; echo two >&2; read line; echo $line; exit 3";
+        const { pid } = await guest.startCommand({ id: "cmd_a", tag: "first", shell, env: { A: "a" } });
+        expect(await guest.getCommand("cmd_a")).toMatchObject({
+          id: "cmd_a",
+          tag: "first",
+          text: shell,
+          status: "running",
+          pid,
+          exitCode: null,
+          endedAt: null,
+          startedAt: expect.any(Date),
+        });
+        await expect.poll(async () => (await guest.getCommand("cmd_a")).outputBytes).toBe(8);
+        const follow = followed(shared, "cmd_a", 4);
+        await guest.writeCommandStdin("cmd_a", Buffer.from("three\n"), false);
+        const { chunks, last } = await follow;
+        expect(text(chunks)).toBe("two\nthree\n");
+        expect(chunks.map(({ stream, offset }) => [stream, offset])).toEqual([
+          ["stderr", 4],
+          ["stdout", 8],
+        ]);
+        expect(last).toMatchObject({ status: "exited", exitCode: 3, signal: null, outputBytes: 14 });
+        expect(last.endedAt).toBeInstanceOf(Date);
+        const { chunks: some, nextOffset } = await guest.commandLogs("cmd_a", 1, 4);
+        expect([text(some), some[0]?.offset, nextOffset]).toEqual(["ne\nt", 1, 5]);
+        expect((await guest.listCommands()).map(({ id }) => id)).toContain("cmd_a");
+      });
+
+      test("a command that is killed gets SIGTERM, may end in its own way, and counts as killed", async () => {
+        const guest = driver.guest(shared);
+        const shell = "trap 'echo bye; exit 7' TERM; echo up; sleep 60 & wait";
+        await guest.startCommand({ id: "cmd_trap", shell });
+        await guest.followCommand("cmd_trap", 0).next();
+        expect(await guest.killCommand("cmd_trap")).toMatchObject({ id: "cmd_trap" });
+        const { chunks, last } = await followed(shared, "cmd_trap");
+        expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nbye\n", "killed", 7]);
+        expect(await guest.killCommand("cmd_trap")).toMatchObject({ status: "killed", exitCode: 7 });
+      });
+
+      test("a reader who lets go of a silent command is let go of at once", async () => {
+        const guest = driver.guest(shared);
+        await guest.startCommand({ id: "cmd_silent", argv: ["sleep", "60"] });
+        const reader = new AbortController();
+        const next = guest.followCommand("cmd_silent", 0, reader.signal).next();
+        next.catch(() => {});
+        reader.abort(new Error("gone"));
+        await expect(next).rejects.toThrow("gone");
+        await guest.killCommand("cmd_silent");
+      });
+
+      test("each way a command's call can fail has its own word", async () => {
+        const guest = driver.guest(shared);
+        await guest.startCommand({ id: "cmd_done", argv: ["true"] });
+        await followed(shared, "cmd_done");
+        expect(await failureKind(guest.startCommand({ id: "cmd_done", argv: ["true"] }))).toBe("exists");
+        expect(await failureKind(guest.startCommand({ id: "cmd_no", argv: ["/no/such"] }))).toBe(
+          "exec_failed",
+        );
+        expect(await failureKind(guest.getCommand("cmd_no"))).toBe("not_found");
+        expect(await failureKind(guest.killCommand("cmd_no"))).toBe("not_found");
+        expect(await failureKind(guest.commandLogs("cmd_no", 0, 1))).toBe("not_found");
+        expect(await failureKind(guest.followCommand("cmd_no", 0).next())).toBe("not_found");
+        expect(await failureKind(guest.writeCommandStdin("cmd_done", Buffer.from("x"), false))).toBe(
+          "not_running",
+        );
+      });
+
+      test("a reader who follows hears that the machine died", async () => {
+        const { id } = await boot();
+        await driver.guest(id).startCommand({ id: "cmd_x", shell: "echo up; sleep 60" });
+        const follow = driver.guest(id).followCommand("cmd_x", 0);
+        await follow.next();
+        const ended = failureKind(follow.next());
+        await driver.remove(id);
+        expect(await ended).toBe("machine_died");
+      });
+    });
+
     describe("files", () => {
       const write = (path: string, text: string) =>
         driver.guest(shared).writeFile(path, Buffer.from(text), { mode: 0o640, ...ROOTS });
@@ -489,6 +582,12 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         // The environment is its owner's secret: it is inside, and nowhere on the host's disk.
         expect(adopted).toEqual({ ...running, env: {} });
         expect(await out(running.id, "cat kept")).toBe("kept\n");
+        // The fake's commands are its own process's children, and lost with it.
+        if (can.isolation) {
+          expect(await driver.guest(running.id).getCommand("cmd_kept")).toMatchObject({ status: "running" });
+          const logs = await driver.guest(running.id).commandLogs("cmd_kept", 0, 100);
+          expect(Buffer.concat(logs.chunks.map(({ data }) => data)).toString()).toBe("before\n");
+        }
         await driver.thaw(frozen.id);
         expect(await out(frozen.id, "printf thawed")).toBe("thawed");
         expect(await out(shared, "printf shared")).toBe("shared");
@@ -500,105 +599,3 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
 function byText(one: unknown, other: unknown): number {
   return String(one).localeCompare(String(other));
 }
-    describe("background commands", () => {
-      const text = (chunks: { data: Buffer }[]) => Buffer.concat(chunks.map(({ data }) => data)).toString();
-
-      async function followed(id: MachineId, command: string, offset = 0) {
-        const chunks: CommandChunk[] = [];
-        const follow = driver.guest(id).followCommand(command, offset);
-        for (;;) {
-          const step = await follow.next();
-          if (step.done === true) return { chunks, last: step.value };
-          chunks.push(step.value);
-        }
-      }
-
-      test("a command belongs to no connection; its output is there by offset, while it runs and after", async () => {
-        const guest = driver.guest(shared);
-        const shell = "echo one; echo two >&2; read line; echo $line; exit 3";
-        const { pid } = await guest.startCommand({ id: "cmd_a", tag: "first", shell, env: { A: "a" } });
-        expect(await guest.getCommand("cmd_a")).toMatchObject({
-          id: "cmd_a",
-          tag: "first",
-          text: shell,
-          status: "running",
-          pid,
-          exitCode: null,
-          endedAt: null,
-          startedAt: expect.any(Date),
-        });
-        await expect.poll(async () => (await guest.getCommand("cmd_a")).outputBytes).toBe(8);
-        const follow = followed(shared, "cmd_a", 4);
-        await guest.writeCommandStdin("cmd_a", Buffer.from("three\n"), false);
-        const { chunks, last } = await follow;
-        expect(text(chunks)).toBe("two\nthree\n");
-        expect(chunks.map(({ stream, offset }) => [stream, offset])).toEqual([
-          ["stderr", 4],
-          ["stdout", 8],
-        ]);
-        expect(last).toMatchObject({ status: "exited", exitCode: 3, signal: null, outputBytes: 14 });
-        expect(last.endedAt).toBeInstanceOf(Date);
-        const { chunks: some, nextOffset } = await guest.commandLogs("cmd_a", 1, 4);
-        expect([text(some), some[0]?.offset, nextOffset]).toEqual(["ne\nt", 1, 5]);
-        expect((await guest.listCommands()).map(({ id }) => id)).toContain("cmd_a");
-      });
-
-      test("a command that is killed gets SIGTERM, may end in its own way, and counts as killed", async () => {
-        const guest = driver.guest(shared);
-        const shell = "trap 'echo bye; exit 7' TERM; echo up; sleep 60 & wait";
-        await guest.startCommand({ id: "cmd_trap", shell });
-        await guest.followCommand("cmd_trap", 0).next();
-        expect(await guest.killCommand("cmd_trap")).toMatchObject({ id: "cmd_trap" });
-        const { chunks, last } = await followed(shared, "cmd_trap");
-        expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nbye\n", "killed", 7]);
-        expect(await guest.killCommand("cmd_trap")).toMatchObject({ status: "killed", exitCode: 7 });
-      });
-
-      test("a reader who lets go of a silent command is let go of at once", async () => {
-        const guest = driver.guest(shared);
-        await guest.startCommand({ id: "cmd_silent", argv: ["sleep", "60"] });
-        const reader = new AbortController();
-        const next = guest.followCommand("cmd_silent", 0, reader.signal).next();
-        next.catch(() => {});
-        reader.abort(new Error("gone"));
-        await expect(next).rejects.toThrow("gone");
-        await guest.killCommand("cmd_silent");
-      });
-
-      test("each way a command's call can fail has its own word", async () => {
-        const guest = driver.guest(shared);
-        await guest.startCommand({ id: "cmd_done", argv: ["true"] });
-        await followed(shared, "cmd_done");
-        expect(await failureKind(guest.startCommand({ id: "cmd_done", argv: ["true"] }))).toBe("exists");
-        expect(await failureKind(guest.startCommand({ id: "cmd_no", argv: ["/no/such"] }))).toBe(
-          "exec_failed",
-        );
-        expect(await failureKind(guest.getCommand("cmd_no"))).toBe("not_found");
-        expect(await failureKind(guest.killCommand("cmd_no"))).toBe("not_found");
-        expect(await failureKind(guest.commandLogs("cmd_no", 0, 1))).toBe("not_found");
-        expect(await failureKind(guest.followCommand("cmd_no", 0).next())).toBe("not_found");
-        expect(await failureKind(guest.writeCommandStdin("cmd_done", Buffer.from("x"), false))).toBe(
-          "not_running",
-        );
-      });
-
-      test("a reader who follows hears that the machine died", async () => {
-        const { id } = await boot();
-        await driver.guest(id).startCommand({ id: "cmd_x", shell: "echo up; sleep 60" });
-        const follow = driver.guest(id).followCommand("cmd_x", 0);
-        await follow.next();
-        const ended = failureKind(follow.next());
-        await driver.remove(id);
-        expect(await ended).toBe("machine_died");
-      });
-    });
-
-        if (can.isolation) {
-          await driver.guest(running.id).startCommand({ id: "cmd_kept", shell: "echo before; read line" });
-        }
-        // The fake's commands are its own process's children, and lost with it.
-        if (can.isolation) {
-          expect(await driver.guest(running.id).getCommand("cmd_kept")).toMatchObject({ status: "running" });
-          const logs = await driver.guest(running.id).commandLogs("cmd_kept", 0, 100);
-          expect(Buffer.concat(logs.chunks.map(({ data }) => data)).toString()).toBe("before\n");
-        }

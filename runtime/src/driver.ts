@@ -203,42 +203,6 @@ export interface GuestProcess {
   close(): void;
 }
 
-export interface FileStat {
-  isDir: boolean;
-  sizeBytes: number;
-  /** Permission bits only. */
-  mode: number;
-  modifiedAt: Date;
-}
-
-export interface DirEntry extends FileStat {
-  name: string;
-}
-
-/** Where a change may happen: the path, with every symlink followed, must lie under one of these. */
-export interface Within {
-  roots: string[];
-}
-
-export interface Guest {
-  ping(): Promise<void>;
-  spawn(spec: SpawnSpec): Promise<GuestProcess>;
-
-  /** Streams a file without holding it. Fails with `is_directory`, `path_not_found`, `too_large` past `maxBytes`. */
-  readFile(path: string, options?: { maxBytes?: number }): Promise<{ stat: FileStat; content: Readable }>;
-  /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
-  writeFile(
-    path: string,
-    content: Buffer | AsyncIterable<Buffer>,
-    options: { mode: number } & Within,
-  ): Promise<{ sizeBytes: number }>;
-  list(path: string): Promise<DirEntry[]>;
-  /** Undefined where nothing is there. */
-  stat(path: string): Promise<FileStat | undefined>;
-  mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
-  move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
-  /** Files only; a directory is `is_directory`. */
-  remove(path: string, options: Within): Promise<void>;
 /** A background command to start: it belongs to no connection, and its output is kept inside. */
 export interface CommandSpec extends Omit<SpawnSpec, "onDisconnect"> {
   /** The caller's choice, unique in this machine: 1 to 64 bytes. */
@@ -278,6 +242,67 @@ export interface CommandLogs {
   command: CommandRecord;
 }
 
+export interface FileStat {
+  isDir: boolean;
+  sizeBytes: number;
+  /** Permission bits only. */
+  mode: number;
+  modifiedAt: Date;
+}
+
+export interface DirEntry extends FileStat {
+  name: string;
+}
+
+/** Where a change may happen: the path, with every symlink followed, must lie under one of these. */
+export interface Within {
+  roots: string[];
+}
+
+export interface Guest {
+  ping(): Promise<void>;
+  spawn(spec: SpawnSpec): Promise<GuestProcess>;
+
+  /** Streams a file without holding it. Fails with `is_directory`, `path_not_found`, `too_large` past `maxBytes`. */
+  readFile(path: string, options?: { maxBytes?: number }): Promise<{ stat: FileStat; content: Readable }>;
+  /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
+  writeFile(
+    path: string,
+    content: Buffer | AsyncIterable<Buffer>,
+    options: { mode: number } & Within,
+  ): Promise<{ sizeBytes: number }>;
+  list(path: string): Promise<DirEntry[]>;
+  /** Undefined where nothing is there. */
+  stat(path: string): Promise<FileStat | undefined>;
+  mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
+  move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
+  /** Files only; a directory is `is_directory`. */
+  remove(path: string, options: Within): Promise<void>;
+
+  /**
+   * Starts a process that outlives every connection and this server; its output goes to a ring of 16 MiB inside.
+   * Fails with `exists` for an id that is taken, `too_many_processes` while 128 run, and as `spawn` does.
+   */
+  startCommand(spec: CommandSpec): Promise<{ pid: number }>;
+  /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
+  listCommands(): Promise<CommandRecord[]>;
+  /** Fails with `not_found` for a command the machine does not know (any more), as all below do. */
+  getCommand(id: string): Promise<CommandRecord>;
+  /** SIGTERM to the group now, SIGKILL after 5 s; nothing for one that ended. Answers with the record as of now. */
+  killCommand(id: string): Promise<CommandRecord>;
+  /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
+  writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
+  /** What is kept from `offset` on, at most `limit` bytes; of output that was dropped, from the first kept byte on. */
+  commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs>;
+  /**
+   * Output from `offset` on as it comes, until the command has ended; returns its last record. Aborting `signal` lets
+   * go of the machine, also while nothing comes, and ends with the signal's reason. `no_capacity` past 16 followers.
+   */
+  followCommand(
+    id: string,
+    offset: number,
+    signal?: AbortSignal,
+  ): AsyncGenerator<CommandChunk, CommandRecord, undefined>;
 
   /** A byte stream to a TCP port on the machine's loopback. `connection_refused` where nothing listens. */
   connect(port: number): Promise<Duplex>;
@@ -315,31 +340,6 @@ export class RuntimeError extends Error {
   readonly details: Record<string, unknown>;
 
   constructor(kind: RuntimeErrorKind, message: string, options: { cause?: unknown; details?: Record<string, unknown> } = {}) {
-  /**
-   * Starts a process that outlives every connection and this server; its output goes to a ring of 16 MiB inside.
-   * Fails with `exists` for an id that is taken, `too_many_processes` while 128 run, and as `spawn` does.
-   */
-  startCommand(spec: CommandSpec): Promise<{ pid: number }>;
-  /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
-  listCommands(): Promise<CommandRecord[]>;
-  /** Fails with `not_found` for a command the machine does not know (any more), as all below do. */
-  getCommand(id: string): Promise<CommandRecord>;
-  /** SIGTERM to the group now, SIGKILL after 5 s; nothing for one that ended. Answers with the record as of now. */
-  killCommand(id: string): Promise<CommandRecord>;
-  /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
-  writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
-  /** What is kept from `offset` on, at most `limit` bytes; of output that was dropped, from the first kept byte on. */
-  commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs>;
-  /**
-   * Output from `offset` on as it comes, until the command has ended; returns its last record. Aborting `signal` lets
-   * go of the machine, also while nothing comes, and ends with the signal's reason. `no_capacity` past 16 followers.
-   */
-  followCommand(
-    id: string,
-    offset: number,
-    signal?: AbortSignal,
-  ): AsyncGenerator<CommandChunk, CommandRecord, undefined>;
-
     super(message, { cause: options.cause });
     this.name = "RuntimeError";
     this.kind = kind;
