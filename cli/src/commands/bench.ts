@@ -2,7 +2,7 @@
  * `kontor bench [names…]`: runs `bench/*.bench.ts`, each a module that exports `name` and `run(context)`, against one
  * server of its own (a data directory and a port that nobody uses), and writes the figures with the facts of the host.
  */
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -10,7 +10,7 @@ import { Failure } from "../lib/failure.ts";
 import { inProduct } from "../lib/places.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { freePort } from "../serve/port.ts";
-import { readOperator } from "../serve/server-file.ts";
+import { logFile, readOperator } from "../serve/server-file.ts";
 import { startServer, stopServer, waitForTemplate, waitUntilReady } from "../serve/start.ts";
 import { aptStep } from "../setup/apt.ts";
 import { nativeStep } from "../setup/native.ts";
@@ -18,17 +18,20 @@ import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
 import type { Bench, BenchContext } from "../../../bench/contract.ts";
 import { removeHostTraces } from "../../../e2e/clean.ts";
-import { hostFacts, isMet, table, type MeasuredRow } from "../bench/report.ts";
+import { hostFacts, isMet, measuredPart, table, withMeasured, type MeasuredRow } from "../bench/report.ts";
 
 export async function bench(names: readonly string[]): Promise<void> {
   await setUp([aptStep(serverPackages), nativeStep]);
   const benches = await loadBenches(names);
   const data = process.env["KONTOR_DATA_DIR"] ?? mkdtempSync(path.join(tmpdir(), "kontor-bench-"));
+  // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
+  chmodSync(data, 0o711);
   const throwaway = process.env["KONTOR_DATA_DIR"] === undefined;
   try {
     const rows = await measure(benches, data);
-    const file = write(rows);
-    process.stdout.write(`${table(rows)}\nWritten to ${path.relative(process.cwd(), file)}\n`);
+    const isWhole = names.length === 0 && process.exitCode === undefined;
+    const files = write(rows, data, { isWhole }).map((file) => path.relative(process.cwd(), file));
+    process.stdout.write(`${table(rows)}\nWritten to ${files.join(" and ")}\n`);
     if (rows.some((row) => isMet(row) === false)) process.exitCode = 1;
   } finally {
     if (throwaway) {
@@ -41,7 +44,7 @@ export async function bench(names: readonly string[]): Promise<void> {
 async function loadBenches(names: readonly string[]): Promise<Bench[]> {
   const files = readdirSync(inProduct("bench")).filter((file) => file.endsWith(".bench.ts"));
   const all = await Promise.all(
-    files.map((file) => import(pathToFileURL(inProduct("bench", file)).href) as Promise<Bench>),
+    files.toSorted().map((file) => import(pathToFileURL(inProduct("bench", file)).href) as Promise<Bench>),
   );
   const chosen = names.length === 0 ? all : all.filter(({ name }) => names.includes(name));
   if (chosen.length === 0)
@@ -68,8 +71,14 @@ async function measure(benches: readonly Bench[], data: string): Promise<Measure
         report: (row) => rows.push({ bench: one.name, ...row }),
         progress: (text, fraction) => step.update(text, fraction),
       };
-      await one.run(context);
-      step.done();
+      try {
+        await one.run(context);
+        step.done();
+      } catch (error) {
+        // The others are still worth their while.
+        step.fail((error as Error).message);
+        process.exitCode = 1;
+      }
     }
   } finally {
     await stopServer(started.process.pid, 60_000).catch(() => {});
@@ -77,10 +86,15 @@ async function measure(benches: readonly Bench[], data: string): Promise<Measure
   return rows;
 }
 
-function write(rows: readonly MeasuredRow[]): string {
-  const folder = inProduct("bench", "results");
-  mkdirSync(folder, { recursive: true });
-  const file = path.join(folder, `${new Date().toISOString().replaceAll(/[:.]/g, "-")}.json`);
-  writeFileSync(file, `${JSON.stringify({ at: new Date(), host: hostFacts(), rows }, null, 2)}\n`);
-  return file;
+/** The figures with the facts of the host, for programs; a whole run without a fault goes into the documentation too. */
+function write(rows: readonly MeasuredRow[], data: string, { isWhole }: { isWhole: boolean }): string[] {
+  const at = new Date();
+  const host = hostFacts(readFileSync(logFile(data), "utf8"));
+  const results = inProduct("bench", "results", "latest.json");
+  mkdirSync(path.dirname(results), { recursive: true });
+  writeFileSync(results, `${JSON.stringify({ at, host, rows }, null, 2)}\n`);
+  if (!isWhole) return [results];
+  const document = inProduct("docs", "benchmarks.md");
+  writeFileSync(document, withMeasured(readFileSync(document, "utf8"), measuredPart(at, host, rows)));
+  return [results, document];
 }
