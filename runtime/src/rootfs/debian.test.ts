@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { DebianProgress, mmdebstrapArgv, parseAptConfig, proxyEnvironment } from "./debian.ts";
+import { DebianProgress, ENCLOSED, mmdebstrapArgv, parseAptConfig, proxyEnvironment } from "./debian.ts";
 
 const APT_CONFIG = `Acquire "";
 Acquire::Check-Valid-Until "false";
@@ -21,6 +21,7 @@ test("an image is made slim, from the sources on stdin, and keeps no proxy of th
     parseAptConfig(APT_CONFIG),
   );
   expect(argv).toEqual([
+    ...ENCLOSED,
     "mmdebstrap",
     "--mode=root",
     "--variant=minbase",

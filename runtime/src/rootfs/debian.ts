@@ -22,6 +22,15 @@ const LEFT_OUT = [
  */
 const KEPT_SETTINGS = ["Acquire::Check-Valid-Until", "Acquire::Check-Date"];
 
+/**
+ * A build of its own: its mounts are seen by nobody else and end with it, and it ends when this process does, however
+ * that is. Mounts of a build that was cut off would otherwise hold its folder for ever (EBUSY).
+ */
+export const ENCLOSED: readonly string[] =
+  "setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split(
+    " ",
+  );
+
 /** mmdebstrap(1); `-`: the sources.list comes from stdin. */
 export function mmdebstrapArgv(
   step: Extract<ImageStep, { kind: "debian" }>,
@@ -33,6 +42,7 @@ export function mmdebstrapArgv(
     return value === undefined ? [] : [`--aptopt=${key} "${value}"`];
   });
   return [
+    ...ENCLOSED,
     "mmdebstrap",
     "--mode=root",
     "--variant=minbase",

@@ -1,3 +1,5 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, readdir, readFile, rm, stat, symlink, mkdir, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
@@ -199,3 +201,46 @@ test("removing an image takes it away, twice is no error, and a path is no id", 
   expect(await images.list()).toEqual([]);
   expect(await readFile(outside, "utf8")).toBe("kept");
 });
+
+test("a build whose process was killed leaves no mount, no process and no bytes behind", async () => {
+  const recipe: ImageRecipe = {
+    ...small("cut-off"),
+    ways: [
+      {
+        substitute: false,
+        steps: [{ kind: "debian", suite: "bookworm", components: ["main"], packages: [] }],
+      },
+    ],
+  };
+  const { images, directory } = await temporaryImages([recipe]);
+  const program = `
+    const { Images } = await import(${JSON.stringify(new URL("./images.ts", import.meta.url).href)});
+    const images = new Images({ directory: ${JSON.stringify(path.join(directory, "images"))} });
+    await images.ensure(${JSON.stringify(recipe)}, ({ step }) => process.stdout.write(step + "\\n"));
+  `;
+  const builder = spawn(process.execPath, ["--input-type=module", "--eval", program], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  let said = "";
+  for await (const text of builder.stdout) {
+    said += String(text);
+    // From here on mmdebstrap has /proc, /sys and /dev mounted in it.
+    if (said.includes("installing the base system")) break;
+  }
+  expect(said).toContain("installing the base system");
+  builder.kill("SIGKILL");
+  await once(builder, "exit");
+  await expect.poll(() => processesNaming(directory), { timeout: 10_000 }).toEqual([]);
+  expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(directory);
+  expect(await images.list()).toEqual([]);
+  expect(await readdir(path.join(directory, "images"))).toEqual([]);
+});
+
+/** Command lines of living processes that name the directory. */
+async function processesNaming(directory: string): Promise<string[]> {
+  const numbers = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
+  const lines = await Promise.all(
+    numbers.map((pid) => readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "")),
+  );
+  return lines.filter((line) => line.includes(directory));
+}

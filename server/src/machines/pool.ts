@@ -82,11 +82,16 @@ export class Pool {
     }
   }
 
+  /** Ends the filling and gives every waiting machine back: a server that is stopped leaves only what somebody owns. */
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#filling;
+    const waiting = await this.#db
+      .transaction()
+      .execute((tx) => evictWarm(tx, this.#machines.host.id, { except: "" }, Number.MAX_SAFE_INTEGER));
+    await Promise.allSettled(waiting.map((row) => this.#machines.destroy(row)));
   }
 
   target(poolKey: string): number {
