@@ -3,6 +3,9 @@
  * a real machine can promise stands under `can`.
  */
 import { randomBytes } from "node:crypto";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import {
@@ -32,6 +35,8 @@ export interface Conformant {
 export interface Abilities {
   /** Machines have a kernel, a hostname and users of their own. */
   isolation: boolean;
+  /** A restored machine's processes go on where the checkpoint found them. */
+  processesContinue: boolean;
 }
 
 const MIB = 1024 * 1024;
@@ -120,6 +125,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       onTestFinished(() => driver.remove(spec.id));
       await driver.create(spec);
       return spec;
+    }
+
+    /** A name below a directory of the test's own, where nothing is yet. */
+    async function emptyPlace(): Promise<string> {
+      const parent = await mkdtemp(join(tmpdir(), "kontor-checkpoint-"));
+      onTestFinished(() => rm(parent, { recursive: true }));
+      return join(parent, "snapshot");
     }
 
     const stateOf = async (id: MachineId) =>
@@ -295,6 +307,138 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         const spec = (await driver.list()).find((machine) => machine.id === id)?.spec;
         expect(spec).toMatchObject({ network: "open", resources: { ...resources, diskBytes: 1024 * MIB } });
       });
+    });
+
+    describe("checkpoint and restore", () => {
+      async function restored(from: MachineSpec, directory: string, change: Partial<MachineSpec> = {}) {
+        const spec = { ...from, id: machineId(), ...change };
+        onTestFinished(() => driver.remove(spec.id));
+        await driver.restore(spec, directory);
+        return spec;
+      }
+
+      test("a restored machine has its files, under another id, with the spec's environment", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await execute(driver, spec.id, "mkdir deep; echo kept > deep/kept; echo gone > gone; mv gone moved");
+        const checkpoint = await driver.checkpoint(spec.id, directory);
+        expect(checkpoint.files.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(checkpoint.bytes);
+        expect(await driver.facts()).toMatchObject({
+          runtimeBuild: checkpoint.runtimeBuild,
+          cpuClass: checkpoint.cpuClass,
+        });
+        expect(await stateOf(spec.id)).toBe("frozen");
+        await driver.remove(spec.id);
+        const { id } = await restored(spec, directory, { env: { BASE: "again" } });
+        expect(await out(id, 'cat deep/kept; ls; printf "$BASE"')).toBe("kept\ndeep\nmoved\nagain");
+        await execute(driver, id, "rm deep/kept; mv moved gone; echo new > deep/kept");
+        expect(await out(id, "cat deep/kept gone; ls")).toBe("new\ngone\ndeep\ngone\n");
+      });
+
+      test("a checkpointed machine goes on where it was once it is thawed", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await execute(driver, spec.id, "echo before > file");
+        await driver.checkpoint(spec.id, directory);
+        await driver.thaw(spec.id);
+        expect(await stateOf(spec.id)).toBe("running");
+        expect(await out(spec.id, "cat file")).toBe("before\n");
+      });
+
+      test("a frozen machine can be checkpointed", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await driver.freeze(spec.id);
+        await driver.checkpoint(spec.id, directory);
+        await driver.remove(spec.id);
+        await restored(spec, directory);
+      });
+
+      test("one checkpoint makes many machines that do not disturb each other", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await execute(driver, spec.id, "echo common > common");
+        await driver.checkpoint(spec.id, directory);
+        await driver.thaw(spec.id);
+        const twins = await Promise.all([restored(spec, directory), restored(spec, directory)]);
+        await Promise.all(twins.map(({ id }) => execute(driver, id, `echo ${id} > own`)));
+        for (const { id } of twins) expect(await out(id, "cat common own")).toBe(`common\n${id}\n`);
+        expect(await out(spec.id, "ls")).toBe("common\n");
+      });
+
+      test("a checkpoint that fails leaves the machine running and nothing on the disk", async () => {
+        const { id } = await boot();
+        await execute(driver, id, "echo here > here");
+        const directory = await emptyPlace();
+        const blocked = join(directory, "not-there", "\0");
+        await expect(driver.checkpoint(id, blocked)).rejects.toThrow(/./);
+        expect(await out(id, "cat here")).toBe("here\n");
+        expect(await readdir(join(directory, ".."))).toEqual([]);
+        await driver.checkpoint(id, directory);
+      });
+
+      test("what is no whole checkpoint is not restored, and leaves no machine", async () => {
+        const spec = machineSpec(subject.image);
+        expect(await failureKind(driver.restore(spec, await emptyPlace()))).toBe("not_restorable");
+        expect(await stateOf(spec.id)).toBeUndefined();
+      });
+
+      test.runIf(can.processesContinue)(
+        "processes go on exactly where they were, with their memory, open files and pipes",
+        async () => {
+          const [spec, directory] = [await boot(), await emptyPlace()];
+          const { id } = spec;
+          // Counts what it is told over a pipe, in a variable, into a file that has no name any more.
+          await execute(
+            driver,
+            id,
+            `mkfifo in; setsid bash -c 'n=0; exec 3<>in 4>/tmp/unlinked 5</tmp/unlinked; rm /tmp/unlinked
+               while read -r line <&3; do n=$((n + 1)); echo "$n $line" >&4; echo "$n" > count
+                 if [ "$line" = show ]; then cat <&5 > shown; fi; done' >/dev/null 2>&1 &
+             setsid bash -c 'i=0; while :; do i=$((i + 1)); echo $i >> ticks; sleep 0.01; done' >/dev/null 2>&1 &
+             echo one > in; until [ -s count ] && [ -s ticks ]; do sleep 0.01; done`,
+          );
+          await driver.checkpoint(id, directory);
+          await driver.remove(id);
+          const again = await restored(spec, directory);
+          await execute(
+            driver,
+            again.id,
+            "echo show > in; until [ -s shown ]; do sleep 0.01; done; sleep 0.3",
+          );
+          expect(await out(again.id, "cat shown count")).toBe("1 one\n2 show\n2\n");
+          const ticks = (await out(again.id, "cat ticks")).trim().split("\n").map(Number);
+          expect(ticks).toEqual(Array.from(ticks, (_, index) => index + 1));
+          expect(ticks.length).toBeGreaterThan(5);
+        },
+      );
+
+      test.runIf(can.processesContinue)(
+        "twenty checkpoints and restores in a row lose nothing",
+        async () => {
+          let spec = await boot();
+          await execute(
+            driver,
+            spec.id,
+            `setsid bash -c 'i=0; while :; do i=$((i + 1)); echo $i > new; mv new count; sleep 0.01; done' >/dev/null 2>&1 &`,
+          );
+          let last = 0;
+          for (let round = 1; round <= 20; round += 1) {
+            const directory = await emptyPlace();
+            await execute(
+              driver,
+              spec.id,
+              `echo ${round} >> rounds; touch a; mv a b; rm b; mkdir a; rmdir a`,
+            );
+            await driver.checkpoint(spec.id, directory);
+            await driver.remove(spec.id);
+            spec = await restored(spec, directory);
+            const count = Number(await out(spec.id, "sleep 0.05; cat count"));
+            expect(count).toBeGreaterThan(last);
+            last = count;
+          }
+          expect(await out(spec.id, "cat rounds")).toBe(
+            Array.from({ length: 20 }, (_, index) => `${index + 1}\n`).join(""),
+          );
+        },
+        120_000,
+      );
     });
 
     describe("exec", () => {
@@ -573,6 +717,9 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       test("a new driver on the same state finds the machines, running and frozen, and works with them", async () => {
         const [running, frozen] = await Promise.all([boot(), boot()]);
         await execute(driver, running.id, "echo kept > kept");
+        if (can.isolation) {
+          await driver.guest(running.id).startCommand({ id: "cmd_kept", shell: "echo before; read line" });
+        }
         await driver.freeze(frozen.id);
         await driver.close();
         driver = await subject.again();
@@ -591,6 +738,18 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await driver.thaw(frozen.id);
         expect(await out(frozen.id, "printf thawed")).toBe("thawed");
         expect(await out(shared, "printf shared")).toBe("shared");
+      });
+
+      test("a machine that is checkpointed when the driver goes is found frozen, and goes on", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await execute(driver, spec.id, "echo kept > kept");
+        await driver.checkpoint(spec.id, directory);
+        await driver.close();
+        driver = await subject.again();
+        subject.driver = driver;
+        if (can.processesContinue) expect(await stateOf(spec.id)).toBe("frozen");
+        await driver.thaw(spec.id);
+        expect(await out(spec.id, "cat kept")).toBe("kept\n");
       });
     });
   });

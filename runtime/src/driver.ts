@@ -71,6 +71,19 @@ export interface MachineExit {
   at: Date;
 }
 
+/**
+ * A machine on disk, as `checkpoint` wrote it: memory, processes and root disk. It lies in a directory of its own with
+ * this as `manifest.json`, written last.
+ */
+export interface Checkpoint {
+  /** Of all files together. */
+  bytes: number;
+  files: { name: string; bytes: number; sha256: string }[];
+  /** It restores only where `HostFacts` says the same of both. */
+  runtimeBuild: string;
+  cpuClass: string;
+}
+
 /** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
 export interface MachineStats {
   at: Date;
@@ -86,7 +99,14 @@ export interface MachineStats {
 export type ImageStep =
   | { kind: "debian"; suite: string; components: string[]; packages: string[] }
   | { kind: "image"; name: string }
-  | { kind: "npm"; package: string; version: string; into: string; paths: string[]; links?: Record<string, string> }
+  | {
+      kind: "npm";
+      package: string;
+      version: string;
+      into: string;
+      paths: string[];
+      links?: Record<string, string>;
+    }
   | { kind: "run"; argv: string[] };
 
 /** An image as data: steps in order, then commands whose output says what it really holds. */
@@ -155,6 +175,22 @@ export interface Driver {
   /** Ends the machine and everything it had on this host. Works in every state, also on what `list` calls dead. */
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
+
+  /**
+   * Writes the whole machine to `directory`, which must not exist: aside, hashed and on disk before it gets its name. The
+   * machine is left frozen and its connections ended; `remove` frees its memory, `thaw` lets it go on where it was.
+   * A failure leaves it running and unharmed, and no directory. `not_checkpointable` where something inside cannot be
+   * written down: `details` are `{ pid, process, file }`. `direct` writes past the page cache; the driver's choice where
+   * absent.
+   */
+  checkpoint(id: MachineId, directory: string, options?: { direct?: boolean }): Promise<Checkpoint>;
+  /**
+   * Boots a machine from a checkpoint, which stays as it is: with its files and processes where they were, and this
+   * spec's limits, network, hostname and environment. The id may be another than the checkpointed machine's, the image
+   * may not. Answers when the guest does; on failure nothing of it is left. `not_restorable` where the checkpoint is
+   * damaged, or was made by another runtime build or on another class of processors.
+   */
+  restore(spec: MachineSpec, directory: string): Promise<void>;
 
   /** The connection to PID 1. Cheap; fails with `not_found` where there is no such machine. */
   guest(id: MachineId): Guest;
@@ -319,6 +355,8 @@ export type RuntimeErrorKind =
   | "image_failed"
   | "host_unsupported"
   | "stale_generation"
+  | "not_checkpointable"
+  | "not_restorable"
   | "connection_refused"
   // of files and processes inside
   | "path_not_found"
@@ -339,7 +377,11 @@ export class RuntimeError extends Error {
   readonly kind: RuntimeErrorKind;
   readonly details: Record<string, unknown>;
 
-  constructor(kind: RuntimeErrorKind, message: string, options: { cause?: unknown; details?: Record<string, unknown> } = {}) {
+  constructor(
+    kind: RuntimeErrorKind,
+    message: string,
+    options: { cause?: unknown; details?: Record<string, unknown> } = {},
+  ) {
     super(message, { cause: options.cause });
     this.name = "RuntimeError";
     this.kind = kind;

@@ -6,16 +6,19 @@
  * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
  * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.
  *
+ * A checkpoint is a copy of the scratch directory: files come back, processes end.
+ *
  * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
  * directory, so that a second driver on the same directory finds what a first one left.
  */
 import { createHash } from "node:crypto";
-import { mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { constants, availableParallelism, release, totalmem } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   RuntimeError,
+  type Checkpoint,
   type ClaimSpec,
   type Driver,
   type Guest,
@@ -31,6 +34,7 @@ import {
   type Progress,
   type Resources,
 } from "../driver.ts";
+import { begin, commit, readManifest } from "../snapshots/manifest.ts";
 import { Turns } from "../turns.ts";
 import { FakeGuest } from "./guest.ts";
 
@@ -43,7 +47,9 @@ export type FakeVerb =
   | "freeze"
   | "thaw"
   | "remove"
-  | "stats";
+  | "stats"
+  | "checkpoint"
+  | "restore";
 
 interface FakeMachine {
   spec: MachineSpec;
@@ -152,16 +158,44 @@ export class FakeDriver implements Driver {
   }
 
   create(spec: MachineSpec): Promise<void> {
+    return this.#boot(spec, "create", async (root) => {
+      for (const directory of ["workspace", "tmp", "persist", "root", "etc"]) {
+        await mkdir(join(root, directory), { recursive: true });
+      }
+    });
+  }
+
+  async restore(spec: MachineSpec, directory: string): Promise<void> {
+    await readManifest(directory);
+    return this.#boot(spec, "restore", (root) => cp(join(directory, "files"), root, { recursive: true }));
+  }
+
+  #boot(spec: MachineSpec, verb: "create" | "restore", fill: (root: string) => Promise<void>): Promise<void> {
     return this.#turns.take(spec.id, async () => {
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       if (!this.#images.has(spec.image))
         throw new RuntimeError("not_found", `there is no image ${spec.image}`);
-      await this.#hook("create");
-      for (const directory of ["workspace", "tmp", "persist", "root", "etc"]) {
-        await mkdir(join(this.#root(spec.id), directory), { recursive: true });
-      }
+      await this.#hook(verb);
+      await fill(this.#root(spec.id));
       await this.#write(spec);
       this.#keep(spec);
+    });
+  }
+
+  checkpoint(id: MachineId, directory: string): Promise<Checkpoint> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      this.#thaw(machine);
+      await this.#hook("checkpoint");
+      this.#freeze(machine);
+      try {
+        const at = await begin(directory);
+        await cp(this.#root(id), join(at, "files"), { recursive: true });
+        return await commit(directory, { runtimeBuild: "fake", cpuClass: "fake" });
+      } catch (error) {
+        this.#thaw(machine);
+        throw error;
+      }
     });
   }
 
@@ -203,8 +237,7 @@ export class FakeDriver implements Driver {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       await this.#hook("freeze");
-      machine.frozen ??= Promise.withResolvers<void>();
-      for (const running of machine.guest.processes) running.signal(constants.signals.SIGSTOP);
+      this.#freeze(machine);
     });
   }
 
@@ -281,6 +314,11 @@ export class FakeDriver implements Driver {
   async #change(machine: FakeMachine, change: Partial<MachineSpec>): Promise<void> {
     machine.spec = { ...machine.spec, ...change };
     await this.#write(machine.spec);
+  }
+
+  #freeze(machine: FakeMachine): void {
+    machine.frozen ??= Promise.withResolvers<void>();
+    for (const running of machine.guest.processes) running.signal(constants.signals.SIGSTOP);
   }
 
   #thaw(machine: FakeMachine): void {

@@ -17,6 +17,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import {
   RuntimeError,
+  type Checkpoint,
   type ClaimSpec,
   type Driver,
   type Guest,
@@ -33,12 +34,15 @@ import {
   type Resources,
 } from "../driver.ts";
 import { run } from "../exec.ts";
+import type { EgressDoor } from "../network/egress.ts";
 import { HostNetwork } from "../network/network.ts";
 import { Images } from "../rootfs/images.ts";
+import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
+import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "./checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
-import { createMachine } from "./create.ts";
+import { createMachine, restoreMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
 import { diskUsage } from "./disk.ts";
 import { GvisorMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
@@ -62,8 +66,10 @@ export interface GvisorOptions {
   uplink: string | null;
   /** Resolvers for open machines; null: the host's own. */
   dnsServers: string[] | null;
-  /** TCP port on 10.0.0.1 that restricted machines may reach. */
+  /** TCP port on 10.0.0.1 where restricted machines find the egress proxy. */
   proxyPort: number;
+  /** What serves restricted machines; without it they reach nothing. */
+  egress?: EgressDoor;
   guestBinary: string;
   shimBinary: string;
   /** Name on PATH, or path. */
@@ -71,6 +77,8 @@ export interface GvisorOptions {
   platform: Platform;
   /** One event of the driver's work, with what a person looking for a fault wants to know. */
   log: (event: string, fields: Record<string, unknown>) => void;
+  /** Called at each named point of a checkpoint and a restore, for tests that end the process there. */
+  reached?: (point: string) => Promise<void>;
 }
 
 export class GvisorDriver implements Driver {
@@ -85,13 +93,14 @@ export class GvisorDriver implements Driver {
   readonly #turns = new Turns<MachineId>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
+  #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
   #openCgroups: Cgroups | undefined;
   #maskProcSysNet = false;
 
   constructor(options: GvisorOptions) {
     this.#options = options;
     this.#host = hostPaths(options.stateDir, options.instance);
-    this.#network = new HostNetwork(options);
+    this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
     this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
   }
 
@@ -110,11 +119,13 @@ export class GvisorDriver implements Driver {
   /** `removeAll` takes the host back to what it was, for uninstalling; the machines must have been removed. */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     await this.settled();
+    // Without a machine there is nothing to find again: the host is left as it was found.
+    const removeAll = options.removeAll ?? this.#machines.size === 0;
     for (const machine of this.#machines.values()) await machine.connections.close();
     this.#machines.clear();
     this.#slots.clear();
-    await this.#network.close(options);
-    if (options.removeAll !== true) return;
+    await this.#network.close({ removeAll });
+    if (!removeAll) return;
     await this.#cgroups.removeParent();
     await rm(this.#host.run, { recursive: true, force: true });
   }
@@ -127,11 +138,7 @@ export class GvisorDriver implements Driver {
   }
 
   async facts(): Promise<HostFacts> {
-    const [version, cpuinfo, disk] = await Promise.all([
-      run([this.#options.runsc, "--version"]),
-      readFile("/proc/cpuinfo", "utf8"),
-      statfs(this.#options.stateDir),
-    ]);
+    const [build, disk] = await Promise.all([this.#restorableOn(), statfs(this.#options.stateDir)]);
     return {
       driver: `${this.name} (${this.#options.platform})`,
       kernel: release(),
@@ -139,16 +146,28 @@ export class GvisorDriver implements Driver {
       vcpus: availableParallelism(),
       memoryBytes: totalmem(),
       diskFreeBytes: disk.bavail * disk.bsize,
+      ...build,
+    };
+  }
+
+  /** Asked of runsc once: it answers in 25 ms, and an open driver does not see it change. */
+  #restorableOn(): Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> {
+    this.#build ??= Promise.all([
+      run([this.#options.runsc, "--version"]),
+      readFile("/proc/cpuinfo", "utf8"),
+    ]).then(([version, cpuinfo]) => ({
       runtimeBuild: /runsc version (\S+)/.exec(version.stdout)?.[1] ?? "unknown",
       cpuClass: cpuClass(cpuinfo),
-    };
+    }));
+    return this.#build;
   }
 
   async list(): Promise<Machine[]> {
     return Promise.all(
       Array.from(this.#machines.values(), async (machine) => {
         await this.#notice(machine);
-        const state = machine.exit !== null ? "dead" : machine.isFrozen ? "frozen" : "running";
+        const state =
+          machine.exit !== null ? "dead" : machine.isFrozen || machine.isHeld ? "frozen" : "running";
         return { id: machine.id, state, spec: machine.spec, exit: machine.exit };
       }),
     );
@@ -167,6 +186,34 @@ export class GvisorDriver implements Driver {
   }
 
   create(spec: MachineSpec): Promise<void> {
+    return this.#boot(spec, "machine_created", createMachine);
+  }
+
+  async restore(spec: MachineSpec, directory: string): Promise<void> {
+    const [checkpoint, build] = await Promise.all([readManifest(directory), this.#restorableOn()]);
+    if (checkpoint.runtimeBuild !== build.runtimeBuild || checkpoint.cpuClass !== build.cpuClass) {
+      throw new RuntimeError(
+        "not_restorable",
+        "the checkpoint was made by another build or on other processors",
+        { details: { ...build, needs: [checkpoint.runtimeBuild, checkpoint.cpuClass] } },
+      );
+    }
+    const { bytes } = checkpoint;
+    const from = { directory, bytes, direct: bytes > DIRECT_ABOVE_BYTES };
+    return this.#boot(spec, "machine_restored", async (needs, machine) => {
+      // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
+      const whole = verify(directory, checkpoint);
+      const restored = restoreMachine(needs, machine, from);
+      await together(whole, restored);
+      return restored;
+    });
+  }
+
+  #boot(
+    spec: MachineSpec,
+    event: string,
+    boot: (needs: CreateNeeds, machine: GvisorMachine) => Promise<CreateTimings>,
+  ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
       if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
@@ -177,7 +224,7 @@ export class GvisorDriver implements Driver {
       this.#slots.add(slot);
       const machine = new GvisorMachine(this.#host, { version: 1, slot, imageEnv: image.env, spec });
       try {
-        const timings = await createMachine(
+        const timings = await boot(
           {
             ...this.#options,
             cgroups: this.#cgroups,
@@ -188,12 +235,37 @@ export class GvisorDriver implements Driver {
           },
           machine,
         );
-        this.#options.log("machine_created", { machine: spec.id, slot, ...timings });
+        this.#options.log(event, { machine: spec.id, slot, ...timings });
       } catch (error) {
         await this.#takeOff(machine);
         throw error;
       }
       this.#keep(machine);
+    });
+  }
+
+  checkpoint(id: MachineId, directory: string, options: { direct?: boolean } = {}): Promise<Checkpoint> {
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#thaw(machine);
+      const begin = performance.now();
+      try {
+        const checkpoint = await checkpointMachine(
+          await this.#checkpointNeeds(),
+          machine,
+          directory,
+          options,
+        );
+        this.#options.log("machine_checkpointed", {
+          machine: id,
+          bytes: checkpoint.bytes,
+          ms: performance.now() - begin,
+        });
+        return checkpoint;
+      } catch (error) {
+        await this.#endIfHeld(machine);
+        throw error;
+      }
     });
   }
 
@@ -235,7 +307,7 @@ export class GvisorDriver implements Driver {
   freeze(id: MachineId): Promise<void> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
-      if (machine.isFrozen) return;
+      if (machine.isFrozen || machine.isHeld) return;
       await this.#cgroups.freeze(id);
       machine.isFrozen = true;
     });
@@ -285,6 +357,11 @@ export class GvisorDriver implements Driver {
     return machine;
   }
 
+  #machineIn(slot: number): MachineId | undefined {
+    for (const machine of this.#machines.values()) if (machine.slot === slot) return machine.id;
+    return undefined;
+  }
+
   #keep(machine: GvisorMachine): void {
     this.#machines.set(machine.id, machine);
     this.#slots.add(machine.slot);
@@ -301,6 +378,26 @@ export class GvisorDriver implements Driver {
   async #thaw(machine: GvisorMachine): Promise<void> {
     await this.#cgroups.thaw(machine.id);
     machine.isFrozen = false;
+    if (!machine.isHeld) return;
+    try {
+      await letGo({ ...this.#options, cgroups: this.#cgroups }, machine);
+    } catch (error) {
+      await this.#endIfHeld(machine);
+      throw error;
+    }
+  }
+
+  async #checkpointNeeds() {
+    const build = await this.#restorableOn();
+    const reached = this.#options.reached ?? (async () => {});
+    return { ...this.#options, ...build, cgroups: this.#cgroups, reached };
+  }
+
+  /** A machine that could not be let go again is reached by nobody: better ended than for ever silent. */
+  async #endIfHeld(machine: GvisorMachine): Promise<void> {
+    if (!machine.isHeld) return;
+    await this.#cgroups.killAll(machine.id);
+    await this.#notice(machine);
   }
 
   /** Takes the machine off the host; its network slot becomes free once its namespace is shut. */
@@ -318,7 +415,7 @@ export class GvisorDriver implements Driver {
     const deadline = performance.now() + SILENCE_MS;
     while (performance.now() < deadline) {
       await this.#notice(machine);
-      if (machine.exit !== null || machine.isFrozen || machine.connections.isReady) return;
+      if (machine.exit !== null || machine.isFrozen || machine.isHeld || machine.connections.isReady) return;
       await sleep(50);
     }
     // Nobody can reach it any more, so it may not go on using the host.
@@ -374,7 +471,8 @@ export class GvisorDriver implements Driver {
     machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
     if ((await this.#cgroups.processes(machine.id)).length > 0) {
       await mkdir(machine.paths.guestDirectory, { recursive: true });
-      await machine.connections.listen();
+      // A held one has its guest back once it is thawed.
+      if (!machine.isHeld) await machine.connections.listen();
     }
     await this.#notice(machine);
     this.#options.log("machine_adopted", { machine: machine.id, exit: machine.exit });

@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -56,7 +56,7 @@ async function make(change: Partial<GvisorOptions> = {}) {
   };
 }
 
-conformance("gvisor", make, { isolation: true });
+conformance("gvisor", make, { isolation: true, processesContinue: true });
 
 describe("what only a real machine promises", () => {
   let subject: Awaited<ReturnType<typeof make>>;
@@ -196,6 +196,106 @@ describe("what only a real machine promises", () => {
     for (const { id } of specs) {
       expect((await execute(next, id, "printf $BASE")).stdout.toString()).toBe("base");
     }
+  });
+
+  const points = ["checkpoint.disconnected", "checkpoint.paused", "checkpoint.written", "checkpoint.stored"];
+  const counting =
+    "setsid bash -c 'i=0; while :; do i=$((i+1)); echo $i > n; sleep 0.01; done' >/dev/null 2>&1 &";
+
+  test.each(points)("a checkpoint that fails at %s leaves the machine as it was", async (point) => {
+    const failing = await make({
+      instance: 61,
+      reached: async (at) => {
+        if (at === point) throw new Error(`told to fail at ${at}`);
+      },
+    });
+    onTestFinished(failing.dispose);
+    const spec = machineSpec(failing.image);
+    await failing.driver.create(spec);
+    await execute(failing.driver, spec.id, `${counting} until [ -s n ]; do sleep 0.01; done`);
+    const place = join(failing.stateDir, "snapshot");
+    await expect(failing.driver.checkpoint(spec.id, place)).rejects.toThrow(point);
+    expect(await failing.driver.list()).toMatchObject([{ id: spec.id, state: "running" }]);
+    const moves = "a=$(cat n); sleep 0.2; b=$(cat n); [ $b -gt $a ] && printf on";
+    expect((await execute(failing.driver, spec.id, moves)).stdout.toString()).toBe("on");
+  });
+
+  test.each([...points, "restore.started"])(
+    "after kill -9 of the server at %s the machine is there, and can go on or be removed",
+    async (point) => {
+      const victim = await make({ instance: 61 });
+      onTestFinished(victim.dispose);
+      await victim.driver.close();
+      const [spec, again] = [machineSpec(victim.image), machineSpec(victim.image)];
+      const script = `
+        const { GvisorDriver } = await import(${JSON.stringify(join(import.meta.dirname, "driver.ts"))});
+        const [options, spec, again, counting, point, place] = JSON.parse(process.argv[1]);
+        const reached = async (at) => { if (at === point) process.kill(process.pid, "SIGKILL"); };
+        const driver = new GvisorDriver({ ...options, log: () => {}, reached });
+        await driver.open();
+        await driver.create(spec);
+        const shell = counting + " until [ -s n ]; do sleep 0.01; done";
+        const running = await driver.guest(spec.id).spawn({ shell, onDisconnect: "kill" });
+        for await (const _ of running.output);
+        await running.exit;
+        await driver.checkpoint(spec.id, place);
+        await driver.remove(spec.id);
+        await driver.restore(again, place);`;
+      const { log: _, ...plain } = victim.options;
+      const place = join(victim.stateDir, "snapshot");
+      const input = JSON.stringify([plain, spec, again, counting, point, place]);
+      await expect(
+        exec(process.execPath, ["--input-type=module", "-e", script, input]),
+      ).rejects.toMatchObject({
+        signal: "SIGKILL",
+      });
+      const next = await victim.again();
+      const [{ id } = { id: "" }, ...others] = await next.list();
+      expect([id, ...others]).toEqual([point === "restore.started" ? again.id : spec.id]);
+      await next.thaw(id);
+      const moves = "a=$(cat n); sleep 0.2; b=$(cat n); [ $b -gt $a ] && printf on";
+      expect((await execute(next, id, moves)).stdout.toString()).toBe("on");
+      await next.freeze(id);
+      await next.remove(id);
+      expect(await next.list()).toEqual([]);
+    },
+  );
+
+  test("a machine that is held for a checkpoint is removed as any other, with its memory", async () => {
+    const { id } = await boot();
+    const place = join(subject.stateDir, "snapshot");
+    onTestFinished(() => rm(place, { recursive: true }));
+    await driver.checkpoint(id, place);
+    await driver.remove(id);
+    await expect(cgroups.processes(id)).resolves.toEqual([]);
+  });
+
+  test("a damaged checkpoint is not restored, and leaves nothing", async () => {
+    const spec = await boot();
+    const place = join(subject.stateDir, "snapshot");
+    onTestFinished(() => rm(place, { recursive: true }));
+    const { files } = await driver.checkpoint(spec.id, place);
+    await driver.remove(spec.id);
+    const pages = join(place, "pages.img");
+    const bytes = await readFile(pages);
+    bytes[Math.floor(bytes.length / 2)]! ^= 1;
+    await writeFile(pages, bytes);
+    expect(files.map(({ name }) => name)).toContain("pages.img");
+    expect(await failureKind(driver.restore(spec, place))).toBe("not_restorable");
+    expect(await driver.list()).toEqual([]);
+  });
+
+  test("connections in and out of a machine do not keep it from being checkpointed", async () => {
+    const spec = await boot();
+    const place = join(subject.stateDir, "snapshot");
+    onTestFinished(() => rm(place, { recursive: true }));
+    const shell = "echo up >> up; sleep 60";
+    const ended = Promise.allSettled([1, 2, 3].map(() => execute(driver, spec.id, shell)));
+    await execute(driver, spec.id, "until [ $(wc -l < up) = 3 ]; do sleep 0.01; done 2>/dev/null");
+    await driver.checkpoint(spec.id, place);
+    expect((await ended).map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
+    await driver.thaw(spec.id);
+    expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
   });
 
   test("what has no record is removed when a driver opens", async () => {

@@ -17,6 +17,8 @@ export class GvisorMachine {
   readonly guest: GuestClient;
   spec: MachineSpec;
   isFrozen = false;
+  /** Held for a checkpoint: no task runs, and the host does not listen. */
+  isHeld: boolean;
   exit: MachineExit | null = null;
 
   constructor(host: HostPaths, record: MachineRecord) {
@@ -24,13 +26,14 @@ export class GvisorMachine {
     this.slot = record.slot;
     this.imageEnv = record.imageEnv;
     this.spec = record.spec;
+    this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
     this.connections = new GuestConnections(this.paths.guestSocket);
     this.guest = new GuestClient(this.connections);
   }
 
   get record(): MachineRecord {
-    return { version: 1, slot: this.slot, imageEnv: this.imageEnv, spec: this.spec };
+    return { version: 1, slot: this.slot, imageEnv: this.imageEnv, spec: this.spec, isHeld: this.isHeld };
   }
 
   /** Tells PID 1 the machine's name and the environment of all it starts from now on. */

@@ -14,6 +14,8 @@ export interface MachineRecord {
   /** What the image gives every process; the spec's environment lies on top of it. */
   imageEnv: Record<string, string>;
   spec: MachineSpec;
+  /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
+  isHeld?: boolean;
 }
 
 /** As it lies on disk: without the environment, which holds its owner's secrets and which PID 1 knows already. */

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { mountPointsBelow } from "./disk.ts";
 import { hostPaths, isMachineId, machinePaths } from "./paths.ts";
 import { freeSlot } from "./records.ts";
-import { lastError, mkfsArgv, mountArgv, runArgv, shimArgv } from "./runsc.ts";
+import { checkpointArgv, lastError, mkfsArgv, mountArgv, restoreArgv, runArgv, shimArgv } from "./runsc.ts";
 
 const id = "m0123456789abcdefghi";
 const paths = machinePaths(hostPaths("/var/lib/kontor/runtime", 7), id);
@@ -23,6 +23,27 @@ test("runsc is started with the machine's own root, disk and log", () => {
     "--detach",
     "--bundle=/var/lib/kontor/runtime/machines/m0123456789abcdefghi",
     "m0123456789abcdefghi",
+  ]);
+});
+
+test("a checkpoint never stops the machine, and is neither compressed nor, when small, written directly", () => {
+  const input = { runsc: "runsc", platform: "systrap", paths, id } as const;
+  const flags = (argv: string[]) => argv.slice(argv.indexOf("--cpu-num-from-quota") + 1);
+  expect(flags(checkpointArgv(input, { directory: "/s", direct: false }))).toEqual([
+    "checkpoint",
+    "--leave-running",
+    "--compression=none",
+    "--image-path=/s",
+    id,
+  ]);
+  expect(checkpointArgv(input, { directory: "/s", direct: true })).toContain("--direct");
+  expect(flags(restoreArgv(input, { directory: "/s", direct: true }))).toEqual([
+    "restore",
+    "--detach",
+    "--direct",
+    `--bundle=/var/lib/kontor/runtime/machines/${id}`,
+    "--image-path=/s",
+    id,
   ]);
 });
 

@@ -12,13 +12,13 @@ export interface RunscInput {
 }
 
 /**
- * `run --detach` starts the machine and returns. Flags, each present in the release of July 2024:
+ * Flags, each present in the release of July 2024:
  * - overlay2: the writable layer is an unnamed file on the machine's own disk image, which bounds it.
  * - host-uds=open: PID 1 may dial the one socket bound into the machine; it can bind none on the host.
  * - net-disconnect-ok: an established TCP connection does not spoil a checkpoint.
  * - cpu-num-from-quota: programs see as many cores as they may use (never below 2), not all of the host's.
  */
-export function runArgv({ runsc, platform, paths, id }: RunscInput): string[] {
+function runscArgv({ runsc, platform, paths }: RunscInput, ...verb: string[]): string[] {
   return [
     runsc,
     `--root=${paths.runscRoot}`,
@@ -30,11 +30,53 @@ export function runArgv({ runsc, platform, paths, id }: RunscInput): string[] {
     "--host-uds=open",
     "--net-disconnect-ok=true",
     "--cpu-num-from-quota",
-    "run",
-    "--detach",
-    `--bundle=${paths.directory}`,
-    id,
+    ...verb,
   ];
+}
+
+/** Starts the machine and returns. */
+export function runArgv(input: RunscInput): string[] {
+  return runscArgv(input, "run", "--detach", `--bundle=${input.paths.directory}`, input.id);
+}
+
+/** Starts the machine from a checkpoint and returns; it runs then, there is nothing to resume. */
+export function restoreArgv(input: RunscInput, from: { directory: string; direct: boolean }): string[] {
+  const direct = from.direct ? ["--direct"] : [];
+  const bundle = `--bundle=${input.paths.directory}`;
+  return runscArgv(
+    input,
+    "restore",
+    "--detach",
+    ...direct,
+    bundle,
+    `--image-path=${from.directory}`,
+    input.id,
+  );
+}
+
+/** Holds every task inside; `resumeArgv` lets them go on. */
+export function pauseArgv(input: RunscInput): string[] {
+  return runscArgv(input, "pause", input.id);
+}
+
+/** Fails for a machine that is not paused. */
+export function resumeArgv(input: RunscInput): string[] {
+  return runscArgv(input, "resume", input.id);
+}
+
+/** Prints an object whose `status` is `running`, `paused` or `stopped`. */
+export function stateArgv(input: RunscInput): string[] {
+  return runscArgv(input, "state", input.id);
+}
+
+/**
+ * Never without leave-running: a plain checkpoint that fails loses the machine, this one leaves it paused. Without
+ * compression: deflate takes twice the time for a heap.
+ */
+export function checkpointArgv(input: RunscInput, into: { directory: string; direct: boolean }): string[] {
+  const direct = into.direct ? ["--direct"] : [];
+  const image = `--image-path=${into.directory}`;
+  return runscArgv(input, "checkpoint", "--leave-running", "--compression=none", ...direct, image, input.id);
 }
 
 /** The descriptor the shim writes its status line to. */

@@ -14,18 +14,21 @@ export interface StartInput {
   maskProcSysNet: boolean;
   argv: string[];
   log: string;
+  /** Default 30 s. */
+  timeoutMs?: number;
 }
 
 /** Answers when runsc has started the machine and gone. The shim stays with the machine and is no child to wait for. */
 export async function startUnderShim(input: StartInput): Promise<void> {
+  const timeoutMs = input.timeoutMs ?? START_TIMEOUT_MS;
   const [program = "", ...args] = shimArgv(input.shim, input, input.argv);
   const shim = spawn(program, args, { detached: true, stdio: ["ignore", "ignore", "ignore", "pipe"] });
   shim.unref();
-  const status = await statusLine(shim.stdio[SHIM_STATUS_FD] as Readable, shim, START_TIMEOUT_MS);
+  const status = await statusLine(shim.stdio[SHIM_STATUS_FD] as Readable, shim, timeoutMs);
   if (status === "exit 0") return;
   if (status === "timeout" && shim.pid !== undefined) killGroup(shim.pid);
   const said = lastError(await readFile(input.log, "utf8").catch(() => ""));
-  const error = startError(status);
+  const error = startError(status, timeoutMs);
   throw new RuntimeError(error.kind, error.message, {
     details: { argv: input.argv, status, ...(said === undefined ? {} : { runsc: said }) },
   });
@@ -53,9 +56,12 @@ function statusLine(
 
 const ENOENT = 2;
 
-function startError(status: string): { kind: "timeout" | "host_unsupported" | "failed"; message: string } {
+function startError(
+  status: string,
+  timeoutMs: number,
+): { kind: "timeout" | "host_unsupported" | "failed"; message: string } {
   if (status === "timeout") {
-    return { kind: "timeout", message: `the machine did not start within ${START_TIMEOUT_MS} ms` };
+    return { kind: "timeout", message: `the machine did not start within ${timeoutMs} ms` };
   }
   if (status === `error exec ${ENOENT}`)
     return { kind: "host_unsupported", message: "runsc is not installed" };

@@ -14,6 +14,21 @@ export const startFailed = defineError("start_failed", 503, (cause: unknown) => 
   cause,
 }));
 
+export const notCheckpointable = defineError(
+  "not_checkpointable",
+  409,
+  (detail: string, found: Record<string, unknown>) => ({
+    detail: `The machine cannot be paused now: ${detail}.`,
+    meta: found,
+  }),
+);
+
+export const restoreFailed = defineError("restore_failed", 503, (cause: unknown) => ({
+  detail: "The machine could not be started from its snapshot, which is kept. Try again.",
+  meta: { retry_after: 2 },
+  cause,
+}));
+
 export const templatePreparing = defineError(
   "template_preparing",
   503,
@@ -86,6 +101,8 @@ const translation: Record<RuntimeErrorKind, (error: RuntimeError) => DomainError
   no_capacity: (error) => noCapacity(error.message),
   image_failed: (error) => startFailed(error),
   host_unsupported: (error) => startFailed(error),
+  not_checkpointable: (error) => notCheckpointable(error.message, error.details),
+  not_restorable: (error) => restoreFailed(error),
   stale_generation: (error) => machineFailed(error),
   already_exists: (error) => machineFailed(error),
   connection_refused: (error) => machineFailed(error),

@@ -1,0 +1,148 @@
+/**
+ * A machine to disk and on again. What the guest holds of the host must be gone first: an open connection to the host's
+ * socket, or a socket bound on it, makes the checkpoint fail. So the host hangs up and stops listening, holds every task
+ * inside (`runsc pause`), writes, and leaves the machine held: its owner first says that it is paused, and then either
+ * removes it or lets it go on. The record says "held" before any of it is done, so that a server that starts again
+ * knows a silent machine from a dead one.
+ *
+ * Measured on two cores: an idle machine in 0.15 s, 1 GiB of heap in 0.7 s past the page cache and 2.4 s through it.
+ */
+import { readdir, rm, statfs } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Cgroups } from "../cgroup/cgroups.ts";
+import { RuntimeError, type Checkpoint } from "../driver.ts";
+import { run } from "../exec.ts";
+import { aside, begin, commit } from "../snapshots/manifest.ts";
+import { guestAnswers } from "./create.ts";
+import { diskUsage } from "./disk.ts";
+import type { GvisorMachine } from "./machine.ts";
+import { writeRecord } from "./records.ts";
+import { checkpointArgv, pauseArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
+
+/** Above this, writing and reading past the page cache is faster and leaves the host's cache alone. */
+export const DIRECT_ABOVE_BYTES = 256 * 1024 * 1024;
+const COMMAND_TIMEOUT_MS = 15_000;
+const CHECKPOINT_TIMEOUT_MS = 30_000;
+/** The slowest disk that is given the time it needs. */
+const BYTES_PER_MS = 25_000;
+/** What is to be left of the host's disk. */
+const RESERVE_BYTES = 256 * 1024 * 1024;
+/** The guest closes its end within a few milliseconds of ours, later where others keep the processors busy. */
+const HUNG_UP_AFTER_MS = 10;
+const TRIES = 4;
+
+export interface CheckpointNeeds {
+  cgroups: Cgroups;
+  runsc: string;
+  platform: Platform;
+  runtimeBuild: string;
+  cpuClass: string;
+  reached: (point: string) => Promise<void>;
+}
+
+/** The machine answers before and is held afterwards; on failure it answers again. */
+export async function checkpointMachine(
+  needs: CheckpointNeeds,
+  machine: GvisorMachine,
+  directory: string,
+  options: { direct?: boolean },
+): Promise<Checkpoint> {
+  await refuseBlocked(machine);
+  const bytes = await expectedBytes(needs, machine);
+  await refuseFull(dirname(directory), bytes);
+  const into = { directory: await begin(directory), direct: options.direct ?? bytes > DIRECT_ABOVE_BYTES };
+  try {
+    await hold(needs, machine, into, CHECKPOINT_TIMEOUT_MS + bytes / BYTES_PER_MS);
+    await needs.reached("checkpoint.written");
+    const { runtimeBuild, cpuClass } = needs;
+    const checkpoint = await commit(directory, { runtimeBuild, cpuClass });
+    await needs.reached("checkpoint.stored");
+    return checkpoint;
+  } catch (error) {
+    await rm(aside(directory), { recursive: true, force: true });
+    await letGo(needs, machine);
+    throw error;
+  }
+}
+
+/** The machine goes on where it was held. Fails where it does not answer any more. */
+export async function letGo(
+  needs: Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">,
+  machine: GvisorMachine,
+): Promise<void> {
+  const input = { ...needs, paths: machine.paths, id: machine.id };
+  // Nests inside gVisor: one that an earlier server left in the midst of a checkpoint goes on when that has ended.
+  const { stdout } = await run(stateArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
+  if (/"status": "paused"/.test(stdout)) await run(resumeArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
+  await machine.connections.listen();
+  await guestAnswers(needs.cgroups, machine);
+  await mark(machine, false);
+}
+
+/** What makes a checkpoint fail, or its restore, is refused with its name. Connections do not: they are cut. */
+async function refuseBlocked(machine: GvisorMachine): Promise<void> {
+  const blockers = await machine.guest.checkpointBlockers();
+  const blocker = blockers.find(({ reason }) => reason === "deleted_file");
+  if (blocker === undefined) return;
+  const { pid, comm, path } = blocker;
+  const file = path.replace(/ \(deleted\)$/, "");
+  throw new RuntimeError(
+    "not_checkpointable",
+    `process ${pid} (${comm}) holds the deleted file ${file} open on the volume`,
+    { details: { pid, process: comm, file } },
+  );
+}
+
+/** Memory and the disk's upper layer, which is written whole. */
+async function expectedBytes(needs: CheckpointNeeds, machine: GvisorMachine): Promise<number> {
+  const [{ memoryBytes }, diskBytes] = await Promise.all([
+    needs.cgroups.usage(machine.id),
+    diskUsage(machine.paths.disk),
+  ]);
+  return memoryBytes + diskBytes;
+}
+
+async function refuseFull(directory: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(directory);
+  if (bavail * bsize > bytes + RESERVE_BYTES) return;
+  throw new RuntimeError("no_capacity", "the host's disk has no room for the machine's memory and files");
+}
+
+async function hold(
+  needs: CheckpointNeeds,
+  machine: GvisorMachine,
+  into: { directory: string; direct: boolean },
+  timeoutMs: number,
+): Promise<void> {
+  const input = { ...needs, paths: machine.paths, id: machine.id };
+  await mark(machine, true);
+  await machine.connections.close();
+  await needs.reached("checkpoint.disconnected");
+  for (let attempt = 1; ; attempt += 1) {
+    await sleep(HUNG_UP_AFTER_MS * attempt ** 2);
+    await run(pauseArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
+    await needs.reached("checkpoint.paused");
+    try {
+      await run(checkpointArgv(input, into), { timeoutMs });
+      return await refuseIncomplete(into.directory);
+    } catch (error) {
+      // One connection that the guest had not closed yet is enough to fail; the machine is none the worse for it.
+      const again = error instanceof RuntimeError && error.kind === "failed" && attempt < TRIES;
+      if (!again) throw error;
+      await run(resumeArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
+      for (const name of await readdir(into.directory)) await rm(join(into.directory, name));
+    }
+  }
+}
+
+async function refuseIncomplete(directory: string): Promise<void> {
+  const files = await readdir(directory);
+  if (["checkpoint.img", "pages.img", "pages_meta.img"].every((name) => files.includes(name))) return;
+  throw new RuntimeError("failed", "runsc wrote no whole checkpoint", { details: { files } });
+}
+
+async function mark(machine: GvisorMachine, isHeld: boolean): Promise<void> {
+  machine.isHeld = isHeld;
+  await writeRecord(machine.paths.record, machine.record, { durable: false });
+}
