@@ -1,9 +1,14 @@
 /** Every operation of the sandbox API that this server has. */
+import { countsInWorkspaces } from "#accounts/in-use.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
 import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
+import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
+
+// Deleting a team would take their records away under machines that run.
+countsInWorkspaces("sandboxes", countLive);
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),

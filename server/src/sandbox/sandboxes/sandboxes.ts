@@ -7,9 +7,10 @@
 import type { Guest } from "#machines/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
 import { translate } from "#machines/errors.ts";
 import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
-import { findSandbox, type SandboxRow } from "./store.ts";
+import { countLiveRows, findSandbox, type SandboxRow } from "./store.ts";
 
 export function reachable(actor: Actor): string[] {
   return actor.workspaces.map((workspace) => workspace.id);
@@ -19,6 +20,11 @@ export async function getSandbox(app: Pick<App, "db">, actor: Actor, id: string)
   const row = await findSandbox(app.db, id, reachable(actor));
   if (!row) throw sandboxNotFound();
   return row;
+}
+
+/** Sandboxes a workspace still has, running or paused. */
+export function countLive(db: Db, workspaceId: string): Promise<number> {
+  return countLiveRows(db, workspaceId);
 }
 
 export function refuseUnlessRunning(row: SandboxRow): void {

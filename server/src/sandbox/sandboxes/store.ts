@@ -99,7 +99,11 @@ export async function insertSandbox(tx: Transaction<Database>, sandbox: NewSandb
 /** Counts what runs or is paused, with creates of the same workspace held off until this transaction ends. */
 export async function lockAndCountLive(tx: Transaction<Database>, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 1))`.execute(tx);
-  const { count } = await tx
+  return countLiveRows(tx, workspaceId);
+}
+
+export async function countLiveRows(db: Queryable, workspaceId: string): Promise<number> {
+  const { count } = await db
     .selectFrom("sandboxes")
     .select((eb) => eb.fn.countAll<number>().as("count"))
     .where("workspace_id", "=", workspaceId)

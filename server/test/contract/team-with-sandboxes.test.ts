@@ -1,0 +1,30 @@
+import { expect, test } from "vitest";
+import { openWorld } from "./world.ts";
+
+const world = await openWorld();
+
+async function call(method: string, path: string, token: string, body?: unknown) {
+  const reply = await world.call(method, path, { token, body });
+  return { ...reply, json: reply.json as Record<string, string> };
+}
+
+test("a team is not deleted from under a sandbox that runs in it", async () => {
+  const { token } = world.owner;
+  const team = (await call("POST", "/api/v1/teams", token, { name: "Crew" })).json["id"] ?? "";
+  const bound = await call("POST", "/api/v1/api-tokens", token, {
+    name: "crew",
+    expires_in_days: null,
+    scopes: ["sandboxes:write"],
+    workspace: team,
+  });
+  const crew = bound.json["token"] ?? "";
+  const made = await call("POST", "/v1/sandboxes", crew, { template: "debian-12" });
+  expect(made.status).toBe(201);
+
+  const refused = await call("DELETE", `/api/v1/teams/${team}`, token);
+  expect(refused.status).toBe(409);
+  expect(refused.json["detail"]).toContain("1 sandboxes");
+
+  expect((await call("DELETE", `/v1/sandboxes/${made.json["id"]}`, crew)).status).toBe(200);
+  expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
+});
