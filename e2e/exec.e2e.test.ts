@@ -184,21 +184,22 @@ test("100 MB of output is cut at 8 MiB per stream, says so, and does not pile up
   expect(ran.stdout.length).toBe(8 * 1024 ** 2);
   expect(ran).toMatchObject({ exit_code: 0, truncated: true, stderr: "" });
   // One answer is 8 MiB of text and as much JSON; ten times that would be the output itself.
-  expect(server.residentBytes - before).toBeLessThan(64 * 1024 ** 2);
+  expect(server.residentBytes - before).toBeLessThan(80 * 1024 ** 2);
 });
 
-test("a stream of 100 MB arrives whole and does not pile up in the server when its reader is slow", async () => {
+test("a long stream arrives whole and does not pile up in the server when its reader is slow", async () => {
   const before = server.residentBytes;
   let bytes = 0;
   let highest = 0;
-  for await (const frame of streamExec(box.id, { command: "head -c 100000000 /dev/zero" })) {
+  for await (const frame of streamExec(box.id, { command: "head -c 200000000 /dev/zero" })) {
     if (frame.kind !== "exec_chunk") continue;
     if (bytes === 0) await new Promise((resolve) => setTimeout(resolve, 500));
     if (bytes % 20 === 0) highest = Math.max(highest, server.residentBytes);
     bytes += Buffer.from(frame.data ?? "", "base64").length;
   }
-  expect(bytes).toBe(100_000_000);
-  expect(highest - before).toBeLessThan(64 * 1024 ** 2);
+  expect(bytes).toBe(200_000_000);
+  // A heap that is used grows by some tens of MB; the stream, as base64, would be 267.
+  expect(highest - before).toBeLessThan(128 * 1024 ** 2);
 });
 
 test("ten commands at once in one sandbox each get their own answer", async () => {

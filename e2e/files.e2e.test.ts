@@ -185,11 +185,11 @@ test("a batch of more than 64 files or 48 MiB is refused whole", async () => {
   expectRefusal(await server.api("POST", files("/batch"), { body: { files: many } }), 400, "invalid_request");
   const content = base64(Buffer.alloc(12 * MiB));
   const large = Array.from({ length: 4 }, (_, n) => ({ path: `/tmp/large-${n}`, content }));
-  expectRefusal(
-    await server.api("POST", files("/batch"), { body: { files: large } }),
-    413,
-    "payload_too_large",
-  );
+  // A sender that is still writing must hear it too, instead of seeing its connection break.
+  for (let n = 0; n < 3; n += 1) {
+    const refused = await server.api("POST", files("/batch"), { body: { files: large } });
+    expectRefusal(refused, 413, "payload_too_large");
+  }
   expect(await output(box.id, "ls /tmp | grep -c -e many- -e large- || true")).toBe("0");
 });
 

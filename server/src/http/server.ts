@@ -178,8 +178,20 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
         "request failed",
       );
     }
+    if (rendered.status === 413) hearOut(request, reply);
     return sendError(reply, rendered);
   });
+}
+
+/** More than any route takes, and still nothing to send for naught. */
+const hearOutMaxBytes = 256 * 1024 ** 2;
+
+/**
+ * Fastify closes the connection under a body that is too large: its sender, still writing, would see a broken pipe
+ * and never the refusal. On a connection that lives on Node reads and drops what is left of the body.
+ */
+function hearOut(request: FastifyRequest, reply: FastifyReply): void {
+  if (Number(request.headers["content-length"]) <= hearOutMaxBytes) reply.removeHeader("connection");
 }
 
 function sendError(reply: FastifyReply, { status, headers, body }: RenderedError): FastifyReply {
