@@ -1,10 +1,13 @@
 import { spawn } from "node:child_process";
+import dgram from "node:dgram";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import net from "node:net";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { run } from "../exec.ts";
 import { instanceNames } from "./addresses.ts";
+import { failure } from "./dns.ts";
+import type { EgressDoor } from "./egress.ts";
 import { HostNetwork, type HostNetworkOptions } from "./network.ts";
 import { probe, type ProbeDoor } from "./testing/probe.ts";
 import {
@@ -32,7 +35,8 @@ const REFUSED = { refused: "ECONNREFUSED" };
 let internet: Internet;
 let network: HostNetwork;
 let hostService: net.Server;
-let proxy: net.Server;
+/** Of the host's own, on the very port machines know: they must reach ours instead, and never this one. */
+let hostProxy: net.Server;
 let a: { netnsPath: string; address: string };
 let b: { netnsPath: string; address: string };
 const cleanups: (() => unknown)[] = [];
@@ -42,11 +46,47 @@ const options = (more: Partial<HostNetworkOptions> = {}): HostNetworkOptions => 
   uplink: internet.uplink,
   dnsServers: [DNS_ADDRESS],
   proxyPort: PROXY_PORT,
+  machineIn: (slot) => `machine-${slot}`,
   ...more,
 });
 
-async function serve(host: string, port: number): Promise<net.Server> {
-  const server = net.createServer((socket) => socket.on("error", () => {}).end("a service of the host"));
+/** Serves restricted machines as the server does, and keeps what it is told. */
+class TestEgress implements EgressDoor {
+  readonly shutAddresses: string[] = [];
+  denied = 0;
+  ports = { proxyPort: 0, dnsPort: 0 };
+  machineAt: (address: string) => string | undefined = () => undefined;
+  #proxy: net.Server | undefined;
+  #resolver: dgram.Socket | undefined;
+
+  async open(address: string, machineAt: (address: string) => string | undefined) {
+    this.machineAt = machineAt;
+    this.#proxy = await serve(address, 0, "the egress proxy");
+    const resolver = (this.#resolver = dgram.createSocket("udp4"));
+    await new Promise<void>((resolve) => resolver.bind(0, address, resolve));
+    resolver.on("message", (question, from) => {
+      // "Refused", which is an answer.
+      resolver.send(failure(question).fill(0x85, 3, 4), from.port, from.address);
+    });
+    const { port: proxyPort } = this.#proxy.address() as net.AddressInfo;
+    this.ports = { proxyPort, dnsPort: resolver.address().port };
+    return this.ports;
+  }
+  shut(address: string): void {
+    this.shutAddresses.push(address);
+  }
+  deniedCount(): number {
+    return this.denied;
+  }
+  async close(): Promise<void> {
+    this.#proxy?.close();
+    this.#resolver?.close();
+  }
+}
+let egress: TestEgress;
+
+async function serve(host: string, port: number, says = "a service of the host"): Promise<net.Server> {
+  const server = net.createServer((socket) => socket.on("error", () => {}).end(says));
   server.listen(port, host);
   await once(server, "listening");
   return server;
@@ -69,14 +109,15 @@ async function serveInside(netnsPath: string): Promise<void> {
 beforeAll(async () => {
   internet = await startInternet();
   hostService = await serve("::", HOST_SERVICE_PORT);
-  network = new HostNetwork(options());
+  egress = new TestEgress();
+  network = new HostNetwork(options({ egress }));
   await network.open();
-  proxy = await serve(network.gateway, PROXY_PORT);
+  hostProxy = await serve(network.gateway, PROXY_PORT);
 });
 
 afterAll(async () => {
   hostService?.close();
-  proxy?.close();
+  hostProxy?.close();
   await network?.close({ removeAll: true });
   await internet?.close();
 });
@@ -131,9 +172,36 @@ test("restricted: the proxy answers, and nothing gets out by any other door, not
   await serveInside(b.netnsPath);
   await network.setMode(0, "restricted");
   const results = await probe(a.netnsPath, [PROXY, ...shutDoors(), ...OUTSIDE]);
-  expect(results[0]).toEqual({ answered: "a service of the host" });
+  expect(results[0]).toEqual({ answered: "the egress proxy" });
   expect(results.slice(1).filter((result) => "answered" in result)).toEqual([]);
   expect(await internet.seen()).toEqual([]);
+});
+
+test("restricted: the resolver beside the proxy answers by UDP, and neither is reached by the ports it listens on", async () => {
+  await network.setMode(0, "restricted");
+  const { proxyPort, dnsPort } = egress.ports;
+  const doors: ProbeDoor[] = [
+    { kind: "dns", server: "10.0.0.1", name: "web.test" },
+    { kind: "tcp", host: "10.0.0.1", port: 53 },
+    { kind: "tcp", host: "10.0.0.1", port: proxyPort },
+    { kind: "udp", host: "10.0.0.1", port: dnsPort },
+  ];
+  expect(await probe(a.netnsPath, doors)).toEqual([{ refused: "EREFUSED" }, REFUSED, REFUSED, REFUSED]);
+  expect(egress.machineAt(a.address)).toBe("machine-0");
+  expect(egress.machineAt("198.51.100.1")).toBeUndefined();
+});
+
+test("the proxy is told when a machine leaves restricted, and what it refused is counted with the rest", async () => {
+  await network.setMode(0, "restricted");
+  egress.shutAddresses.splice(0);
+  await network.setMode(1, "open");
+  await network.setMode(1, "off");
+  expect(egress.shutAddresses).toEqual([]);
+  egress.denied = 5;
+  cleanups.push(() => (egress.denied = 0));
+  expect(await network.deniedCount(0)).toBe(5);
+  await network.detach(0);
+  expect(egress.shutAddresses).toEqual([a.address]);
 });
 
 test("open: the internet and its names are reached; hosts, machines, metadata and private ranges are not", async () => {

@@ -5,7 +5,7 @@
  * decides what passes:
  *
  * - `off`: nothing but answers to connections the host opened to the machine.
- * - `restricted`: that, and TCP to the egress proxy at 10.0.0.1.
+ * - `restricted`: that, and what serves restricted machines (egress.ts): a proxy and a resolver at 10.0.0.1.
  * - `open`: that of off, the internet through the uplink, and DNS at 10.0.0.1 through a forwarder in this process.
  *
  * No mode ever lets a machine reach another, the host's own services, or a private range; IPv6 does not exist.
@@ -16,12 +16,13 @@
  */
 import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
-import { RuntimeError, type NetworkMode } from "../driver.ts";
+import { RuntimeError, type MachineId, type NetworkMode } from "../driver.ts";
 import { run } from "../exec.ts";
 import { Turns } from "../turns.ts";
 import { UndoStack } from "../undo.ts";
-import { instanceNames, slotNames, slotOfName } from "./addresses.ts";
+import { instanceNames, slotNames, slotOfAddress, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";
+import type { EgressDoor } from "./egress.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
 import { hasTables, readCounters, readRuleset } from "./listing.ts";
 import { listNft, Nft } from "./nft.ts";
@@ -44,8 +45,12 @@ export interface HostNetworkOptions {
   uplink: string | null;
   /** Resolvers for open machines; null: the host's, from /etc/resolv.conf. */
   dnsServers: string[] | null;
-  /** The TCP port of 10.0.0.1 that restricted machines may reach. */
+  /** The TCP port of 10.0.0.1 where restricted machines find the egress proxy. */
   proxyPort: number;
+  /** What serves restricted machines; without it they reach nothing. Opened and closed with the network. */
+  egress?: EgressDoor;
+  /** Which machine has the slot; for `egress`. */
+  machineIn?: (slot: number) => MachineId | undefined;
 }
 
 export interface Attachment {
@@ -74,6 +79,7 @@ export class HostNetwork {
   readonly #turns = new Turns<number>();
   #uplink: string | null = null;
   #dnsPort = 0;
+  #egressPorts: { proxyPort: number; dnsPort: number } | null = null;
   #dnsServers: readonly string[] = [];
   #refresh: NodeJS.Timeout | undefined;
   #denied: Promise<Map<number, number>> | undefined;
@@ -86,7 +92,7 @@ export class HostNetwork {
     });
   }
 
-  /** The address machines know as 10.0.0.1: what serves them (the egress proxy) listens on it. */
+  /** The address machines know as 10.0.0.1: what serves them listens on it. */
   get gateway(): string {
     return instanceNames(this.#options.instance).gateway;
   }
@@ -96,6 +102,7 @@ export class HostNetwork {
     const { instance } = this.#options;
     await ip(["-batch", "-"], gatewayOnLoopback(instance, "replace"));
     this.#dnsPort = await this.#forwarder.open();
+    this.#egressPorts = await this.#openEgress();
     await this.#nft.apply(this.#tables());
     await this.#followHost();
     await this.#adopt();
@@ -109,6 +116,7 @@ export class HostNetwork {
     clearInterval(this.#refresh);
     await this.settled();
     await this.#forwarder.close();
+    await this.#options.egress?.close();
     if (options.removeAll !== true) return;
     await Promise.all(Array.from(this.#doors.keys(), (slot) => this.#remove(slot)));
     await this.#nft.apply(removeInstanceTables(this.#options.instance));
@@ -191,13 +199,18 @@ export class HostNetwork {
     return this.#idle.has(slot) ? undefined : this.#doors.get(slot)?.mode;
   }
 
-  /** Packets refused since the machine was attached. What is no IPv4 of its own is dropped without being counted. */
+  /**
+   * Packets refused since the machine was attached, and what `egress` refused it. What is no IPv4 of its own is dropped
+   * without being counted.
+   */
   async deniedCount(slot: number): Promise<number> {
-    return (await this.deniedCounts()).get(slot) ?? 0;
+    const { address } = slotNames(this.#options.instance, slot);
+    const packets = (await this.deniedPackets()).get(slot) ?? 0;
+    return packets + (this.#options.egress?.deniedCount(address) ?? 0);
   }
 
-  /** The same for every slot that had any; calls at the same time share one reading of the table. */
-  deniedCounts(): Promise<Map<number, number>> {
+  /** Packets refused, for every slot that had any; calls at the same time share one reading of the table. */
+  deniedPackets(): Promise<Map<number, number>> {
     this.#denied ??= this.#readDenied().finally(() => (this.#denied = undefined));
     return this.#denied;
   }
@@ -210,8 +223,18 @@ export class HostNetwork {
   #tables(): string {
     const { instance, proxyPort } = this.#options;
     return (
-      instanceTables({ instance, proxyPort, dnsPort: this.#dnsPort }) + setUplink(instance, this.#uplink)
+      instanceTables({ instance, proxyPort, dnsPort: this.#dnsPort, egress: this.#egressPorts }) +
+      setUplink(instance, this.#uplink)
     );
+  }
+
+  async #openEgress(): Promise<{ proxyPort: number; dnsPort: number } | null> {
+    const { instance, egress, machineIn } = this.#options;
+    if (egress === undefined) return null;
+    return egress.open(this.gateway, (address) => {
+      const slot = slotOfAddress(instance, address);
+      return slot === undefined ? undefined : machineIn?.(slot);
+    });
   }
 
   async #make(slot: number): Promise<void> {
@@ -241,6 +264,7 @@ export class HostNetwork {
     const to: Door = mode === "open" ? { mode, tenancy: randomInt(1, 2 ** 31) } : { mode };
     await this.#nft.apply(changeDoor(this.#options.instance, slot, from, to) + more);
     this.#doors.set(slot, to);
+    this.#leftEgress(slot, from);
   }
 
   /** Bears that any part of the slot is missing. */
@@ -250,9 +274,16 @@ export class HostNetwork {
     const shut = changeDoor(instance, slot, door ?? OFF, OFF) + resetDenied(instance, slot);
     await this.#nft.apply(shut + removeSlotChains(instance, slot));
     this.#doors.set(slot, OFF);
+    this.#leftEgress(slot, door ?? OFF);
     await ip(["-force", "-batch", "-"], removeSlot(instance, slot), [0, 1]);
     this.#doors.delete(slot);
     this.#idle.delete(slot);
+  }
+
+  /** What the machine had open through the proxy ends: the slot's next machine has the same address. */
+  #leftEgress(slot: number, from: Door): void {
+    if (from.mode !== "restricted") return;
+    this.#options.egress?.shut(slotNames(this.#options.instance, slot).address);
   }
 
   #trim(): void {

@@ -10,7 +10,9 @@ import {
 } from "./rules.ts";
 
 test("an instance's tables: asked of every packet, machines only through the uplink, never into a refused range", () => {
-  expect(instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053 })).toBe(`add table inet kontor61
+  const egress = { proxyPort: 4128, dnsPort: 4054 };
+  expect(instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053, egress }))
+    .toBe(`add table inet kontor61
 flush table inet kontor61
 table inet kontor61 {
 	set uplink { type ifname; }
@@ -26,6 +28,8 @@ table inet kontor61 {
 	chain to_forwarder {
 		type nat hook prerouting priority dstnat; policy accept;
 		iifname "kv61-*" ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 53 ip saddr . ct mark @open redirect to :4053
+		iifname "kv61-*" ip daddr 100.125.255.255 tcp dport 3128 ip saddr @restricted redirect to :4128
+		iifname "kv61-*" ip daddr 100.125.255.255 udp dport 53 ip saddr @restricted redirect to :4054
 	}
 	chain input {
 		type filter hook input priority filter; policy accept;
@@ -35,7 +39,8 @@ table inet kontor61 {
 	chain machine_to_host {
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
-		ip daddr 100.125.255.255 tcp dport 3128 ip saddr @restricted accept
+		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted accept
+		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted accept
 		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
 		jump refuse
 	}
@@ -69,6 +74,11 @@ table inet kontor61 {
 }
 add table netdev kontor61
 `);
+});
+
+test("without an egress proxy restricted machines reach nothing: no rule speaks of them", () => {
+  const rules = instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053, egress: null });
+  expect(rules).not.toContain("@restricted");
 });
 
 test("a slot's chains let nothing in but IPv4 and ARP of 10.0.0.2, under the slot's own address", () => {

@@ -49,10 +49,12 @@ const MAX_FLOWS = 4096;
 
 export interface InstanceRules {
   instance: number;
-  /** Where machines reach it: 10.0.0.1 inside, the instance's gateway address outside. */
+  /** The egress proxy's port as machines know it, at 10.0.0.1. */
   proxyPort: number;
   /** Where the DNS forwarder listens on the gateway address. */
   dnsPort: number;
+  /** Where what serves restricted machines listens there; null: they reach nothing. */
+  egress: { proxyPort: number; dnsPort: number } | null;
 }
 
 /**
@@ -62,9 +64,10 @@ export interface InstanceRules {
  * Refusals are a reset, and `port-unreachable` for all but TCP: of ICMP's reasons gVisor's stack tells a program only
  * that one and the unreachable net or host (`admin-prohibited` left a resolver inside waiting for 8 s).
  */
-export function instanceTables({ instance, proxyPort, dnsPort }: InstanceRules): string {
+export function instanceTables({ instance, proxyPort, dnsPort, egress }: InstanceRules): string {
   const { table, interfacePrefix, gateway, range } = instanceNames(instance);
   const machines = `"${interfacePrefix}*"`;
+  const restricted = egress === null ? NO_EGRESS : egressRules(machines, gateway, proxyPort, egress);
   return `add table inet ${table}
 flush table inet ${table}
 table inet ${table} {
@@ -81,7 +84,7 @@ table inet ${table} {
 	chain to_forwarder {
 		type nat hook prerouting priority dstnat; policy accept;
 		iifname ${machines} ip daddr ${gateway} meta l4proto { tcp, udp } th dport 53 ip saddr . ct mark @open redirect to :${dnsPort}
-	}
+${restricted.redirects}	}
 	chain input {
 		type filter hook input priority filter; policy accept;
 		iifname ${machines} jump machine_to_host
@@ -90,8 +93,7 @@ table inet ${table} {
 	chain machine_to_host {
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
-		ip daddr ${gateway} tcp dport ${proxyPort} ip saddr @restricted accept
-		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
+${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
 		jump refuse
 	}
 	chain forward {
@@ -124,6 +126,30 @@ table inet ${table} {
 }
 add table netdev ${table}
 `;
+}
+
+const NO_EGRESS = { redirects: "", accepts: "" };
+
+/**
+ * The ports machines know lead to those the listeners have: these are free ones, so a proxy of the host's own on the
+ * usual port is in nobody's way and within no machine's reach.
+ */
+function egressRules(
+  interfaces: string,
+  gateway: string,
+  proxyPort: number,
+  egress: { proxyPort: number; dnsPort: number },
+): { redirects: string; accepts: string } {
+  const from = "ip saddr @restricted";
+  const to = `ip daddr ${gateway}`;
+  return {
+    redirects: `		iifname ${interfaces} ${to} tcp dport ${proxyPort} ${from} redirect to :${egress.proxyPort}
+		iifname ${interfaces} ${to} udp dport 53 ${from} redirect to :${egress.dnsPort}
+`,
+    accepts: `		${to} tcp dport ${egress.proxyPort} ct status dnat ${from} accept
+		${to} udp dport ${egress.dnsPort} ct status dnat ${from} accept
+`,
+  };
 }
 
 /** Takes all of the instance away; made first, so that it works where there is nothing. */
