@@ -1,0 +1,132 @@
+import net from "node:net";
+import { once } from "node:events";
+import tls from "node:tls";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { readHello } from "./client-hello.ts";
+
+/** What Node's own TLS (OpenSSL) sends first. */
+async function realHello(options: tls.ConnectionOptions): Promise<Buffer> {
+  const server = net.createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const client = tls.connect({ port, host: "127.0.0.1", ...options }).on("error", () => {});
+  const [socket] = (await once(server, "connection")) as [net.Socket];
+  socket.on("error", () => {});
+  const parts: Buffer[] = [];
+  for await (const part of socket) {
+    parts.push(part as Buffer);
+    if (readHello(Buffer.concat(parts)).state !== "incomplete") break;
+  }
+  client.destroy();
+  socket.destroy();
+  server.close();
+  return Buffer.concat(parts);
+}
+
+const hello = await realHello({ servername: "web.test" });
+
+/** The same message in records of at most `size` bytes. */
+function cut(bytes: Buffer, size: number): Buffer {
+  const message = bytes.subarray(5);
+  const records: Buffer[] = [];
+  for (let at = 0; at < message.length; at += size) {
+    const part = message.subarray(at, at + size);
+    records.push(Buffer.from([22, 3, 1, part.length >> 8, part.length & 255]), part);
+  }
+  return Buffer.concat(records);
+}
+
+/** A hello made by hand with these extensions: [type, content]. */
+function made(extensions: [number, Buffer][]): Buffer {
+  const sized = (width: 1 | 2, content: Buffer) => {
+    const length = Buffer.alloc(width);
+    length.writeUIntBE(content.length, 0, width);
+    return Buffer.concat([length, content]);
+  };
+  const list = extensions.map(([type, content]) =>
+    Buffer.concat([Buffer.from([type >> 8, type & 255]), sized(2, content)]),
+  );
+  const body = Buffer.concat([
+    Buffer.alloc(34, 3),
+    sized(1, Buffer.alloc(32)),
+    sized(2, Buffer.from("1301", "hex")),
+    sized(1, Buffer.from([0])),
+    sized(2, Buffer.concat(list)),
+  ]);
+  const message = Buffer.concat([Buffer.from([1, 0, body.length >> 8, body.length & 255]), body]);
+  return cut(Buffer.concat([Buffer.alloc(5), message]), 16_000);
+}
+const nameOf = (name: string, kind = 0) =>
+  Buffer.concat([Buffer.from([0, name.length + 3, kind, 0, name.length]), Buffer.from(name)]);
+
+test("the name of a real hello is read", () => {
+  expect(readHello(hello)).toEqual({ state: "complete", serverName: "web.test" });
+});
+
+test("a real hello without a name says so", async () => {
+  expect(readHello(await realHello({ servername: "" }))).toEqual({ state: "complete", serverName: null });
+});
+
+test("a hello cut into records of any size is the same hello", () => {
+  for (const size of [1, 2, 3, 4, 5, 50, 16_000]) {
+    expect(readHello(cut(hello, size))).toEqual({ state: "complete", serverName: "web.test" });
+  }
+});
+
+test("as long as bytes are missing it is incomplete, whatever is there", () => {
+  for (let length = 0; length < hello.length; length += 1) {
+    expect(readHello(hello.subarray(0, length)).state).toBe("incomplete");
+  }
+});
+
+test("what is no TLS is malformed at its first bytes", () => {
+  for (const text of [
+    "GET / HTTP/1.1\r\n",
+    "SSH-2.0-x",
+    "\x16\x02",
+    "\x16\x03\x01\x00\x00",
+    "\x16\x03\x01\xff\xff",
+  ]) {
+    expect([text, readHello(Buffer.from(text, "latin1")).state]).toEqual([text, "malformed"]);
+  }
+});
+
+test("a name said twice is refused: one of us would read the other", () => {
+  const twice = made([
+    [0, nameOf("web.test")],
+    [0, nameOf("evil.test")],
+  ]);
+  expect(readHello(made([[0, nameOf("web.test")]]))).toEqual({ state: "complete", serverName: "web.test" });
+  expect(readHello(twice).state).toBe("malformed");
+  const list = Buffer.concat([nameOf("web.test").subarray(2), nameOf("evil.test").subarray(2)]);
+  expect(readHello(made([[0, Buffer.concat([Buffer.from([0, list.length]), list])]])).state).toBe(
+    "malformed",
+  );
+  expect(readHello(made([[0, nameOf("web.test", 1)]])).state).toBe("malformed");
+});
+
+test("no bytes whatever break the reader, and a broken hello never has another name", () => {
+  fc.assert(
+    fc.property(
+      fc.uint8Array({ maxLength: 600 }),
+      (bytes) => readHello(Buffer.from(bytes)).state !== undefined,
+    ),
+  );
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 600 }), (bytes) => {
+      const framed = Buffer.concat([
+        Buffer.from([22, 3, 1, bytes.length >> 8, bytes.length & 255, 1]),
+        bytes,
+      ]);
+      return readHello(framed).state !== undefined;
+    }),
+  );
+  fc.assert(
+    fc.property(fc.nat(hello.length - 1), fc.nat(255), (at, value) => {
+      const broken = Buffer.from(hello);
+      broken[at] = value;
+      return readHello(broken).state !== undefined;
+    }),
+  );
+});

@@ -1,0 +1,133 @@
+/**
+ * The machines that use the proxy, each known by the address its packets come from, which the host's rules let nobody
+ * pretend to. Holds what each has open, so that all of it can be ended at once, and how often it was refused.
+ */
+import type { Socket } from "node:net";
+import { type Entry, parseEntries } from "./allowlist.ts";
+import { Denial } from "./denials.ts";
+
+/** npm opens some fifty connections, a browser a few hundred. */
+const MAX_CONNECTIONS_PER_MACHINE = 256;
+/** Two descriptors each, of the 65,536 and more that a server has. */
+const MAX_CONNECTIONS = 8192;
+
+export interface ClientDeps {
+  machineAt: (address: string) => string | undefined;
+  /** The machine's own list, as it was written; undefined where there is no such machine. */
+  allowlistOf: (machine: string) => Promise<readonly string[] | undefined>;
+}
+
+export class Clients {
+  readonly #deps: ClientDeps;
+  readonly #byAddress = new Map<string, Client>();
+  #connections = 0;
+
+  constructor(deps: ClientDeps) {
+    this.#deps = deps;
+  }
+
+  /** Who is at this address; undefined where no machine is. */
+  at(address: string): Client | undefined {
+    const machine = this.#deps.machineAt(address);
+    const known = this.#byAddress.get(address);
+    if (known?.machine === machine) return known;
+    this.shut(address);
+    if (machine === undefined) return undefined;
+    const client = new Client(machine, this.#deps.allowlistOf);
+    this.#byAddress.set(address, client);
+    return client;
+  }
+
+  /** A connection of the machine's begins; undefined, and the connection is reset, where there is no room for it. */
+  admit(socket: Socket): Client | undefined {
+    const client = this.at(socket.remoteAddress ?? "");
+    if (
+      client === undefined ||
+      client.connections >= MAX_CONNECTIONS_PER_MACHINE ||
+      this.#connections >= MAX_CONNECTIONS
+    ) {
+      client?.refused();
+      socket.resetAndDestroy();
+      return undefined;
+    }
+    this.#connections += 1;
+    client.connections += 1;
+    client.hold(socket);
+    socket.once("close", () => {
+      this.#connections -= 1;
+      client.connections -= 1;
+    });
+    return client;
+  }
+
+  shut(address: string): void {
+    this.#byAddress.get(address)?.end();
+    this.#byAddress.delete(address);
+  }
+
+  shutAll(): void {
+    for (const address of this.#byAddress.keys()) this.shut(address);
+  }
+
+  deniedCount(address: string): number {
+    return this.#byAddress.get(address)?.denied ?? 0;
+  }
+}
+
+export class Client {
+  readonly machine: string;
+  connections = 0;
+  questions = 0;
+  denied = 0;
+  readonly #allowlistOf: ClientDeps["allowlistOf"];
+  readonly #sockets = new Set<Socket>();
+  readonly #gone = new AbortController();
+  #allowed: Promise<readonly Entry[]> | undefined;
+
+  constructor(machine: string, allowlistOf: ClientDeps["allowlistOf"]) {
+    this.machine = machine;
+    this.#allowlistOf = allowlistOf;
+  }
+
+  /** Aborted when the machine is gone, or restricted no more. */
+  get gone(): AbortSignal {
+    return this.#gone.signal;
+  }
+
+  /** Read once: a machine is one owner's from its claim to its end, and that owner's list does not change. */
+  allowed(): Promise<readonly Entry[]> {
+    this.#allowed ??= this.#read();
+    return this.#allowed;
+  }
+
+  refused(): void {
+    this.denied += 1;
+  }
+
+  /** Ends with the machine. */
+  hold(socket: Socket): void {
+    if (this.#gone.signal.aborted) {
+      socket.destroy();
+      return;
+    }
+    this.#sockets.add(socket);
+    socket.once("close", () => this.#sockets.delete(socket));
+  }
+
+  end(): void {
+    this.#gone.abort();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  async #read(): Promise<readonly Entry[]> {
+    try {
+      const list = await this.#allowlistOf(this.machine);
+      if (list === undefined) throw new Denial("not_restricted");
+      return parseEntries(list);
+    } catch (error) {
+      // The next connection asks again.
+      this.#allowed = undefined;
+      throw error instanceof Denial ? error : new Denial("unavailable");
+    }
+  }
+}

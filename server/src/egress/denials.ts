@@ -1,0 +1,135 @@
+/**
+ * Why the proxy says no, and what would make it a yes: one row for each reason. `phrase` goes into the status line,
+ * which is all that some programs show of an answer to CONNECT; `text` is the body.
+ */
+interface DenialKind {
+  status: number;
+  phrase: string;
+  text: (what: string) => string;
+  /** Counts as an attempt to get out. What the other end or this server fails at does not. */
+  isRefusal: boolean;
+}
+
+const kinds = {
+  not_allowed: {
+    status: 403,
+    phrase: "Host not on the allowlist",
+    text: (host) =>
+      `${host} is not on this machine's allowlist. Name it in allow_domains when the sandbox is created, have the ` +
+      `operator add it to default_egress_allowlist, or use network "open".`,
+    isRefusal: true,
+  },
+  wrong_port: {
+    status: 403,
+    phrase: "Port not allowed",
+    text: (authority) =>
+      `${authority}: this port is not open. An allowed host is reached by HTTPS on port 443 and by HTTP on port 80, ` +
+      `unless default_egress_allowlist names another port for it.`,
+    isRefusal: true,
+  },
+  address: {
+    status: 403,
+    phrase: "Addresses are not allowed",
+    text: (host) =>
+      `${host} is an address. Only host names on the allowlist are let through, never addresses.`,
+    isRefusal: true,
+  },
+  private_address: {
+    status: 403,
+    phrase: "Host leads to a private address",
+    text: (host) =>
+      `${host} leads to an address that is not of the public internet, or is this host's own. The operator can open it ` +
+      `with allow_private_hosts.`,
+    isRefusal: true,
+  },
+  wrong_server_name: {
+    status: 403,
+    phrase: "TLS server name differs",
+    text: (host) => `the TLS server name must be ${host}, the host that CONNECT named.`,
+    isRefusal: true,
+  },
+  not_restricted: {
+    status: 403,
+    phrase: "No allowlist",
+    text: () => "nothing is known of the machine that asks, so nothing is open to it.",
+    isRefusal: true,
+  },
+  use_connect: {
+    status: 400,
+    phrase: "Use CONNECT",
+    text: () => "this proxy carries HTTPS through CONNECT, and plain HTTP as GET http://host/path.",
+    isRefusal: false,
+  },
+  bad_request: {
+    status: 400,
+    phrase: "Bad request",
+    text: (why) => why,
+    isRefusal: false,
+  },
+  no_such_name: {
+    status: 502,
+    phrase: "Host not found",
+    text: (host) => `${host} could not be resolved.`,
+    isRefusal: false,
+  },
+  unreachable: {
+    status: 502,
+    phrase: "Host unreachable",
+    text: (host) => `${host} could not be reached, or broke off.`,
+    isRefusal: false,
+  },
+  unavailable: {
+    status: 503,
+    phrase: "Try again",
+    text: () => "the allowlist could not be read just now.",
+    isRefusal: false,
+  },
+} satisfies Record<string, DenialKind>;
+
+export type DenialCode = keyof typeof kinds;
+
+export class Denial extends Error {
+  override readonly name = "Denial";
+  readonly code: DenialCode;
+  readonly status: number;
+  readonly phrase: string;
+  readonly isRefusal: boolean;
+
+  /** `what` is text of the machine's own choosing; it is cut and stripped of all that is not plain ASCII. */
+  constructor(code: DenialCode, what = "") {
+    const { status, phrase, text, isRefusal }: DenialKind = kinds[code];
+    super(text(plain(what)));
+    this.code = code;
+    this.status = status;
+    this.phrase = phrase;
+    this.isRefusal = isRefusal;
+  }
+
+  get headers(): Record<string, string> {
+    return {
+      "Content-Type": "text/plain; charset=utf-8",
+      "Content-Length": String(Buffer.byteLength(this.body)),
+      "X-Kontor-Error": `egress_${this.code}`,
+      Connection: "close",
+    };
+  }
+
+  get body(): string {
+    return `Kontor egress proxy: ${this.message}\n`;
+  }
+
+  /** The whole answer, for a socket that has no response object. */
+  get bytes(): string {
+    const head = Object.entries(this.headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    return `HTTP/1.1 ${this.status} ${this.phrase}\r\n${head.join("")}\r\n${this.body}`;
+  }
+}
+
+/** What went wrong, as a denial: an error of any other kind is the other end's, or the network's. */
+export function asDenial(error: unknown, host: string): Denial {
+  return error instanceof Denial ? error : new Denial("unreachable", host);
+}
+
+function plain(text: string): string {
+  return text.replaceAll(/[^\x20-\x7e]/g, "?").slice(0, 300);
+}

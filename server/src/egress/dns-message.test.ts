@@ -1,0 +1,87 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { readQuestion, TYPE_A, writeAnswer, writeRefusal, type Question } from "./dns-message.ts";
+
+function ask(name: string, type = TYPE_A, more = ""): Buffer {
+  const labels = name
+    .split(".")
+    .map((label) => Buffer.concat([Buffer.from([label.length]), Buffer.from(label)]));
+  const end = Buffer.from([0, type >> 8, type & 255, 0, 1]);
+  return Buffer.concat([
+    Buffer.from("123401000001000000000000", "hex"),
+    ...labels,
+    end,
+    Buffer.from(more, "hex"),
+  ]);
+}
+
+test("a question is read: name in lower case, type, id; what follows it is left alone", () => {
+  // With an EDNS record behind it, as glibc and dig send.
+  expect(readQuestion(ask("WEB.Test", 28, "0000290200000000000000"))).toMatchObject({
+    id: 0x1234,
+    name: "web.test",
+    type: 28,
+  });
+});
+
+test("an answer repeats the question and carries the addresses", () => {
+  const question = readQuestion(ask("web.test")) as Question;
+  expect(writeAnswer(question, "ok", ["198.51.100.1"]).toString("hex")).toBe(
+    `12348180000100010000000003776562047465737400${"00010001"}c00c000100010000001e0004c6336401`,
+  );
+  expect(writeAnswer(question, "refused").toString("hex")).toBe(
+    "12348185000100000000000003776562047465737400" + "00010001",
+  );
+});
+
+test("an answer never outgrows a datagram every resolver takes, however many addresses a name has", () => {
+  const longest = `${"a".repeat(63)}.`.repeat(3) + "b".repeat(61);
+  const question = readQuestion(ask(longest)) as Question;
+  expect(question.name).toBe(longest);
+  expect(
+    writeAnswer(
+      question,
+      "ok",
+      Array.from({ length: 100 }, () => "198.51.100.1"),
+    ).length,
+  ).toBeLessThanOrEqual(512);
+});
+
+test("answers are not answered, and what is no plain question is told so", () => {
+  const answer = ask("web.test");
+  answer[2] = 0x81;
+  expect(readQuestion(answer)).toBeNull();
+  expect(readQuestion(Buffer.alloc(11))).toBeNull();
+  const update = ask("web.test");
+  update[2] = 0x28;
+  expect(readQuestion(update)).toBe("notImplemented");
+  const two = ask("web.test");
+  two[5] = 2;
+  expect(readQuestion(two)).toBe("malformed");
+  expect(readQuestion(Buffer.concat([ask("x").subarray(0, 12), Buffer.from("c00c00010001", "hex")]))).toBe(
+    "malformed",
+  );
+  const chaos = ask("version.bind");
+  chaos[chaos.length - 1] = 3;
+  expect(readQuestion(chaos)).toBe("refused");
+  expect(writeRefusal(two, "malformed").toString("hex")).toBe("123481810000000000000000");
+});
+
+test("a dot inside a label makes no other name", () => {
+  const sly = Buffer.concat([
+    ask("x").subarray(0, 12),
+    Buffer.from([8]),
+    Buffer.from("web.test"),
+    Buffer.from([0, 0, 1, 0, 1]),
+  ]);
+  expect(readQuestion(sly)).toMatchObject({ name: "" });
+});
+
+test("no bytes whatever break the reader", () => {
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
+      const framed = Buffer.concat([Buffer.from("123401000001000000000000", "hex"), bytes]);
+      return [Buffer.from(bytes), framed].every((message) => readQuestion(message) !== undefined);
+    }),
+  );
+});

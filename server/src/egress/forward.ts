@@ -1,0 +1,156 @@
+/**
+ * Plain HTTP to an allowed host. Each request is read by Node's strict parser, judged, and written anew on a
+ * connection of its own that is closed after the answer: nothing a client sends can be read as a second request by
+ * the other end (request smuggling), and no connection is ever shared between machines.
+ */
+import http, { type IncomingMessage, type ServerResponse } from "node:http";
+import { pipeline } from "node:stream";
+import { HTTP_PORT, parseAuthority } from "./allowlist.ts";
+import type { Client } from "./clients.ts";
+import { asDenial, Denial } from "./denials.ts";
+import { dial, judgeName, type Names } from "./destination.ts";
+
+export interface ForwardDeps {
+  names: Names;
+  denied: (client: Client, denial: Denial) => void;
+}
+
+/** One hop's own business (RFC 9110 §7.6.1), and what is between the machine and us. */
+const HOP_BY_HOP = new Set([
+  "connection",
+  "expect",
+  "http2-settings",
+  "keep-alive",
+  "proxy-authenticate",
+  "proxy-authorization",
+  "proxy-connection",
+  "te",
+  "trailer",
+  "transfer-encoding",
+  "upgrade",
+]);
+/** To all other methods Node would add an empty chunked body where nothing says how long it is. */
+const WITHOUT_BODY = new Set(["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"]);
+const MAX_HEADER_BYTES = 16_384;
+/** The other end may think this long before it answers, and pause this long while it does. */
+const IDLE_MS = 10 * 60_000;
+
+/** `tunnelled` is the host of the CONNECT that the request came through; then it names no host of its own. */
+export async function forward(
+  deps: ForwardDeps,
+  client: Client,
+  request: IncomingMessage,
+  response: ServerResponse,
+  tunnelled?: string,
+): Promise<void> {
+  try {
+    const target = readTarget(request, tunnelled);
+    const name = judgeName(await client.allowed(), target.host, target.port);
+    const addresses = await deps.names.resolve(name);
+    const socket = await dial({ name, port: target.port, addresses }, client.gone);
+    client.hold(socket);
+    if (response.destroyed) {
+      socket.destroy();
+      return;
+    }
+    const outgoing = http.request({
+      createConnection: () => socket,
+      method: request.method ?? "GET",
+      path: target.path,
+      headers: [
+        "Host",
+        target.port === HTTP_PORT ? name : `${name}:${target.port}`,
+        ...endToEnd(request.rawHeaders, ["host", "content-length"]),
+        ...framing(request),
+        "Connection",
+        "close",
+      ],
+      maxHeaderSize: MAX_HEADER_BYTES,
+      insecureHTTPParser: false,
+    });
+    const incoming = await exchange(request, response, outgoing);
+    response.writeHead(
+      incoming.statusCode ?? 502,
+      incoming.statusMessage ?? "",
+      endToEnd(incoming.rawHeaders, []),
+    );
+    // A half answer must not look like a whole one: an error takes the connection down.
+    pipeline(incoming, response, (error) => {
+      if (error) response.destroy();
+      socket.destroy();
+    });
+  } catch (error) {
+    const denial = asDenial(error, request.headers.host ?? "the host");
+    deps.denied(client, denial);
+    if (response.headersSent || response.destroyed) {
+      response.destroy();
+      return;
+    }
+    // With `Connection: close`: what is left of the request is never read as another one.
+    response.writeHead(denial.status, denial.phrase, denial.headers).end(denial.body);
+  }
+}
+
+/** Sends the request and answers the head of what comes back. */
+function exchange(
+  request: IncomingMessage,
+  response: ServerResponse,
+  outgoing: http.ClientRequest,
+): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    outgoing.setTimeout(IDLE_MS, () => outgoing.destroy(new Error("idle")));
+    outgoing.on("error", reject);
+    outgoing.on("close", () => reject(new Error("no answer")));
+    outgoing.on("response", resolve);
+    response.on("close", () => outgoing.destroy());
+    if (hasBody(request)) pipeline(request, outgoing, (error) => error && outgoing.destroy());
+    else outgoing.end();
+  });
+}
+
+/** Where to, and what to ask for there: `http://host[:port]/path`, or a path alone inside a tunnel. */
+export function readTarget(
+  { url = "", headers }: Pick<IncomingMessage, "url" | "headers">,
+  tunnelled?: string,
+): { host: string; port: number; path: string } {
+  if (tunnelled !== undefined) {
+    const named = parseAuthority(headers.host ?? "", HTTP_PORT);
+    if (!url.startsWith("/") || named?.host.toLowerCase() !== tunnelled || named.port !== HTTP_PORT) {
+      throw new Denial("not_allowed", headers.host ?? url);
+    }
+    return { host: tunnelled, port: HTTP_PORT, path: url };
+  }
+  const [, scheme, authority = "", path = ""] = /^([a-z][a-z0-9+.-]*):\/\/([^/?#]*)([^#]*)$/i.exec(url) ?? [];
+  if (scheme?.toLowerCase() !== "http") throw new Denial("use_connect");
+  const target = parseAuthority(authority, HTTP_PORT);
+  if (target === undefined) throw new Denial("bad_request", "the address names no host.");
+  return { ...target, path: path.startsWith("/") ? path : `/${path}` };
+}
+
+/** Names and values in turn, as Node takes and gives them, without what belongs to one hop. */
+export function endToEnd(raw: readonly string[], more: readonly string[]): string[] {
+  const pairs = raw.flatMap((name, at) => (at % 2 === 0 ? [[name, raw[at + 1] ?? ""] as const] : []));
+  const named = pairs
+    .filter(([name]) => name.toLowerCase() === "connection")
+    .flatMap(([, value]) =>
+      value
+        .toLowerCase()
+        .split(",")
+        .map((token) => token.trim()),
+    );
+  const dropped = new Set([...HOP_BY_HOP, ...named, ...more]);
+  // What says how long the body is is not the client's to take away.
+  if (!more.includes("content-length")) dropped.delete("content-length");
+  return pairs.filter(([name]) => !dropped.has(name.toLowerCase())).flat();
+}
+
+/** How long the body is, said by us in the one way that fits: the parser has refused whatever said it in two. */
+function framing({ method = "GET", headers }: IncomingMessage): string[] {
+  if (headers["transfer-encoding"] !== undefined) return ["Transfer-Encoding", "chunked"];
+  const length = headers["content-length"] ?? (WITHOUT_BODY.has(method) ? undefined : "0");
+  return length === undefined ? [] : ["Content-Length", length];
+}
+
+function hasBody({ headers }: IncomingMessage): boolean {
+  return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
+}

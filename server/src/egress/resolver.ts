@@ -1,0 +1,65 @@
+/**
+ * What restricted machines know as their resolver, over UDP: an allowed name has the addresses the proxy would use,
+ * every other is refused at once. Only addresses ever come back, written here, and a name that is not allowed is told
+ * to nobody: names are no tunnel.
+ */
+import dgram from "node:dgram";
+import { isKnown, parseHostName } from "./allowlist.ts";
+import type { Client, Clients } from "./clients.ts";
+import { Denial, type DenialCode } from "./denials.ts";
+import type { Names } from "./destination.ts";
+import { type Code, type Question, readQuestion, TYPE_A, writeAnswer, writeRefusal } from "./dns-message.ts";
+
+/** As the forwarder of open machines has it. */
+const MAX_QUESTIONS_PER_MACHINE = 64;
+const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName", unavailable: "failed" };
+
+export interface ResolverDeps {
+  clients: Clients;
+  names: Names;
+  denied: (client: Client, denial: Denial) => void;
+}
+
+/** Listens on a free port of the address. */
+export async function openResolver(deps: ResolverDeps, address: string): Promise<dgram.Socket> {
+  const socket = dgram.createSocket("udp4");
+  await new Promise<void>((resolve, reject) => {
+    socket.once("error", reject);
+    socket.bind(0, address, resolve);
+  });
+  socket.removeAllListeners("error").on("error", () => {});
+  let isOpen = true;
+  socket.on("close", () => (isOpen = false));
+  socket.on("message", (message, from) => {
+    const client = deps.clients.at(from.address);
+    if (client === undefined || client.questions >= MAX_QUESTIONS_PER_MACHINE) return;
+    client.questions += 1;
+    void answer(deps, client, message)
+      .then((bytes) => {
+        if (bytes !== null && isOpen && !client.gone.aborted) socket.send(bytes, from.port, from.address);
+      })
+      .finally(() => (client.questions -= 1));
+  });
+  return socket;
+}
+
+/** Null where nothing is to be said. */
+async function answer(deps: ResolverDeps, client: Client, message: Buffer): Promise<Buffer | null> {
+  const question = readQuestion(message);
+  if (question === null) return null;
+  if (typeof question === "string") return writeRefusal(message, question);
+  try {
+    return writeAnswer(question, "ok", await lookUp(deps, client, question));
+  } catch (error) {
+    const denial = error instanceof Denial ? error : new Denial("unavailable");
+    deps.denied(client, denial);
+    return writeAnswer(question, CODE_OF[denial.code] ?? "refused");
+  }
+}
+
+async function lookUp({ names }: ResolverDeps, client: Client, { name, type }: Question): Promise<string[]> {
+  const host = parseHostName(name);
+  if (host === undefined || !isKnown(await client.allowed(), host)) throw new Denial("not_allowed", name);
+  // There is no IPv6 here, and what other records say is of no use behind a proxy.
+  return type === TYPE_A ? names.resolve(host) : [];
+}

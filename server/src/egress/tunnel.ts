@@ -1,0 +1,117 @@
+/**
+ * CONNECT. A tunnel opens only for TLS whose server name is the host that was asked for, so the name that was allowed
+ * is the name the other end is told; port 80 carries plain HTTP, which is read and forwarded request by request
+ * (`forward.ts`), because some programs tunnel that too. Inside TLS nothing is read.
+ */
+import type { IncomingMessage } from "node:http";
+import type { Socket } from "node:net";
+import { HTTP_PORT, parseAuthority, parseHostName } from "./allowlist.ts";
+import { ACCESS_DENIED_ALERT, type Hello, MAX_HELLO_BYTES, readHello } from "./client-hello.ts";
+import type { Client } from "./clients.ts";
+import { asDenial, Denial } from "./denials.ts";
+import { dial, judgeName, type Names } from "./destination.ts";
+
+export interface TunnelDeps {
+  names: Names;
+  /** Takes over a tunnel that carries plain HTTP for this host. */
+  serveHttp: (socket: Socket, client: Client, name: string) => void;
+  denied: (client: Client, denial: Denial) => void;
+}
+
+const HELLO_TIMEOUT_MS = 10_000;
+/** A denied client gets this long to read why. */
+const LINGER_MS = 5_000;
+/** Long polls and idle streams live on; what is forgotten goes. */
+const IDLE_MS = 10 * 60_000;
+const ESTABLISHED = "HTTP/1.1 200 Connection established\r\n\r\n";
+
+export async function tunnel(
+  deps: TunnelDeps,
+  client: Client,
+  { url = "" }: IncomingMessage,
+  socket: Socket,
+  head: Buffer,
+): Promise<void> {
+  socket.on("error", () => socket.destroy());
+  try {
+    const authority = parseAuthority(url);
+    if (authority === undefined) throw new Denial("bad_request", "CONNECT takes host:port.");
+    const name = judgeName(await client.allowed(), authority.host, authority.port);
+    const destination = { name, port: authority.port, addresses: await deps.names.resolve(name) };
+    if (destination.port === HTTP_PORT) {
+      socket.write(ESTABLISHED);
+      socket.unshift(head);
+      deps.serveHttp(socket, client, name);
+      return;
+    }
+    const upstream = await dial(destination, client.gone);
+    client.hold(upstream);
+    socket.on("close", () => upstream.destroy());
+    if (socket.destroyed) {
+      upstream.destroy();
+      return;
+    }
+    socket.write(ESTABLISHED);
+    const { hello, bytes } = await receiveHello(socket, head);
+    if (!isFor(hello, name)) {
+      deps.denied(client, new Denial("wrong_server_name", name));
+      socket.end(ACCESS_DENIED_ALERT);
+      linger(socket);
+      upstream.destroy();
+      return;
+    }
+    upstream.on("close", () => socket.destroySoon());
+    if (upstream.destroyed) {
+      socket.destroy();
+      return;
+    }
+    upstream.write(bytes);
+    for (const end of [socket, upstream]) end.setTimeout(IDLE_MS, () => end.destroy());
+    socket.pipe(upstream);
+    upstream.pipe(socket);
+  } catch (error) {
+    const denial = asDenial(error, url);
+    deps.denied(client, denial);
+    socket.end(denial.bytes);
+    linger(socket);
+  }
+}
+
+function isFor(hello: Hello, name: string): boolean {
+  return hello.state === "complete" && hello.serverName !== null && parseHostName(hello.serverName) === name;
+}
+
+/** Reads until the hello is whole or cannot become one; answers all bytes read. A client that dawdles is malformed. */
+function receiveHello(socket: Socket, head: Buffer): Promise<{ hello: Hello; bytes: Buffer }> {
+  return new Promise((resolve) => {
+    let bytes = head;
+    const finish = (hello: Hello) => {
+      clearTimeout(deadline);
+      socket.off("data", more);
+      socket.off("end", giveUp);
+      socket.off("close", giveUp);
+      socket.pause();
+      resolve({ hello, bytes });
+    };
+    const giveUp = () => finish({ state: "malformed" });
+    const more = (part: Buffer) => {
+      bytes = Buffer.concat([bytes, part]);
+      const hello = readHello(bytes);
+      if (hello.state !== "incomplete") finish(hello);
+      // Tiny records make a hello many times as long as it is.
+      else if (bytes.length > 2 * MAX_HELLO_BYTES) giveUp();
+    };
+    const deadline = setTimeout(giveUp, HELLO_TIMEOUT_MS);
+    socket.on("data", more);
+    socket.on("end", giveUp);
+    socket.on("close", giveUp);
+    more(Buffer.alloc(0));
+  });
+}
+
+/** Lets the last words arrive: what still comes in is read and dropped, for a bounded time. */
+function linger(socket: Socket): void {
+  socket.resume();
+  const deadline = setTimeout(() => socket.destroy(), LINGER_MS);
+  socket.once("close", () => clearTimeout(deadline));
+}
