@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -13,6 +13,17 @@ function scratch(): string {
 test("a data directory keeps its number", () => {
   const directory = scratch();
   expect(claimInstance("/data/a", directory)).toBe(claimInstance("/data/a", directory));
+});
+
+test("a data directory keeps its number when the one it would rather have had becomes free", () => {
+  const directory = scratch();
+  const wanted = claimInstance("/data/a", directory);
+  rmSync(join(directory, String(wanted)));
+  writeFileSync(join(directory, String(wanted)), "/data/other");
+  const second = claimInstance("/data/a", directory);
+  expect(second).not.toBe(wanted);
+  rmSync(join(directory, String(wanted)));
+  expect(claimInstance("/data/a", directory)).toBe(second);
 });
 
 test("60 data directories get 60 numbers, and the next one is told there are none left", () => {
