@@ -1,0 +1,110 @@
+import { expect, test } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { createSandbox } from "../sandboxes/create.ts";
+import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { bufferedMaxBytes, exitCode, lastFrame, runBuffered, startStreamed } from "./exec.ts";
+import { Head } from "./head.ts";
+import { Exec, ExecFrame, ExecResult } from "./schema.ts";
+
+const { db } = await testDatabase();
+const host = await testHost(db);
+const { actor } = await personWithTier(db, "enterprise");
+const { id, machine_id: machine } = await createSandbox(
+  host.app,
+  actor,
+  createInput({ env: { OF: "sandbox" } }),
+);
+
+const run = (input: Record<string, unknown>) => runBuffered(host.app, actor, id, Exec.parse(input));
+
+async function frames(input: Record<string, unknown>): Promise<ExecFrame[]> {
+  const { frames: all } = await startStreamed(host.app, actor, id, Exec.parse({ ...input, stream: true }));
+  return Array.fromAsync(all);
+}
+
+test("what a command says and how it ended is answered in the wire's own schema", async () => {
+  const ran = await run({ command: "echo $OF $MINE; echo err >&2; exit 3", env: { MINE: "call" } });
+  expect(ran).toMatchObject({ stdout: "sandbox call\n", stderr: "err\n", exit_code: 3, signal: null });
+  expect(ExecResult.safeParse(ran).error).toBeUndefined();
+});
+
+test("a stream's frames are in the wire's own schema, and exactly one of them ends it", async () => {
+  for (const command of ["echo a; exit 2", "kill -9 $$", "true"]) {
+    const all = await frames({ command });
+    for (const frame of all) expect(ExecFrame.safeParse(frame).error).toBeUndefined();
+    expect(all.filter(({ kind }) => kind === "exec_exited" || kind === "error")).toHaveLength(1);
+    expect(all.at(0)?.kind).toBe("exec_started");
+  }
+});
+
+test("a directory that is not there is the call's fault, not a missing resource", async () => {
+  await expect(run({ command: "true", cwd: "/not/there" })).rejects.toMatchObject({
+    code: "exec_failed",
+    status: 400,
+    detail: expect.stringContaining("cwd"),
+  });
+});
+
+test("output beyond the cap is read to its end and dropped", async () => {
+  const ran = await run({ command: `head -c ${bufferedMaxBytes + 1} /dev/zero; head -c 5 /dev/zero >&2` });
+  expect([ran.stdout.length, ran.stderr.length, ran.truncated]).toEqual([bufferedMaxBytes, 5, true]);
+  const exact = await run({ command: `head -c ${bufferedMaxBytes} /dev/zero` });
+  expect([exact.stdout.length, exact.truncated]).toEqual([bufferedMaxBytes, false]);
+});
+
+test("a machine that ends under a call answers why its sandbox ended, buffered and streamed", async () => {
+  const buffered = run({ command: "sleep 60" });
+  const { frames: streamed } = await startStreamed(
+    host.app,
+    actor,
+    id,
+    Exec.parse({ command: "sleep 60", stream: true }),
+  );
+  const last = (async () => (await Array.fromAsync(streamed)).at(-1))();
+  host.driver.end(machine ?? "", "out_of_memory");
+  await expect(buffered).rejects.toMatchObject({
+    code: "sandbox_terminated",
+    status: 409,
+    meta: { termination_reason: "out_of_memory" },
+  });
+  expect(await last).toMatchObject({ kind: "error", code: "sandbox_terminated" });
+});
+
+test.for([
+  [{ code: 0, signal: null, timedOut: false }, 0, { kind: "exec_exited", code: 0 }],
+  [{ code: 255, signal: null, timedOut: false }, 255, { kind: "exec_exited", code: 255 }],
+  [
+    { code: null, signal: 15, timedOut: false },
+    143,
+    { kind: "error", code: "killed_by_signal", signal: "SIGTERM" },
+  ],
+  [
+    { code: null, signal: 34, timedOut: false },
+    162,
+    { kind: "error", code: "killed_by_signal", signal: "SIG34" },
+  ],
+  [
+    { code: null, signal: 9, timedOut: true },
+    124,
+    { kind: "error", code: "exec_timeout", signal: "SIGKILL" },
+  ],
+  // It ended by itself in the moment of its deadline: the deadline still counts.
+  [{ code: 0, signal: null, timedOut: true }, 124, { kind: "error", code: "exec_timeout", signal: null }],
+] as const)("exit %j is %i to a shell and a frame of its own", ([exit, code, frame]) => {
+  const measured = { ...exit, durationUs: 1_499 };
+  expect(exitCode(measured)).toBe(code);
+  expect(lastFrame(measured)).toMatchObject({ ...frame, duration_ms: 1 });
+});
+
+test("a head keeps the first bytes across chunks, and a character cut in two becomes U+FFFD", () => {
+  const head = new Head(5);
+  for (const piece of ["ab", "cä", "rest"]) head.add(Buffer.from(piece));
+  expect([head.text(), head.truncated]).toEqual(["abcä", true]);
+  const cut = new Head(4);
+  cut.add(Buffer.from("abcä"));
+  expect([cut.text(), cut.truncated]).toEqual(["abc\uFFFD", true]);
+  const exact = new Head(4);
+  exact.add(Buffer.from("abcd"));
+  exact.add(Buffer.alloc(0));
+  expect([exact.text(), exact.truncated]).toEqual(["abcd", false]);
+});
