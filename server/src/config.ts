@@ -9,6 +9,8 @@
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parse as parseToml } from "smol-toml";
+import { parseEntry } from "./egress/allowlist.ts";
+import { AUTO } from "./egress/defaults.ts";
 import { nearest } from "./http/nearest.ts";
 import { parseOpenedHosts } from "./lib/addresses.ts";
 
@@ -60,6 +62,14 @@ const hosts: Kind<readonly string[]> = {
     } catch {
       return undefined;
     }
+  },
+};
+const egressHosts: Kind<readonly string[]> = {
+  expected:
+    "auto and host names, *.example.com for all below one, :port where it is not 443 or 80, with commas",
+  parse: (value) => {
+    const items = list.parse(value);
+    return items?.every((item) => item === AUTO || parseEntry(item) !== undefined) ? items : undefined;
   },
 };
 const url: Kind<string> = {
@@ -234,9 +244,9 @@ const keys = {
   dnsServers: key("network", or("auto", list), null, "Resolvers for machines; auto: the host's own."),
   defaultEgressAllowlist: key(
     "network",
-    list,
-    Object.freeze([]),
-    "Hosts every restricted machine may reach.",
+    egressHosts,
+    Object.freeze([AUTO]),
+    "Hosts a restricted machine may reach; auto: where this host's apt, npm, pip and git get packages and code from.",
   ),
   allowPrivateHosts: key(
     "network",

@@ -7,8 +7,12 @@
  */
 import { mkdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import { run } from "@kontor/runtime/exec.ts";
+import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
 import { findActor } from "#accounts/find-actor.ts";
+import { expandAllowlist } from "#egress/defaults.ts";
+import { Egress } from "#egress/egress.ts";
 import { agentRoutes } from "#agent/api.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
@@ -25,6 +29,7 @@ import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { sandboxRoutes } from "#sandbox/api.ts";
+import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
@@ -54,6 +59,11 @@ async function start(): Promise<void> {
   // Others must be able to pass through, PostgreSQL's account among them, but not to look around.
   mkdirSync(config.dataDir, { recursive: true, mode: 0o711 });
   const hostId = ensureHostId(config.dataDir);
+  // Asks the host's own programs, which takes a second; the database starts meanwhile.
+  const defaultAllowlist = expandAllowlist(config.defaultEgressAllowlist, {
+    ask: async (argv) => (await run(argv, { cwd: "/" })).stdout,
+    aptArchives: async () => Object.values(await hostMirrors()).filter((address) => address !== null),
+  });
 
   const connection = config.databaseUrl
     ? { url: config.databaseUrl }
@@ -78,9 +88,16 @@ async function start(): Promise<void> {
   const jobs = await openJobs({ db, pool, log, hostId, version: version() });
   running.defer(() => jobs.stop(0));
 
-  const machines = await openMachines({ config, db, clock: systemClock, log });
+  const egress = new Egress({
+    allowlistOf: async (machine) => allowlistOf(db, machine, await defaultAllowlist),
+    dnsServers: config.dnsServers,
+    privateHosts: config.allowPrivateHosts,
+    log: (event, fields) => log.debug(fields, event),
+  });
+  const machines = await openMachines({ config, db, clock: systemClock, log, egress });
   running.defer(() => machines.close());
-  const app: App = { config, db, jobs, machines, secrets, clock: systemClock, log };
+  const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
+  const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
   await machines.start(app, { sandbox: sandboxOwner(app) });
   for (const template of config.poolTemplates) {
     machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);

@@ -29,6 +29,8 @@ export const rooms: readonly Room[] = [
   // an actor is what a request turns into; who made it, and how, is handed in by main
   { name: "http", mayKnow: ["lib", "db", "jobs", "accounts/actor.ts"] },
   { name: "ingress", mayKnow: ["lib"] },
+  // the way out, as ingress is the way in: whose machine it is and what its owner allows is handed in by main
+  { name: "egress", mayKnow: ["lib"] },
   { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
   { name: "machines", mayKnow: [...machinery, "runtime"] },
   { name: "builds", mayKnow: [...machinery, "machines", "runtime"] },

@@ -5,6 +5,7 @@ import type { Logger } from "pino";
 import type { Driver } from "@kontor/runtime/driver.ts";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { GvisorDriver } from "@kontor/runtime/gvisor/driver.ts";
+import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
 import { loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
@@ -15,7 +16,7 @@ import { LocalHost } from "./local-host.ts";
 import { leaseSeconds, Machines } from "./machines.ts";
 import { registerHost } from "./store.ts";
 
-/** Where restricted machines find the egress proxy, on 10.0.0.1. Nothing listens there yet. */
+/** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
 const egressProxyPort = 3128;
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 
@@ -24,10 +25,15 @@ export async function openMachines(deps: {
   db: Db;
   clock: Clock;
   log: Logger;
+  /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
+  egress?: EgressDoor;
 }): Promise<Machines> {
-  const { config, db, clock, log } = deps;
+  const { config, db, clock, log, egress } = deps;
+  if (config.killAt !== null) {
+    onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
+  }
   const recipes = await loadRecipes();
-  const driver = makeDriver(config, log);
+  const driver = makeDriver(config, log, egress);
   await driver.open();
   const facts = await driver.facts();
   const id = ensureHostId(config.dataDir);
@@ -62,7 +68,7 @@ export async function openMachines(deps: {
   });
 }
 
-function makeDriver(config: Config, log: Logger): Driver {
+function makeDriver(config: Config, log: Logger, egress: EgressDoor | undefined): Driver {
   const stateDir = join(config.dataDir, "machines");
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new GvisorDriver({
@@ -71,6 +77,7 @@ function makeDriver(config: Config, log: Logger): Driver {
     uplink: config.uplink,
     dnsServers: config.dnsServers ? [...config.dnsServers] : null,
     proxyPort: egressProxyPort,
+    ...(egress === undefined ? {} : { egress }),
     guestBinary: join(root, "guest/build/kontor-guest"),
     shimBinary: join(root, "runtime/shim/build/kontor-shim"),
     runsc: "runsc",

@@ -58,7 +58,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
       image,
       network: input.network,
       hostname: hostnameOf(id),
-      env: sandboxEnv(id, input.env),
+      env: sandboxEnv(id, input.network, input.env),
     });
     const target = { kind: "sandbox", id, label: input.template };
     await recordActivity(tx, actor, "sandbox.created", target, workspace.id);

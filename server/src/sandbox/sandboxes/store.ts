@@ -174,3 +174,17 @@ export async function deleteTerminatedBefore(db: Queryable, before: Date): Promi
 export function findById(db: Queryable, id: string): Promise<Selectable<SandboxesTable> | undefined> {
   return db.selectFrom("sandboxes").selectAll().where("id", "=", id).executeTakeFirst();
 }
+
+/** What the sandbox of a restricted machine may reach: null where it is the default; undefined where it is none. */
+export async function findAllowDomains(db: Queryable, machine: string): Promise<string[] | null | undefined> {
+  const row = await db
+    .selectFrom("machines")
+    .innerJoin("sandboxes", "sandboxes.id", "machines.owner_id")
+    .select("sandboxes.allow_domains")
+    .where("machines.id", "=", machine)
+    .where("machines.owner_kind", "=", "sandbox")
+    .where("machines.desired", "<>", "removed")
+    .where("machines.network", "=", "restricted")
+    .executeTakeFirst();
+  return row?.allow_domains;
+}

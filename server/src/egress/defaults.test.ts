@@ -1,0 +1,52 @@
+import { expect, test } from "vitest";
+import { expandAllowlist, type HostPrograms } from "./defaults.ts";
+
+const printed: Record<string, string> = {
+  npm: JSON.stringify({
+    registry: "https://npm.registry.test/",
+    "@ours:registry": "https://npm.ours.test:8443/npm/",
+    noproxy: "https://not.a.registry.test/",
+    "@odd:registry": "http://10.0.0.9/",
+  }),
+  "python3 -m":
+    "global.extra-index-url='file:///opt/simple https://pip.ours.test/simple'\nglobal.cert='/etc/ca.pem'\n",
+  "python3 -c": "https://index.python.test/ https://files.python.test\n",
+  git: "url.https://user@git.ours.test/.insteadof https://elsewhere.test/\n",
+};
+const host: HostPrograms = {
+  ask: async ([program = "", flag = ""]) => printed[program] ?? printed[`${program} ${flag}`] ?? "",
+  aptArchives: async () => ["http://deb.mirror.test/debian", "http://deb.mirror.test/debian-security"],
+};
+
+test("auto is what apt, npm, pip and git of this host use; each host once, with its port where it has one", async () => {
+  expect(await expandAllowlist(["auto"], host)).toEqual([
+    "deb.mirror.test",
+    "npm.registry.test",
+    "npm.ours.test:8443",
+    "pip.ours.test",
+    "index.python.test",
+    "files.python.test",
+    "git.ours.test",
+    "elsewhere.test",
+  ]);
+});
+
+test("the setting adds to auto where it says auto, and replaces it where it does not", async () => {
+  expect(await expandAllowlist(["auto", "*.more.test", "git.ours.test"], host)).toContain("*.more.test");
+  expect(await expandAllowlist(["only.test"], host)).toEqual(["only.test"]);
+  expect(await expandAllowlist([], host)).toEqual([]);
+});
+
+test("a host without these programs has an empty list, and starts", async () => {
+  const bare: HostPrograms = {
+    ask: async () => Promise.reject(new Error("not installed")),
+    aptArchives: async () => Promise.reject(new Error("no Debian")),
+  };
+  expect(await expandAllowlist(["auto"], bare)).toEqual([]);
+});
+
+test("a program that prints nonsense adds nothing and stops nobody", async () => {
+  expect(await expandAllowlist(["auto"], { ...host, ask: async () => "{nonsense" })).toEqual([
+    "deb.mirror.test",
+  ]);
+});
