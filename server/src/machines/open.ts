@@ -29,9 +29,6 @@ export async function openMachines(deps: {
   egress?: EgressDoor;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
-  if (config.killAt !== null) {
-    onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
-  }
   const recipes = await loadRecipes();
   const driver = makeDriver(config, log, egress);
   await driver.open();
