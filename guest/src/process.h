@@ -31,6 +31,8 @@ uint64_t now_ms(void); // CLOCK_REALTIME
 bool process_start(const struct request *request, struct process **started, struct failure *failure);
 // Signals a process's group. False where it has been reaped: its number may be somebody else's by now.
 bool process_signal(struct process *process, int signal);
+// After SIGKILL ended the process: ends what is left of its group.
+void process_kill_rest(const struct process *process);
 // The same by the number of a leader that the registry knows.
 bool process_signal_pid(pid_t pid, int signal);
 // Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere.

@@ -21,7 +21,7 @@ enum { PIECE = 128 * 1024, INPUT_PIECE = 64 * 1024 };
 struct stream {
   int connection; // -1 once the host is gone
   struct process *process;
-  bool kill_on_disconnect, timed_out;
+  bool kill_on_disconnect, timed_out, killed;
   uint64_t deadline_us; // 0: none
   unsigned char *out;   // a frame of output, sent from `out_at` to `out_end`
   size_t out_at, out_end;
@@ -43,7 +43,7 @@ static void disconnect(struct stream *s) {
   s->connection = -1;
   s->out_at = s->out_end = 0;
   close_input(s);
-  if (s->kill_on_disconnect) process_signal(s->process, SIGKILL);
+  if (s->kill_on_disconnect) s->killed |= process_signal(s->process, SIGKILL);
 }
 
 static void flush_output(struct stream *s) {
@@ -128,6 +128,7 @@ static void run(struct stream *s) {
     if (s->deadline_us && now_us() >= s->deadline_us) {
       s->deadline_us = 0;
       s->timed_out = process_signal(p, SIGKILL);
+      s->killed |= s->timed_out;
     }
     if (fds[0].revents) return;
     if (fds[2].revents) flush_input(s);
@@ -179,6 +180,7 @@ void serve_spawn(int connection, const struct request *request) {
     reply_number(&reply, F_PID, (uint64_t)s.process->pid);
     if (!send_reply(connection, &reply)) disconnect(&s);
     run(&s);
+    if (s.killed) process_kill_rest(s.process);
     finish(&s);
     process_release(s.process);
   }
