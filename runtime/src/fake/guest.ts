@@ -77,6 +77,8 @@ export class FakeGuest implements Guest {
         USER: user.name,
         LOGNAME: user.name,
         HOSTNAME: this.hostname,
+        // Node's pipes are sockets: a bash that counts as a first shell takes them for rshd and reads ~/.bashrc.
+        SHLVL: "1",
         ...this.env,
         ...spec.env,
       },
