@@ -29,11 +29,14 @@ export const HTTP_PORT = 80;
 /** TCP and UDP. */
 export const ECHO_PORT = 7;
 
-/** What the internet's DNS says; every other name is WEB_ADDRESS. The last two are what a rebinding attack answers. */
-export const NAMES: Readonly<Record<string, string>> = {
-  "web.test": WEB_ADDRESS,
-  "metadata.test": METADATA_ADDRESS,
-  "private.test": "10.66.0.1",
+/** What the internet's DNS says; every other name is WEB_ADDRESS. Where there are several, each answer is the next. */
+export const NAMES: Readonly<Record<string, readonly string[]>> = {
+  "web.test": [WEB_ADDRESS],
+  // What a rebinding attack answers, at once and on second thoughts.
+  "metadata.test": [METADATA_ADDRESS],
+  "private.test": ["10.66.0.1"],
+  "rebind.test": [WEB_ADDRESS, "10.66.0.1"],
+  "host.test": [UPLINK_ADDRESS],
 };
 
 export interface SeenPackets {

@@ -13,6 +13,7 @@ import {
 } from "./internet.ts";
 
 const listening: Promise<unknown>[] = [];
+const turns = new Map<string, number>();
 const listen = (server: net.Server, port: number) =>
   listening.push(new Promise<void>((resolve) => server.listen(port, "::", resolve)));
 /** Bound to each address: from 0.0.0.0 an answer would leave under the first one, and its asker would not know it. */
@@ -63,8 +64,15 @@ function answerName(question: Buffer): Buffer {
   header.fill(0, 6, 12);
   header.writeUInt16BE(isAddress ? 1 : 0, 6);
   const record = Buffer.from("c00c00010001000000050004", "hex");
-  const address = Buffer.from((NAMES[labels.join(".").toLowerCase()] ?? WEB_ADDRESS).split(".").map(Number));
+  const address = Buffer.from(nextAddress(labels.join(".").toLowerCase()).split(".").map(Number));
   return Buffer.concat([header, question.subarray(12, end), ...(isAddress ? [record, address] : [])]);
+}
+
+function nextAddress(name: string): string {
+  const addresses = NAMES[name] ?? [WEB_ADDRESS];
+  const turn = turns.get(name) ?? 0;
+  turns.set(name, turn + 1);
+  return addresses[turn % addresses.length] ?? WEB_ADDRESS;
 }
 
 await Promise.all(listening);
