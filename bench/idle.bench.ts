@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { BenchContext } from "./contract.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
-import { cpuSeconds, proportionalBytes, serverProcesses } from "./processes.ts";
+import { cpuSeconds, postmasterOf, proportionalBytes, withChildren } from "./processes.ts";
 
 export const name = "idle";
 
@@ -14,13 +14,16 @@ export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, withoutPool, async (server) => {
     context.progress("letting it come to rest", 0.1);
     await sleep(restMs);
-    const { server: pid, postgres } = serverProcesses(server.pid ?? 0, server.dataDir);
+    const { pid = 0 } = server;
+    const postmaster = postmasterOf(server.dataDir);
     context.progress(`watching it for ${windowMs / 1000} s`, 0.4);
-    const [usedBefore, postgresBefore, begin] = [cpuSeconds([pid]), cpuSeconds(postgres), performance.now()];
+    const used = () => [cpuSeconds(pid), cpuSeconds(postmaster, { children: true })] as const;
+    const [before, begin] = [used(), performance.now()];
     await sleep(windowMs);
-    const spent = (performance.now() - begin) / 1000;
-    const serverPercent = ((cpuSeconds([pid]) - usedBefore) / spent) * 100;
-    const postgresPercent = ((cpuSeconds(postgres) - postgresBefore) / spent) * 100;
+    const [after, spent] = [used(), (performance.now() - begin) / 1000];
+    const serverPercent = ((after[0] - before[0]) / spent) * 100;
+    const postgresPercent = ((after[1] - before[1]) / spent) * 100;
+    const postgres = withChildren(postmaster);
     const serverMb = proportionalBytes([pid]) / 1e6;
     const postgresMb = proportionalBytes(postgres) / 1e6;
     context.report({

@@ -2,27 +2,21 @@
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
-/** The server and every process of the embedded PostgreSQL of a data directory. */
-export function serverProcesses(
-  serverPid: number,
-  dataDirectory: string,
-): { server: number; postgres: number[] } {
-  const lockFile = join(dataDirectory, "postgres", "data", "postmaster.pid");
-  const postmaster = Number.parseInt(readFileSync(lockFile, "utf8"), 10);
-  return { server: serverPid, postgres: [postmaster, ...childrenOf(postmaster)] };
+/** The postmaster of the embedded PostgreSQL of a data directory. */
+export function postmasterOf(dataDirectory: string): number {
+  return Number.parseInt(readFileSync(join(dataDirectory, "postgres", "data", "postmaster.pid"), "utf8"), 10);
 }
 
-function childrenOf(parent: number): number[] {
-  return readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number)
-    .filter((pid) => statFields(pid)?.[1] === String(parent));
+/** The process and its children, as they are now: PostgreSQL's come and go with its connections. */
+export function withChildren(parent: number): number[] {
+  const all = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
+  return [parent, ...all.map(Number).filter((pid) => statFields(pid)?.[1] === String(parent))];
 }
 
 /** Memory that would come free if these processes ended: what they share is counted once (PSS). */
 export function proportionalBytes(pids: readonly number[]): number {
   const kilobytes = pids.map((pid) => {
-    const text = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
+    const text = read(`/proc/${pid}/smaps_rollup`);
     return Number(/^Pss:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0);
   });
   return kilobytes.reduce((sum, one) => sum + one, 0) * 1024;
@@ -30,23 +24,32 @@ export function proportionalBytes(pids: readonly number[]): number {
 
 /** USER_HZ is 100 on every Linux that Node runs on. */
 const tickSeconds = 0.01;
+const cpuFields = { own: [11, 12], withEndedChildren: [11, 12, 13, 14] } as const;
 
-/** CPU time these processes have used so far. One that came and went between two readings is not seen. */
-export function cpuSeconds(pids: readonly number[]): number {
-  const ticks = pids.map((pid) => {
-    const fields = statFields(pid);
-    return fields ? Number(fields[11]) + Number(fields[12]) : 0;
-  });
-  return ticks.reduce((sum, one) => sum + one, 0) * tickSeconds;
+/** CPU time a process has used so far; with that of its children, also of those that have ended. */
+export function cpuSeconds(pid: number, options: { children?: boolean } = {}): number {
+  if (!options.children) return ticks(pid, cpuFields.own) * tickSeconds;
+  const [parent = pid, ...children] = withChildren(pid);
+  const alive = children.reduce((sum, child) => sum + ticks(child, cpuFields.own), 0);
+  return (ticks(parent, cpuFields.withEndedChildren) + alive) * tickSeconds;
 }
 
-/** The fields of /proc/<pid>/stat from the state on: parent is at 1, utime at 11, stime at 12. Undefined where it ended. */
+function ticks(pid: number, fields: readonly number[]): number {
+  const stat = statFields(pid);
+  return fields.reduce((sum, field) => sum + Number(stat?.[field] ?? 0), 0);
+}
+
+/** The fields of /proc/<pid>/stat from the state on: parent is at 1, utime at 11. Undefined where it ended. */
 function statFields(pid: number): string[] | undefined {
+  const text = read(`/proc/${pid}/stat`);
+  // The command may hold spaces and brackets; the state follows the last bracket.
+  return text === "" ? undefined : text.slice(text.lastIndexOf(")") + 2).split(" ");
+}
+
+function read(file: string): string {
   try {
-    const text = readFileSync(`/proc/${pid}/stat`, "utf8");
-    // The command may hold spaces and brackets; the state follows the last bracket.
-    return text.slice(text.lastIndexOf(")") + 2).split(" ");
+    return readFileSync(file, "utf8");
   } catch {
-    return undefined;
+    return "";
   }
 }

@@ -7,7 +7,7 @@ import { run as runProgram } from "@kontor/runtime/exec.ts";
 import type { Server } from "../e2e/server.ts";
 import type { BenchContext } from "./contract.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
-import { cpuSeconds, serverProcesses } from "./processes.ts";
+import { cpuSeconds, postmasterOf, withChildren } from "./processes.ts";
 
 export const name = "throughput";
 
@@ -21,15 +21,15 @@ export async function run(context: BenchContext): Promise<void> {
     const { id } = await api.create();
     // Its machine is of no use here, and its row stays.
     await api.remove(id);
-    const { server: pid, postgres } = serverProcesses(server.pid ?? 0, server.dataDir);
+    const { pid = 0 } = server;
     await pin([pid], 0);
     await load(server, id, warmUpSeconds);
     context.progress("server on one core", 0.2);
-    const usedBefore = cpuSeconds([pid]);
+    const usedBefore = cpuSeconds(pid);
     const spread = await load(server, id, seconds);
-    const perRequest = ((cpuSeconds([pid]) - usedBefore) / (spread * seconds)) * 1e6;
+    const perRequest = ((cpuSeconds(pid) - usedBefore) / (spread * seconds)) * 1e6;
     context.progress("server and PostgreSQL on one core", 0.6);
-    await pin(serverProcesses(pid, server.dataDir).postgres.concat(postgres), 0);
+    await pin(withChildren(postmasterOf(server.dataDir)), 0);
     const together = await load(server, id, seconds);
 
     const note = `${connections} connections for ${seconds} s, authenticated, rate limits off by configuration`;
@@ -52,7 +52,7 @@ export async function run(context: BenchContext): Promise<void> {
 }
 
 async function pin(pids: readonly number[], core: number): Promise<void> {
-  for (const pid of new Set(pids)) {
+  for (const pid of pids) {
     // A connection of PostgreSQL may have ended meanwhile.
     await runProgram(["taskset", "--all-tasks", "--cpu-list", "--pid", String(core), String(pid)], {
       okCodes: [0, 1],
