@@ -2,6 +2,7 @@
 import { countsInWorkspaces } from "#accounts/in-use.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
+import { commandRoutes } from "./commands/routes.ts";
 import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
@@ -13,5 +14,6 @@ countsInWorkspaces("sandboxes", countLive);
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
   ...execRoutes(app),
+  ...commandRoutes(app),
   ...fileRoutes(app),
 ];

@@ -54,7 +54,17 @@ export async function openWorld(): Promise<World> {
   const config = loadConfig({
     env: {},
     dataDir,
-    overrides: { runtime: "fake", allowFakeRuntime: "on", logLevel: "silent", rateLimits: "off" },
+    overrides: {
+      runtime: "fake",
+      allowFakeRuntime: "on",
+      logLevel: "silent",
+      rateLimits: "off",
+      // Each case makes a sandbox or two, and nothing of them runs.
+      cpuOvercommit: "100",
+      memoryOvercommit: "10",
+      // Nobody is called: no job worker runs here.
+      allowPrivateHosts: "127.0.0.0/8",
+    },
   });
   const { db, pool } = await testDatabase();
   const clock = systemClock;

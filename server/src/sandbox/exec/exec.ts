@@ -59,15 +59,19 @@ async function* framesOf(
     }
     yield lastFrame(await child.exit);
   } catch (error) {
-    const explained = await explain(app, actor, id, error);
-    const [code, message] =
-      explained instanceof DomainError
-        ? [explained.code, explained.detail]
-        : ["internal_error", "The stream broke."];
-    yield { kind: "error", code, message, signal: null, duration_ms: null };
+    yield errorFrame(await explain(app, actor, id, error));
   } finally {
     child.close();
   }
+}
+
+/** What broke a stream, as the frame that ends it. */
+export function errorFrame(explained: unknown): ExecFrame {
+  const [code, message] =
+    explained instanceof DomainError
+      ? [explained.code, explained.detail]
+      : ["internal_error", "The stream broke."];
+  return { kind: "error", code, message, signal: null, duration_ms: null };
 }
 
 /** How a process ended, as the frame that ends its stream. */
@@ -108,14 +112,16 @@ async function start(
     timeoutMs: input.timeout_seconds * 1000,
     onDisconnect,
   };
-  const child = await guest.spawn(spec).catch((error: unknown) => {
-    throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;
-  });
+  const child = await guest.spawn(spec).catch(blameDirectory);
   feed(child, input.stdin);
   return child;
 }
 
 /** The one path a start is given is its directory: that it is not there is the call's fault, and no 404. */
+export function blameDirectory(error: unknown): never {
+  throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;
+}
+
 function isAboutPath(error: unknown): error is Error {
   const kind = (error as { kind?: string } | null)?.kind;
   return kind !== undefined && pathKinds.has(kind);
@@ -137,7 +143,7 @@ function signalName(signal: number | null): string | null {
 }
 
 /** As a shell says it: 124 for a timeout, 128 + n for signal n. */
-export function exitCode(exit: ProcessExit): number {
+export function exitCode(exit: Pick<ProcessExit, "code" | "signal" | "timedOut">): number {
   if (exit.timedOut) return 124;
   return exit.signal === null ? (exit.code ?? 0) : 128 + exit.signal;
 }

@@ -1,7 +1,7 @@
 import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import { invalidField } from "./errors.ts";
+import { openCursor, sealCursor } from "../cursor.ts";
 import { reachable } from "./sandboxes.ts";
 import { type SandboxList, toSandbox } from "./schema.ts";
 import type { Status } from "./states.ts";
@@ -25,7 +25,8 @@ export async function list(
     workspaceIds: reachable(actor),
     status: query.status,
     metadata: query.metadata,
-    before: query.cursor === undefined ? undefined : openCursor(app, actor, query.cursor),
+    before:
+      query.cursor === undefined ? undefined : openCursor<Position>(app, actor, "sandboxes", query.cursor),
     limit: query.limit + 1,
   });
   const page = rows.slice(0, query.limit);
@@ -33,25 +34,13 @@ export async function list(
   const more = rows.length > query.limit && last;
   return {
     items: page.map((row) => toSandbox(app, row)),
-    next_cursor: more ? sealCursor(app, actor, { createdAt: last.created_at_text, id: last.id }) : null,
+    next_cursor: more
+      ? sealCursor(app, actor, "sandboxes", { createdAt: last.created_at_text, id: last.id })
+      : null,
   };
 }
 
 interface Position {
   createdAt: string;
   id: string;
-}
-
-/** Sealed to the caller: a cursor cannot be made up, read or used by somebody else. */
-function sealCursor(app: Needs, actor: Actor, position: Position): string {
-  return app.secrets.seal(JSON.stringify(position), `sandboxes:cursor:${actor.userId}`).toString("base64url");
-}
-
-function openCursor(app: Needs, actor: Actor, cursor: string): Position {
-  try {
-    const sealed = Buffer.from(cursor, "base64url");
-    return JSON.parse(app.secrets.open(sealed, `sandboxes:cursor:${actor.userId}`).toString()) as Position;
-  } catch {
-    throw invalidField("cursor", "is not a cursor of this list.");
-  }
 }

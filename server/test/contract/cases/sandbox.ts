@@ -24,6 +24,16 @@ async function withFile(world: World): Promise<{ id: string }> {
   return params;
 }
 
+async function withCommand(world: World): Promise<{ id: string; cmd: string }> {
+  const params = await sandbox(world);
+  const started = await world.call("POST", `/v1/sandboxes/${params.id}/commands`, {
+    token: world.owner.token,
+    body: { command: "exec /bin/cat" },
+  });
+  if (started.status !== 201) throw new Error(`no command: ${started.text}`);
+  return { ...params, cmd: (started.json as { id: string }).id };
+}
+
 const query = `path=${encodeURIComponent(path)}`;
 
 export const sandboxCases: Cases = {
@@ -42,6 +52,29 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
     unknown,
     keeps: ["args", "command"],
+  },
+
+  startCommand: {
+    success: async (world) => ({
+      params: await sandbox(world),
+      body: { command: "exec /bin/true", tag: "t" },
+    }),
+    unknown,
+    keeps: ["command"],
+  },
+  listCommands: {
+    success: async (world) => ({ params: { id: (await withCommand(world)).id }, query: "limit=1" }),
+    unknown,
+  },
+  getCommand: { success: async (world) => ({ params: await withCommand(world) }), unknown },
+  killCommand: { success: async (world) => ({ params: await withCommand(world) }), unknown },
+  readCommandLogs: {
+    success: async (world) => ({ params: await withCommand(world), query: "offset=1&limit=10" }),
+    unknown,
+  },
+  writeCommandInput: {
+    success: async (world) => ({ params: await withCommand(world), body: { data: content, eof: true } }),
+    unknown,
   },
 
   writeFile: {

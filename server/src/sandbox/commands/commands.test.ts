@@ -1,0 +1,196 @@
+import { expect, test } from "vitest";
+import { DomainError } from "#lib/errors.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { createSandbox } from "../sandboxes/create.ts";
+import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";
+import { followLogs, readLogs } from "./logs.ts";
+import type { LogEvent } from "./schema.ts";
+
+const { db } = await testDatabase();
+const host = await testHost(db);
+// Machines tell the time of the host; commands are of the past.
+host.clock.set(new Date(Date.now() + 3_600_000));
+const { actor } = await personWithTier(db, "enterprise");
+const stranger = await personWithTier(db, "enterprise");
+
+const sandbox = async () => (await createSandbox(host.app, actor, createInput())).id;
+const start = (id: string, command: string, more: object = {}) =>
+  startCommand(host.app, actor, id, { command, ...more });
+const get = (id: string, command: string) => getCommand(host.app, actor, id, command);
+const logs = async (id: string, command: string, offset = 0, limit = 1000) => {
+  const answer = await readLogs(host.app, actor, id, command, { offset, limit });
+  return {
+    ...answer,
+    text: answer.chunks.map(({ data }) => Buffer.from(data, "base64").toString()).join(""),
+  };
+};
+const ended = async (id: string, command: string) => {
+  await expect.poll(async () => (await get(id, command)).status, { timeout: 10_000 }).not.toBe("running");
+  return get(id, command);
+};
+const code = (work: Promise<unknown>) =>
+  work.then(
+    () => "none",
+    (error: unknown) => (error instanceof DomainError ? `${error.status} ${error.code}` : error),
+  );
+
+async function follow(id: string, command: string, offset = 0, take = Infinity): Promise<LogEvent[]> {
+  const reader = new AbortController();
+  const events: LogEvent[] = [];
+  for await (const event of (await followLogs(host.app, actor, id, command, offset))(reader.signal)) {
+    events.push(event);
+    if (events.length >= take) break;
+  }
+  reader.abort();
+  return events;
+}
+
+const textOf = (events: LogEvent[]) =>
+  events
+    .map(({ data }) => (data.kind === "exec_chunk" ? Buffer.from(data.data, "base64").toString() : ""))
+    .join("");
+
+test("a command runs by itself; its record, its output and its end can be asked for", async () => {
+  const id = await sandbox();
+  const started = await start(id, 'echo "$A"; echo err >&2; read line; exit 4', {
+    env: { A: "a" },
+    tag: "web",
+  });
+  expect(started).toMatchObject({
+    id: expect.stringMatching(/^cmd_[a-z0-9]{1,40}$/),
+    status: "running",
+    pid: expect.any(Number),
+    exit_code: null,
+    ended_at: null,
+    tag: "web",
+  });
+  await expect.poll(async () => (await get(id, started.id)).output_bytes).toBe(6);
+  expect(await writeInput(host.app, actor, id, started.id, { data: "Cg==", eof: true })).toEqual({
+    bytes_written: 1,
+  });
+  expect(await ended(id, started.id)).toMatchObject({ status: "exited", exit_code: 4, output_bytes: 6 });
+  expect(await logs(id, started.id)).toMatchObject({ text: "a\nerr\n", next_offset: 6, dropped_bytes: 0 });
+  expect(await logs(id, started.id, 1, 2)).toMatchObject({ text: "\ne", next_offset: 3 });
+  expect(await code(writeInput(host.app, actor, id, started.id, { data: "", eof: true }))).toBe(
+    "409 command_not_reading",
+  );
+});
+
+test("a delete ends a command and answers its record, and does so again", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "exec sleep 60");
+  const killed = await killCommand(host.app, actor, id, command);
+  expect(killed).toMatchObject({ status: "killed", exit_code: 143 });
+  expect(await killCommand(host.app, actor, id, command)).toEqual(killed);
+});
+
+test("who follows gets exec's frames, and after a break goes on behind the last one", async () => {
+  const id = await sandbox();
+  const { id: command, pid } = await start(id, "echo one; read line; echo two; exit 5");
+  const first = await follow(id, command, 0, 2);
+  expect(first).toEqual([
+    { id: 0, data: { kind: "exec_started", pid } },
+    { id: 4, data: { kind: "exec_chunk", stream: "stdout", data: Buffer.from("one\n").toString("base64") } },
+  ]);
+  await writeInput(host.app, actor, id, command, { data: "Cg==", eof: false });
+  const rest = await follow(id, command, first.at(-1)?.id);
+  expect(textOf(rest)).toBe("two\n");
+  expect(rest.at(-1)).toEqual({
+    id: 8,
+    data: { kind: "exec_exited", code: 5, duration_ms: expect.any(Number) },
+  });
+  expect(textOf(await follow(id, command))).toBe("one\ntwo\n");
+});
+
+test("a reader who goes lets go of a silent command", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "exec sleep 60");
+  for (let readers = 0; readers < 20; readers += 1) {
+    const reader = new AbortController();
+    const events = (await followLogs(host.app, actor, id, command, 0))(reader.signal)[Symbol.asyncIterator]();
+    await events.next();
+    const silent = events.next();
+    reader.abort();
+    expect((await silent).done).toBe(true);
+  }
+});
+
+test("a stream whose sandbox ends says so in its last frame", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "echo up; exec sleep 60");
+  const following = follow(id, command);
+  await expect.poll(async () => (await get(id, command)).output_bytes).toBe(3);
+  await terminateSandbox(host.app, actor, id);
+  expect((await following).at(-1)?.data).toMatchObject({ kind: "error", code: "sandbox_terminated" });
+});
+
+test("after its sandbox a command is as it was last seen, and lost where nobody saw its end", async () => {
+  const id = await sandbox();
+  const [seen, unseen] = [await start(id, "exit 3"), await start(id, "exec sleep 60", { tag: "t" })];
+  const record = await ended(id, seen.id);
+  await terminateSandbox(host.app, actor, id);
+  expect(await get(id, seen.id)).toEqual(record);
+  expect(await get(id, unseen.id)).toEqual({ ...unseen, status: "lost" });
+  expect(await killCommand(host.app, actor, id, unseen.id)).toMatchObject({ status: "lost" });
+  expect((await list(host.app, actor, id, { limit: 10 })).items.map(({ status }) => status)).toEqual(
+    expect.arrayContaining(["exited", "lost"]),
+  );
+  expect(await code(logs(id, seen.id))).toBe("409 sandbox_terminated");
+});
+
+test("the list is of all commands, newest first, page by page, each as it is now", async () => {
+  const id = await sandbox();
+  const started: string[] = [];
+  for (let index = 0; index < 5; index += 1) {
+    host.clock.advance(1000);
+    started.push((await start(id, `exit ${index}`)).id);
+  }
+  await Promise.all(started.map((command) => ended(id, command)));
+  const listed: [string, number | null][] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await list(host.app, actor, id, { limit: 2, cursor });
+    listed.push(...page.items.map((one): [string, number | null] => [one.id, one.exit_code]));
+    cursor = page.next_cursor ?? undefined;
+  } while (cursor !== undefined);
+  expect(listed).toEqual(started.map((command, index) => [command, index]).toReversed());
+  const first = await list(host.app, actor, id, { limit: 2 });
+  const other = await sandbox();
+  expect(await code(list(host.app, actor, other, { limit: 2, cursor: first.next_cursor ?? "" }))).toBe(
+    "400 invalid_request",
+  );
+});
+
+test("a command whose row was never written is found in its machine", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "exec sleep 60");
+  await db.deleteFrom("sandbox_commands").where("id", "=", command).execute();
+  expect(await get(id, command)).toMatchObject({ status: "running", command: "exec sleep 60" });
+  expect((await list(host.app, actor, id, { limit: 10 })).items).toMatchObject([{ id: command }]);
+  await terminateSandbox(host.app, actor, id);
+  expect(await get(id, command)).toMatchObject({ status: "lost" });
+});
+
+test("commands are their owner's, by their own ids, in their own sandbox", async () => {
+  const [id, other] = [await sandbox(), await sandbox()];
+  const { id: command } = await start(id, "exec sleep 60");
+  expect(await code(getCommand(host.app, stranger.actor, id, command))).toBe("404 sandbox_not_found");
+  for (const unknown of ["cmd_none", "", "x", "ctx_internal"]) {
+    expect(await code(get(id, unknown))).toBe("404 command_not_found");
+    expect(await code(killCommand(host.app, actor, id, unknown))).toBe("404 command_not_found");
+    expect(await code(logs(id, unknown))).toBe("404 command_not_found");
+    expect(await code(followLogs(host.app, actor, id, unknown, 0))).toBe("404 command_not_found");
+    expect(await code(writeInput(host.app, actor, id, unknown, { data: "", eof: true }))).toBe(
+      "404 command_not_found",
+    );
+  }
+  expect(await code(get(other, command))).toBe("404 command_not_found");
+});
+
+test("what cannot be started says why, and leaves nothing", async () => {
+  const id = await sandbox();
+  expect(await code(start(id, "true", { cwd: "/no/such/directory" }))).toBe("400 exec_failed");
+  expect((await list(host.app, actor, id, { limit: 10 })).items).toEqual([]);
+});

@@ -1,0 +1,222 @@
+/**
+ * Background commands: started once, they belong to no request. The machine is the truth of them: it runs them, keeps
+ * their output, and still has both after this server was restarted. The table remembers that a command was, and how it
+ * ended where anybody saw that, for the time after the machine. This folder promises that a command which was answered
+ * can be asked for as long as its sandbox's record is there; where nobody can say how it ended, it is `lost`.
+ */
+import type { CommandRecord, Guest } from "#machines/guest.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { newId } from "#lib/ids.ts";
+import { openCursor, sealCursor } from "../cursor.ts";
+import { blameDirectory, exitCode } from "../exec/exec.ts";
+import { getSandbox, inside } from "../sandboxes/sandboxes.ts";
+import { commandNotFound, commandNotReading } from "./errors.ts";
+import { type Command, type CommandInput, type CommandStart, toCommand } from "./schema.ts";
+import { type CommandRow, findCommand, listCommands, saveCommands } from "./store.ts";
+
+export type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+
+/** Most commands end within this after SIGTERM; a delete then answers how, and does not wait for the others. */
+const killedWithinMs = 500;
+
+export function startCommand(app: Needs, actor: Actor, id: string, input: CommandStart): Promise<Command> {
+  return inside(app, actor, id, async (guest) => {
+    const command = newId("cmd_");
+    const { pid } = await guest
+      .startCommand({
+        id: command,
+        shell: input.command,
+        ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
+        ...(input.env === undefined ? {} : { env: input.env }),
+        ...(input.tag === undefined ? {} : { tag: input.tag }),
+      })
+      .catch(blameDirectory);
+    const row: CommandRow = {
+      sandbox_id: id,
+      id: command,
+      command: input.command,
+      tag: input.tag ?? null,
+      pid,
+      status: "running",
+      exit_code: null,
+      started_at: app.clock.now(),
+      ended_at: null,
+      output_bytes: 0,
+    };
+    await saveCommands(app.db, [row]);
+    return toCommand(row);
+  });
+}
+
+export async function getCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
+  const stored = await findStored(app, actor, id, command);
+  if (!stored.isAlive) return toCommand(known(stored.row), stored.isOver);
+  return inside(app, actor, id, async (guest) => {
+    const record = await ask(() => guest.getCommand(command));
+    return record ? seen(app, id, stored.row, record) : toCommand(known(stored.row), true);
+  });
+}
+
+/** SIGTERM, then SIGKILL. Ending one that ended changes nothing and answers it as it is. */
+export async function killCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
+  const stored = await findStored(app, actor, id, command);
+  if (stored.isOver) return toCommand(known(stored.row), true);
+  return inside(app, actor, id, async (guest) => {
+    const record = await ask(() => guest.killCommand(command));
+    if (!record) return toCommand(known(stored.row), true);
+    return seen(app, id, stored.row, (await untilEnded(guest, command)) ?? record);
+  });
+}
+
+export function writeInput(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  command: string,
+  input: CommandInput,
+): Promise<{ bytes_written: number }> {
+  const data = Buffer.from(input.data, "base64");
+  return inside(app, actor, id, async (guest) => {
+    // Asked first: the machine's "not running" below can then only mean the command.
+    if (!isCommandId(command) || !(await ask(() => guest.getCommand(command)))) throw commandNotFound();
+    await guest.writeCommandStdin(command, data, input.eof).catch((error: unknown) => {
+      if (isKind(error, "not_running")) throw commandNotReading("ended");
+      throw isKind(error, "timeout") ? commandNotReading("full") : error;
+    });
+    return { bytes_written: data.length };
+  });
+}
+
+export async function list(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  query: { cursor?: string | undefined; limit: number },
+): Promise<{ items: Command[]; next_cursor: string | null }> {
+  const { status } = await getSandbox(app, actor, id);
+  const records = status === "running" ? await inside(app, actor, id, (guest) => allOf(guest)) : new Map();
+  await saveCommands(
+    app.db,
+    Array.from(records.values(), (record) => toRow(app, id, record)),
+  );
+  const place = `commands:${id}`;
+  const rows = await listCommands(app.db, id, {
+    before: query.cursor === undefined ? undefined : openCursor<Position>(app, actor, place, query.cursor),
+    limit: query.limit + 1,
+  });
+  const page = rows.slice(0, query.limit);
+  const last = page.at(-1);
+  const isNew = page.some((row) => row.status === "running" && !records.has(row.id));
+  // One that was started since the machine was asked is not lost.
+  const now = isNew && status === "running" ? await inside(app, actor, id, (guest) => allOf(guest)) : records;
+  return {
+    items: page.map((row) => {
+      const record = now.get(row.id);
+      return record ? toCommand(merge(row, toRow(app, id, record))) : toCommand(row, status !== "paused");
+    }),
+    next_cursor:
+      rows.length > query.limit && last
+        ? sealCursor(app, actor, place, { startedAt: last.started_at_text, id: last.id })
+        : null,
+  };
+}
+
+interface Position {
+  startedAt: string;
+  id: string;
+}
+
+/** What the table knows, and whether the machine can be asked for more. */
+async function findStored(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  command: string,
+): Promise<{ row: CommandRow | undefined; isAlive: boolean; isOver: boolean }> {
+  const { status } = await getSandbox(app, actor, id);
+  if (!isCommandId(command)) throw commandNotFound();
+  const row = await findCommand(app.db, id, command);
+  return { row, isAlive: status === "running", isOver: status === "terminated" };
+}
+
+function known(row: CommandRow | undefined): CommandRow {
+  if (!row) throw commandNotFound();
+  return row;
+}
+
+/** The command as its machine says it is now; an end is written down, so that it is known after the machine. */
+export async function seen(
+  app: Pick<App, "db" | "clock">,
+  id: string,
+  stored: CommandRow | undefined,
+  record: CommandRecord,
+): Promise<Command> {
+  const row = toRow(app, id, record);
+  if (row.ended_at !== null && !stored?.ended_at) await saveCommands(app.db, [row]);
+  return toCommand(merge(stored, row));
+}
+
+function merge(stored: CommandRow | undefined, now: CommandRow): CommandRow {
+  if (!stored) return now;
+  const { status, exit_code, ended_at, output_bytes } = now;
+  return { ...stored, status, exit_code, ended_at, output_bytes };
+}
+
+async function allOf(guest: Guest): Promise<Map<string, CommandRecord>> {
+  const records = await guest.listCommands();
+  return new Map(records.filter(({ id }) => isCommandId(id)).map((record) => [record.id, record]));
+}
+
+/** The record once the command has ended, if that is soon. */
+async function untilEnded(guest: Guest, id: string): Promise<CommandRecord | undefined> {
+  const end = guest.followCommand(id, Number.MAX_SAFE_INTEGER, AbortSignal.timeout(killedWithinMs));
+  try {
+    for (;;) {
+      const step = await end.next();
+      if (step.done) return step.value;
+    }
+  } catch {
+    // Not yet: the caller gets what is known, and can poll.
+    return undefined;
+  }
+}
+
+/** Undefined where the machine does not know the command: it forgets all but the last hundred that ended. */
+export async function ask<T>(call: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await call();
+  } catch (error) {
+    if (isKind(error, "not_found")) return undefined;
+    throw error;
+  }
+}
+
+export function isKind(error: unknown, kind: string): boolean {
+  return (error as { kind?: string } | null)?.kind === kind;
+}
+
+/** Only these are a caller's: a machine may run commands of ours as well. */
+export function isCommandId(id: string): boolean {
+  return /^cmd_[a-z0-9]{1,40}$/.test(id);
+}
+
+/** What a machine says of itself, in bounds: no time to come, no text PostgreSQL could not hold. */
+function toRow(app: Pick<App, "clock">, sandboxId: string, record: CommandRecord): CommandRow {
+  const now = app.clock.now();
+  const past = (at: Date): Date => (at > now ? now : at);
+  const isRunning = record.status === "running";
+  const exit = { code: record.exitCode, signal: record.signal, timedOut: record.timedOut };
+  return {
+    sandbox_id: sandboxId,
+    id: record.id,
+    command: record.text.replaceAll("\0", ""),
+    tag: record.tag.replaceAll("\0", "") || null,
+    pid: record.pid,
+    status: record.status,
+    exit_code: isRunning ? null : exitCode(exit),
+    started_at: past(record.startedAt),
+    ended_at: isRunning ? null : past(record.endedAt ?? now),
+    output_bytes: record.outputBytes,
+  };
+}

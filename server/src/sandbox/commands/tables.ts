@@ -1,0 +1,17 @@
+/** Columns as they are stored; see migrations/0007_commands.sql for what they mean. */
+export interface SandboxCommandsTable {
+  sandbox_id: string;
+  id: string;
+  command: string;
+  tag: string | null;
+  pid: number;
+  status: "running" | "exited" | "killed";
+  exit_code: number | null;
+  started_at: Date;
+  ended_at: Date | null;
+  output_bytes: number;
+}
+
+export interface CommandTables {
+  sandbox_commands: SandboxCommandsTable;
+}
