@@ -202,6 +202,7 @@ const keys = {
     "What isolates machines; fake runs nothing and is for tests.",
   ),
   allowFakeRuntime: key("machines", flag, false, "Must be on for runtime = fake."),
+  killAt: key("machines", optional(text), null, "For tests: the server ends by SIGKILL at this named point."),
   runscPlatform: key(
     "machines",
     oneOf("auto", "systrap", "kvm"),

@@ -37,6 +37,15 @@ export interface ClaimSpec {
   env: Record<string, string>;
 }
 
+/** What a host says of a machine it wrote down. */
+export interface SnapshotFacts {
+  bytes: number;
+  /** Of the list of its files' hashes. */
+  sha256: string;
+  runtimeBuild: string;
+  cpuClass: string;
+}
+
 export interface HostImage {
   id: string;
   sizeBytes: number;
@@ -59,6 +68,14 @@ export interface Host {
   freeze(order: Order): Promise<void>;
   thaw(order: Order): Promise<void>;
   remove(order: Order): Promise<void>;
+  /** Writes a machine to this host's disk and holds it: `remove` frees its memory, `thaw` lets it go on. */
+  pause(order: Order, snapshot: string): Promise<SnapshotFacts>;
+  /** Boots a machine from a snapshot of this host, which stays; it runs when this returns. */
+  resume(order: Order, snapshot: string, spec: StartSpec): Promise<void>;
+  /** Of what is not there too. */
+  dropSnapshot(snapshot: string): Promise<void>;
+  /** Everything that takes the place of snapshots, halves of them included. */
+  listSnapshots(): Promise<string[]>;
   stats(machine: string): Promise<MachineStats>;
   /** The connection to the machine's PID 1. */
   connect(machine: string): Guest;

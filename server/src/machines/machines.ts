@@ -18,6 +18,7 @@ import type { MachineOwners } from "./owners.ts";
 import { Pool } from "./pool.ts";
 import { reconcile } from "./reconcile.ts";
 import { Sampler } from "./sampler.ts";
+import { sweepSnapshots } from "./snapshots.ts";
 import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } from "./store.ts";
 
 const reconcileEveryMs = 30_000;
@@ -57,7 +58,9 @@ export class Machines {
   /** Adopts what runs, then keeps watching. */
   async start(app: App, owners: MachineOwners): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
+    await Promise.all(Object.values(owners).map((owner) => owner.begins()));
     await reconcile(app, owners, { atStart: true });
+    await sweepSnapshots(app, owners);
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
     this.#every(beatEveryMs, () => this.#beat());
@@ -116,6 +119,8 @@ export class Machines {
     try {
       const row = await findMachine(this.#db, machine);
       if (!row || row.desired === "removed" || this.host.isStarting(machine)) return;
+      // Restored and nobody's yet: whoever restores it finds out, and its owner is paused as before.
+      if (row.snapshot_id !== null) return await this.destroy(row);
       const cpuSeconds = await this.cpuSeconds(machine);
       if (row.owner_kind !== "pool" && row.owner_id !== null) {
         await owners[row.owner_kind].ended(row.owner_id, { exit, neverStarted: false, cpuSeconds });

@@ -11,6 +11,7 @@ import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
+import { onKillPoint, reached } from "#lib/kill-points.ts";
 import { claimInstance } from "./instance.ts";
 import { LocalHost } from "./local-host.ts";
 import { leaseSeconds, Machines } from "./machines.ts";
@@ -29,6 +30,9 @@ export async function openMachines(deps: {
   egress?: EgressDoor;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
+  if (config.killAt !== null) {
+    onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
+  }
   const recipes = await loadRecipes();
   const driver = makeDriver(config, log, egress);
   await driver.open();
@@ -51,6 +55,7 @@ export async function openMachines(deps: {
       epoch,
       driver,
       recipes,
+      snapshotsDirectory: join(config.dataDir, "snapshots"),
       concurrentStarts: Math.max(2, Math.floor(facts.vcpus)),
     }),
     capacity: {
@@ -80,5 +85,6 @@ function makeDriver(config: Config, log: Logger, egress: EgressDoor | undefined)
     runsc: "runsc",
     platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",
     log: (event, fields) => log.debug(fields, event),
+    reached,
   });
 }

@@ -14,6 +14,8 @@ export interface Ending {
 }
 
 export interface MachineOwner {
+  /** The server starts: what an earlier one had under way is under way no more. Comes before everything else. */
+  begins(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
 }
 

@@ -23,6 +23,7 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
   takeover: "none",
   created_at: new Date(0),
   claimed_at: null,
+  snapshot_id: null,
   ...change,
 });
 const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });
@@ -50,4 +51,9 @@ test("what should be gone is removed, whatever it does", () => {
     expect(judge(row({ desired: "removed" }), found(state))).toBe("remove");
   }
   expect(judge(row({ desired: "removed" }), undefined)).toBe("remove");
+});
+
+test("a machine that was being restored is removed: its owner is paused as long as nobody said otherwise", () => {
+  expect(judge(row({ snapshot_id: "snap_1" }), found("running"))).toBe("remove");
+  expect(judge(row({ snapshot_id: "snap_1" }), undefined)).toBe("remove");
 });

@@ -4,6 +4,7 @@
  * | should | does | then |
  * |---|---|---|
  * | gone | anything | removed, and the row with it |
+ * | be restored for an owner | anything | removed: its owner was not told and is paused as before |
  * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
  * | run for an owner | dead or missing | the owner is told, then removed |
  * | wait in a pool | frozen, and was ready | kept |
@@ -29,7 +30,7 @@ export type Verdict = "keep" | "adopt" | "ended" | "remove";
 
 /** What to do about one row; pure, and the table above. */
 export function judge(row: MachineRow, found: Found | undefined): Verdict {
-  if (row.desired === "removed") return "remove";
+  if (row.desired === "removed" || row.snapshot_id !== null) return "remove";
   if (row.owner_kind === "pool") {
     return row.observed === "ready" && found?.state === "frozen" ? "keep" : "remove";
   }

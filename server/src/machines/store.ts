@@ -2,10 +2,11 @@
 import { type Kysely, sql, type Selectable, type Transaction } from "kysely";
 import type { Database } from "#db/db.ts";
 import type { HostFacts, NetworkMode } from "@kontor/runtime/driver.ts";
-import type { HostImagesTable, MachinesTable } from "./tables.ts";
+import type { HostImagesTable, MachinesTable, SnapshotsTable } from "./tables.ts";
 
 type Queryable = Kysely<Database> | Transaction<Database>;
 export type MachineRow = Selectable<MachinesTable>;
+export type SnapshotRow = Selectable<SnapshotsTable>;
 export type HostImageRow = Selectable<HostImagesTable>;
 
 /** Registers the host under a new epoch and takes its machines along; answers the epoch. */
@@ -103,7 +104,7 @@ export type NewMachine = Pick<
   | "hostname"
   | "env_sealed"
   | "desired"
->;
+> & { snapshot_id?: string };
 
 export function insertMachine(tx: Queryable, machine: NewMachine): Promise<MachineRow> {
   return tx
@@ -218,6 +219,21 @@ export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
   await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();
 }
 
+/** The machine an owner has, if any. */
+export function findOwned(
+  db: Queryable,
+  ownerKind: "sandbox",
+  ownerId: string,
+): Promise<MachineRow | undefined> {
+  return db
+    .selectFrom("machines")
+    .selectAll()
+    .where("owner_kind", "=", ownerKind)
+    .where("owner_id", "=", ownerId)
+    .where("desired", "<>", "removed")
+    .executeTakeFirst();
+}
+
 export function findMachine(db: Queryable, id: string): Promise<MachineRow | undefined> {
   return db.selectFrom("machines").selectAll().where("id", "=", id).executeTakeFirst();
 }
@@ -268,4 +284,60 @@ export async function saveImage(
       conflict.columns(["host_id", "name"]).doUpdateSet({ ...values, updated_at: sql<Date>`now()` }),
     )
     .execute();
+}
+
+export function insertSnapshot(tx: Queryable, snapshot: SnapshotRow): Promise<SnapshotRow> {
+  return tx.insertInto("snapshots").values(snapshot).returningAll().executeTakeFirstOrThrow();
+}
+
+export function findSnapshot(
+  db: Queryable,
+  owner: { ownerKind: "sandbox"; ownerId: string },
+): Promise<SnapshotRow | undefined> {
+  return db
+    .selectFrom("snapshots")
+    .selectAll()
+    .where("owner_kind", "=", owner.ownerKind)
+    .where("owner_id", "=", owner.ownerId)
+    .executeTakeFirst();
+}
+
+export function deleteSnapshot(
+  tx: Queryable,
+  which: { id: string } | { ownerKind: "sandbox"; ownerId: string },
+): Promise<SnapshotRow | undefined> {
+  const query = tx.deleteFrom("snapshots");
+  const one =
+    "id" in which
+      ? query.where("id", "=", which.id)
+      : query.where("owner_kind", "=", which.ownerKind).where("owner_id", "=", which.ownerId);
+  return one.returningAll().executeTakeFirst();
+}
+
+export function snapshotsOfHost(db: Queryable, hostId: string): Promise<SnapshotRow[]> {
+  return db.selectFrom("snapshots").selectAll().where("host_id", "=", hostId).execute();
+}
+
+/** The host that has the bytes, and the runtime and the processors they need. */
+export async function findSnapshotHost(db: Queryable, snapshot: SnapshotRow): Promise<string | undefined> {
+  const host = await db
+    .selectFrom("hosts")
+    .select("id")
+    .where("id", "=", snapshot.host_id)
+    .where("state", "=", "ready")
+    .where("cpu_class", "=", snapshot.cpu_class)
+    .where(sql<boolean>`${snapshot.runtime_build} = any(runtime_builds)`)
+    .executeTakeFirst();
+  return host?.id;
+}
+
+/** The restored machine is its owner's. False where it is to be removed by now. */
+export async function takeOver(tx: Queryable, id: string): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable("machines")
+    .set({ snapshot_id: null, claimed_at: sql<Date>`now()` })
+    .where("id", "=", id)
+    .where("desired", "=", "running")
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
 }

@@ -54,6 +54,33 @@ export interface MachinesTable {
   takeover: Generated<"none" | "auto">;
   created_at: Generated<Date>;
   claimed_at: Date | null;
+  snapshot_id: ColumnType<string | null, string | null | undefined>;
+}
+
+/** See migrations/0007_snapshots.sql. */
+export interface SnapshotsTable {
+  id: string;
+  owner_kind: "sandbox";
+  owner_id: string;
+  machine: string;
+  generation: number;
+  host_id: string | null;
+  blob_key: string | null;
+  sha256: string;
+  bytes: number;
+  cpu_class: string;
+  runtime_build: string;
+  image_id: string;
+  vcpus: number;
+  memory_bytes: number;
+  disk_bytes: number;
+  max_processes: number;
+  network: "off" | "restricted" | "open";
+  hostname: string;
+  env_sealed: Buffer | null;
+  reason: "explicit" | "deadline";
+  stored_at: Date;
+  expires_at: Date | null;
 }
 
 export interface MachinesTables {
@@ -61,4 +88,5 @@ export interface MachinesTables {
   hosts: HostsTable;
   host_images: HostImagesTable;
   machines: MachinesTable;
+  snapshots: SnapshotsTable;
 }

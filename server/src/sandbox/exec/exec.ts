@@ -5,14 +5,13 @@
 import { constants } from "node:os";
 import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
-import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { execFailed } from "#machines/errors.ts";
-import { explain, inside } from "../sandboxes/sandboxes.ts";
+import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { Head } from "./head.ts";
 import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
 
-type Needs = Pick<App, "db" | "machines">;
+type Needs = InsideNeeds;
 
 /** What a buffered answer holds of each stream; the rest is read and dropped. */
 export const bufferedMaxBytes = 8 * 1024 ** 2;

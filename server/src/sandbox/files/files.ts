@@ -7,10 +7,9 @@ import { posix } from "node:path";
 import type { FileStat as GuestStat } from "#machines/guest.ts";
 import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
-import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { fileTooLarge, translated } from "#machines/errors.ts";
-import { inside } from "../sandboxes/sandboxes.ts";
+import { inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { decode } from "./base64.ts";
 import { fileMaxBytes, writableRoots } from "./limits.ts";
 import {
@@ -26,7 +25,7 @@ import {
   Path,
 } from "./schema.ts";
 
-type Needs = Pick<App, "db" | "machines">;
+type Needs = InsideNeeds;
 const roots = writableRoots;
 
 export async function writeFile(

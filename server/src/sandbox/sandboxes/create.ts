@@ -91,8 +91,6 @@ function checkPlan(app: Needs, workspace: ReachableWorkspace, input: SandboxCrea
   if (input.region !== undefined && input.region !== app.config.region) {
     throw invalidField("region", `unknown region "${input.region}"; known is ${app.config.region}.`);
   }
-  if (input.on_timeout === "pause")
-    throw invalidField("on_timeout", "this server can only kill at the deadline.");
   if (input.volume !== undefined) throw invalidField("volume", "this server has no volumes.");
   if (input.timeout_seconds !== undefined && input.timeout_seconds > tier.maxTimeoutSeconds) {
     throw timeoutTooLong(tier.maxTimeoutSeconds, workspace.sandboxTier);

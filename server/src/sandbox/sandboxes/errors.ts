@@ -1,4 +1,5 @@
 import { defineError } from "#lib/errors.ts";
+import { noCapacity, restoreFailed } from "#machines/errors.ts";
 import type { TerminationReason } from "./tables.ts";
 
 export const sandboxNotFound = defineError("sandbox_not_found", 404, () => "No such sandbox.");
@@ -27,6 +28,16 @@ export const sandboxPaused = defineError(
   () => "The sandbox is paused. Resume it first, or create sandboxes with auto_resume.",
 );
 
+export const snapshotCapReached = defineError("snapshot_cap_reached", 409, (cap: number, tier: string) => ({
+  detail: `Tier ${tier} keeps at most ${cap} paused sandboxes. Resume or delete one first.`,
+  meta: { limit: "snapshot_cap", allowed: cap },
+}));
+
+export const moveTimedOut = defineError("sandbox_busy", 503, () => ({
+  detail: "The sandbox is still being paused or resumed. Try again shortly.",
+  meta: { retry_after: 5 },
+}));
+
 export const timeoutTooLong = defineError("timeout_too_long", 400, (allowed: number, tier: string) => ({
   detail: `timeout_seconds: at most ${allowed} on tier ${tier}.`,
   meta: { limit: "max_timeout_seconds", allowed },
@@ -45,5 +56,8 @@ export const invalidField = defineError(
   (field: string, why: string) => `${field}: ${why}`,
 );
 
+/** What a call may meet when it wakes a sandbox that is paused. */
+export const wakeErrors = [noCapacity, restoreFailed, moveTimedOut] as const;
+
 export const readErrors = [sandboxNotFound] as const;
-export const runningErrors = [sandboxNotFound, sandboxTerminated, sandboxPaused] as const;
+export const runningErrors = [sandboxNotFound, sandboxTerminated, sandboxPaused, ...wakeErrors] as const;

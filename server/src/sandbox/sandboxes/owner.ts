@@ -1,11 +1,13 @@
 /** What a sandbox does when its machine ended unasked. */
 import type { App } from "#app.ts";
 import type { Ending, MachineOwner } from "#machines/owners.ts";
+import { endMoves } from "./store.ts";
 import type { TerminationReason } from "./tables.ts";
 import { endSandbox } from "./terminate.ts";
 
 export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">): MachineOwner {
   return {
+    begins: () => endMoves(app.db, { except: [] }),
     ended: async (id, ending) => {
       await endSandbox(app, { id, reason: reasonOf(ending), cpuSeconds: ending.cpuSeconds });
     },

@@ -2,22 +2,41 @@ import { z } from "zod";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import { noCapacity, startFailed, templateFailed, templatePreparing } from "#machines/errors.ts";
+import {
+  machineErrors,
+  noCapacity,
+  notCheckpointable,
+  startFailed,
+  templateFailed,
+  templatePreparing,
+} from "#machines/errors.ts";
 import { createSandbox } from "./create.ts";
-import { readErrors, runningErrors, timeoutTooLong } from "./errors.ts";
+import {
+  readErrors,
+  runningErrors,
+  sandboxNotFound,
+  sandboxTerminated,
+  snapshotCapReached,
+  timeoutTooLong,
+  wakeErrors,
+} from "./errors.ts";
 import { keepAlive } from "./keep-alive.ts";
 import { limits } from "./limits.ts";
 import { list } from "./list.ts";
 import { metrics } from "./metrics.ts";
+import { pauseSandbox } from "./pause.ts";
+import { resumeSandbox } from "./resume.ts";
 import { getSandbox } from "./sandboxes.ts";
 import {
   KeepAlive,
   Limits,
   Metrics,
+  PauseRecord,
   Sandbox,
   SandboxCreate,
   SandboxList,
   SandboxParams,
+  toPauseRecord,
   toSandbox,
 } from "./schema.ts";
 import { statuses } from "./states.ts";
@@ -116,6 +135,34 @@ export const sandboxesRoutes = (app: App): Route[] => [
     errors: [...runningErrors, timeoutTooLong],
     handler: async ({ actor, params, body }) =>
       toSandbox(app, await keepAlive(app, actor, params.id, body.timeout_seconds)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/pause",
+    operationId: "pauseSandbox",
+    summary: "Snapshot and suspend",
+    description:
+      "Writes memory, processes and files down and frees the machine. Connections end, and so do commands that were waited for as a stream; background commands go on after the resume. What cannot be written down is named in `not_checkpointable`, and the sandbox runs on.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    responses: { 200: PauseRecord },
+    errors: [...runningErrors, snapshotCapReached, notCheckpointable, ...machineErrors],
+    handler: async ({ actor, params }) => toPauseRecord(await pauseSandbox(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/resume",
+    operationId: "resumeSandbox",
+    summary: "Restore from the snapshot",
+    description:
+      "Consumes the snapshot and restarts the lifetime clock with the last `timeout_seconds`. On a sandbox that runs it changes nothing and answers the same.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    responses: { 200: Sandbox },
+    errors: [sandboxNotFound, sandboxTerminated, ...wakeErrors],
+    handler: async ({ actor, params }) => toSandbox(app, await resumeSandbox(app, actor, params.id)),
   }),
   defineRoute({
     ...common,

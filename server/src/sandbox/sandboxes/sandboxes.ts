@@ -1,6 +1,6 @@
 /**
  * Sandboxes: isolated machines for code somebody else wrote. This folder owns the sandbox's record and its life:
- * made from a template, running until its deadline, terminated once and for good. It promises that a sandbox which
+ * made from a template, running until its deadline, paused and resumed, terminated once and for good. It promises that a sandbox which
  * was answered exists after any crash, that its deadline is kept, and that delete works in every state. It never
  * touches the runtime: machines/ brings up and takes down what a row asks for.
  */
@@ -9,6 +9,8 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { translate } from "#machines/errors.ts";
+import { whenStill } from "./moves.ts";
+import { wake } from "./restore.ts";
 import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
 import { countLiveRows, findSandbox, type SandboxRow } from "./store.ts";
 
@@ -27,23 +29,25 @@ export function countLive(db: Db, workspaceId: string): Promise<number> {
   return countLiveRows(db, workspaceId);
 }
 
-export function refuseUnlessRunning(row: SandboxRow): void {
+export function refuseUnlessRunning(row: Pick<SandboxRow, "status" | "termination_reason">): void {
   if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
   if (row.status === "paused") throw sandboxPaused();
 }
 
+export type InsideNeeds = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+
 /**
- * Does something inside a running sandbox. Where the machine ends meanwhile, the sandbox's own reason is the
- * answer: "it ran out of memory" helps, "the connection broke" does not.
+ * Does something inside a running sandbox. One that is being paused or resumed is waited for, and one that is paused
+ * and has `auto_resume` is woken. Where the machine ends meanwhile, the sandbox's own reason is the answer: "it ran out
+ * of memory" helps, "the connection broke" does not.
  */
 export async function inside<T>(
-  app: Pick<App, "db" | "machines">,
+  app: InsideNeeds,
   actor: Actor,
   id: string,
   call: (guest: Guest, row: SandboxRow) => Promise<T>,
 ): Promise<T> {
-  const row = await getSandbox(app, actor, id);
-  refuseUnlessRunning(row);
+  const row = await awake(app, actor, id);
   try {
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {
@@ -51,9 +55,20 @@ export async function inside<T>(
   }
 }
 
+/** The row of a sandbox that runs. */
+async function awake(app: InsideNeeds, actor: Actor, id: string): Promise<SandboxRow> {
+  const row = await getSandbox(app, actor, id);
+  if (row.status === "running" && row.transition === null) return row;
+  const still = await whenStill(app, id);
+  if (still?.status === "paused" && still.auto_resume) await wake(app, id, null);
+  const now = await getSandbox(app, actor, id);
+  refuseUnlessRunning(now);
+  return now;
+}
+
 const diedKinds = new Set(["machine_died", "not_running", "not_found"]);
 
-/** The sandbox's own reason where its machine ended, else the error as a caller may see it. */
+/** The sandbox's own reason where its machine ended or was paused, else the error as a caller may see it. */
 export async function explain(
   app: Pick<App, "db">,
   actor: Actor,
@@ -63,6 +78,7 @@ export async function explain(
   const kind = (error as { kind?: string } | null)?.kind;
   if (kind === undefined || !diedKinds.has(kind)) return translate(error);
   const ended = await whenEnded(app, actor, id);
+  if (ended?.status === "paused") return sandboxPaused();
   return ended ? sandboxTerminated(ended.termination_reason) : translate(error);
 }
 
@@ -76,7 +92,7 @@ async function whenEnded(app: Pick<App, "db">, actor: Actor, id: string): Promis
   const until = Date.now() + endedWithinMs;
   for (let waitMs = 20; Date.now() < until; waitMs = Math.min(waitMs * 1.5, 250)) {
     const row = await findSandbox(app.db, id, reachable(actor));
-    if (!row || row.status === "terminated") return row;
+    if (!row || row.status !== "running") return row;
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
   return undefined;

@@ -1,6 +1,7 @@
 /** The wire: what a sandbox looks like in JSON, and what its calls take. */
 import { z } from "zod";
 import type { App } from "#app.ts";
+import type { SnapshotRow } from "#machines/snapshots.ts";
 import { sizeNames } from "./sizes.ts";
 import { statuses, terminationReasons, transitions } from "./states.ts";
 import type { SandboxRow } from "./store.ts";
@@ -102,6 +103,28 @@ export const SandboxList = z
 export const KeepAlive = z
   .strictObject({ timeout_seconds: z.int().min(10).max(86_400) })
   .meta({ id: "SandboxTimeout" });
+
+export const PauseRecord = z
+  .object({
+    sandbox_id: z.string(),
+    snapshot_id: z.string(),
+    status: z.literal("paused"),
+    snapshot_size_mb: z.int(),
+    created_at: timestamp,
+    paused_expires_at: timestamp.nullable().describe("When the snapshot is reclaimed; null means never."),
+  })
+  .meta({ id: "PauseRecord" });
+
+export function toPauseRecord(snapshot: SnapshotRow): z.output<typeof PauseRecord> {
+  return {
+    sandbox_id: snapshot.owner_id,
+    snapshot_id: snapshot.id,
+    status: "paused",
+    snapshot_size_mb: Math.ceil(snapshot.bytes / 1024 ** 2),
+    created_at: snapshot.stored_at.toISOString(),
+    paused_expires_at: snapshot.expires_at?.toISOString() ?? null,
+  };
+}
 
 /** The only way from a row to JSON. */
 export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRow): Sandbox {

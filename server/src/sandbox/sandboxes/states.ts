@@ -8,7 +8,11 @@ export const transitions = ["pausing", "resuming", "terminating"] as const;
 export const moves = {
   create: { from: [], to: "running" },
   keepAlive: { from: ["running"], to: "running" },
+  pause: { from: ["running"], to: "paused" },
+  resume: { from: ["paused"], to: "running" },
   expire: { from: ["running"], to: "terminated" },
+  expireAndPause: { from: ["running"], to: "paused" },
+  reclaim: { from: ["paused"], to: "terminated" },
   terminate: { from: ["running", "paused"], to: "terminated" },
 } as const satisfies Record<string, { from: readonly Status[]; to: Status }>;
 

@@ -1,5 +1,6 @@
 /** All SQL of the sandboxes table. The workspaces a caller can reach are an argument of every read. */
 import { type Kysely, type Selectable, sql, type Transaction } from "kysely";
+import type { SandboxTier } from "#accounts/actor.ts";
 import type { Database } from "#db/db.ts";
 import type { Status } from "./states.ts";
 import type { SandboxesTable, TerminationReason } from "./tables.ts";
@@ -112,11 +113,21 @@ export async function countLiveRows(db: Queryable, workspaceId: string): Promise
   return Number(count);
 }
 
+/** Seconds it ran in all, at a moment. */
+const lived = (until: Date) =>
+  sql<number>`running_seconds + coalesce(greatest(0, extract(epoch from ${until}::timestamptz - running_since)), 0)`;
+
 /** Undefined where it was terminated already: of two who end it, one does. */
 export async function terminateRow(
   tx: Queryable,
   id: string,
-  ending: { reason: TerminationReason; at: Date; cpuSeconds: number; expiredBy?: Date },
+  ending: {
+    reason: TerminationReason;
+    at: Date;
+    cpuSeconds: number;
+    expiredBy?: Date;
+    snapshotExpiredBy?: Date;
+  },
 ): Promise<Selectable<SandboxesTable> | undefined> {
   let update = tx
     .updateTable("sandboxes")
@@ -126,13 +137,19 @@ export async function terminateRow(
       termination_reason: ending.reason,
       terminated_at: ending.at,
       cpu_seconds: sql<number>`cpu_seconds + ${ending.cpuSeconds}`,
-      running_seconds: sql<number>`running_seconds + coalesce(greatest(0, extract(epoch from ${ending.at}::timestamptz - running_since)), 0)`,
+      running_seconds: lived(ending.at),
       running_since: null,
     })
     .where("id", "=", id)
     .where("status", "<>", "terminated");
   // A keep-alive may have come between the look and the end of it.
-  if (ending.expiredBy) update = update.where("expires_at", "<=", ending.expiredBy);
+  if (ending.expiredBy) {
+    update = update.where("expires_at", "<=", ending.expiredBy).where("status", "=", "running");
+  }
+  // A resume may have.
+  if (ending.snapshotExpiredBy) {
+    update = update.where("status", "=", "paused").where("transition", "is", null);
+  }
   return update.returningAll().executeTakeFirst();
 }
 
@@ -151,13 +168,140 @@ export function extendRow(
     .executeTakeFirst();
 }
 
-export function findExpired(db: Queryable, now: Date): Promise<{ id: string; machine_id: string | null }[]> {
+/** Begins a move where the sandbox is still in the state it starts from, and in no other move. */
+export async function beginMove(
+  tx: Queryable,
+  id: string,
+  move: { transition: "pausing" | "resuming"; from: Status; expiredBy?: Date | undefined },
+): Promise<boolean> {
+  let update = tx
+    .updateTable("sandboxes")
+    .set({ transition: move.transition })
+    .where("id", "=", id)
+    .where("status", "=", move.from)
+    .where("transition", "is", null);
+  if (move.expiredBy) update = update.where("expires_at", "<=", move.expiredBy);
+  return (await update.executeTakeFirst()).numUpdatedRows > 0n;
+}
+
+/** It came to nothing. False where it had ended already. */
+export async function endMove(
+  db: Queryable,
+  id: string,
+  transition: "pausing" | "resuming",
+): Promise<boolean> {
+  const { numUpdatedRows } = await db
+    .updateTable("sandboxes")
+    .set({ transition: null })
+    .where("id", "=", id)
+    .where("transition", "=", transition)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** What the row says is under way, and is not. */
+export async function endMoves(db: Queryable, { except }: { except: readonly string[] }): Promise<void> {
+  await db
+    .updateTable("sandboxes")
+    .set({ transition: null })
+    .where("transition", "is not", null)
+    .where("id", "<>", sql<string>`all(${sql.val([...except])}::text[])`)
+    .execute();
+}
+
+export function pauseRow(
+  tx: Queryable,
+  id: string,
+  how: { at: Date; cpuSeconds: number },
+): Promise<Selectable<SandboxesTable> | undefined> {
+  return tx
+    .updateTable("sandboxes")
+    .set({
+      status: "paused",
+      transition: null,
+      cpu_seconds: sql<number>`cpu_seconds + ${how.cpuSeconds}`,
+      running_seconds: lived(how.at),
+      running_since: null,
+    })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .where("transition", "=", "pausing")
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Its lifetime starts anew, as long as was last asked for. */
+export function resumeRow(
+  tx: Queryable,
+  id: string,
+  at: Date,
+): Promise<Selectable<SandboxesTable> | undefined> {
+  return tx
+    .updateTable("sandboxes")
+    .set({
+      status: "running",
+      transition: null,
+      running_since: at,
+      expires_at: sql<Date>`${at}::timestamptz + make_interval(secs => timeout_seconds)`,
+    })
+    .where("id", "=", id)
+    .where("status", "=", "paused")
+    .where("transition", "=", "resuming")
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** What the workspace keeps paused or is pausing, with other pauses of it held off until this transaction ends. */
+export async function lockAndCountSnapshots(tx: Transaction<Database>, workspaceId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 2))`.execute(tx);
+  const { count } = await tx
+    .selectFrom("sandboxes")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where((eb) => eb.or([eb("status", "=", "paused"), eb("transition", "=", "pausing")]))
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+export async function findTier(db: Queryable, workspaceId: string): Promise<SandboxTier> {
+  const { sandbox_tier } = await db
+    .selectFrom("workspaces")
+    .select("sandbox_tier")
+    .where("id", "=", workspaceId)
+    .executeTakeFirstOrThrow();
+  return sandbox_tier;
+}
+
+/** Past their deadline and in no move. */
+export function findExpired(
+  db: Queryable,
+  now: Date,
+  onTimeout: "kill" | "pause",
+): Promise<{ id: string; workspace_id: string; expires_at: Date; machine_id: string | null }[]> {
   return db
     .selectFrom("sandboxes")
-    .select(["id", machineId])
+    .select(["id", "workspace_id", "expires_at", machineId])
     .where("status", "=", "running")
+    .where("on_timeout", "=", onTimeout)
     .where("expires_at", "<=", now)
+    .where("transition", "is", null)
     .orderBy("expires_at")
+    .limit(100)
+    .execute();
+}
+
+/** Paused for longer than they are kept; one that is being resumed was used. */
+export function findExpiredSnapshots(db: Queryable, now: Date): Promise<{ id: string }[]> {
+  return db
+    .selectFrom("sandboxes")
+    .innerJoin("snapshots", (join) =>
+      join.onRef("snapshots.owner_id", "=", "sandboxes.id").on("snapshots.owner_kind", "=", "sandbox"),
+    )
+    .select("sandboxes.id")
+    .where("sandboxes.status", "=", "paused")
+    .where("sandboxes.transition", "is", null)
+    .where("snapshots.expires_at", "<=", now)
+    .orderBy("snapshots.expires_at")
     .limit(100)
     .execute();
 }

@@ -2,6 +2,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { release } from "#machines/placement.ts";
+import { abandon, drop } from "#machines/snapshots.ts";
 import { sandboxNotFound } from "./errors.ts";
 import { getSandbox, reachable } from "./sandboxes.ts";
 import { findSandbox, type SandboxRow, terminateRow } from "./store.ts";
@@ -23,6 +24,8 @@ export interface Ending {
   reason: TerminationReason;
   /** Only if its deadline is not later than this. */
   expiredBy?: Date;
+  /** Only if it is paused still: its snapshot is kept no longer than this. */
+  snapshotExpiredBy?: Date;
   /** CPU of the machine that is gone; read from it where absent. */
   cpuSeconds?: number;
   actor?: Actor;
@@ -37,9 +40,15 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
   const machineId = ending.row?.machine_id;
   const cpuSeconds = ending.cpuSeconds ?? (machineId ? await app.machines.cpuSeconds(machineId) : 0);
   const released = await app.db.transaction().execute(async (tx) => {
-    const { id, reason, expiredBy } = ending;
+    const { id, reason, expiredBy, snapshotExpiredBy } = ending;
     const at = app.clock.now();
-    const row = await terminateRow(tx, id, { reason, at, cpuSeconds, ...(expiredBy ? { expiredBy } : {}) });
+    const row = await terminateRow(tx, id, {
+      reason,
+      at,
+      cpuSeconds,
+      ...(expiredBy ? { expiredBy } : {}),
+      ...(snapshotExpiredBy ? { snapshotExpiredBy } : {}),
+    });
     if (!row) return undefined;
     const target = { kind: "sandbox", id, label: row.template };
     await recordActivity(
@@ -52,8 +61,10 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
         reason,
       },
     );
-    return { machine: await release(tx, { ownerKind: "sandbox", ownerId: id }) };
+    const owner = { ownerKind: "sandbox", ownerId: id } as const;
+    return { machine: await release(tx, owner), snapshot: await abandon(tx, owner) };
   });
   if (released?.machine) app.machines.destroyLater(released.machine);
+  if (released?.snapshot) drop(app, released.snapshot.id);
   return released !== undefined;
 }

@@ -26,6 +26,8 @@ export interface TestHost {
   app: SandboxApp;
   driver: FakeDriver;
   clock: TestClock;
+  /** Of the machines and their snapshots. */
+  directory: string;
   /** The server ends and another one starts on the same database and the same machines. */
   restart(whileAway?: (driver: FakeDriver) => Promise<void>): Promise<void>;
 }
@@ -66,7 +68,7 @@ export async function testHost(
       }),
     );
     const machines = new Machines({
-      host: new LocalHost({ id: hostId, epoch, driver, recipes: [recipe], concurrentStarts: 4 }),
+      host: new LocalHost({ id: hostId, epoch, driver, recipes: [recipe], concurrentStarts: 4, snapshotsDirectory: join(directory, "snapshots") }),
       capacity: { memoryBytes: 1024 ** 4, vcpus: 1000, machines: 100, ...options.capacity },
       poolCeiling: options.poolCeiling ?? 0,
       db,
@@ -81,6 +83,7 @@ export async function testHost(
   const host: TestHost = {
     ...(await start()),
     clock,
+    directory,
     restart: async (whileAway) => {
       await host.app.machines.close();
       if (whileAway) {

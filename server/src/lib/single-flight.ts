@@ -1,0 +1,12 @@
+/** Callers who want the same thing at the same time share one run of it, and its outcome. */
+export class SingleFlight<T> {
+  readonly #running = new Map<string, Promise<T>>();
+
+  run(key: string, work: () => Promise<T>): Promise<T> {
+    const running = this.#running.get(key);
+    if (running) return running;
+    const run = work().finally(() => this.#running.delete(key));
+    this.#running.set(key, run);
+    return run;
+  }
+}

@@ -1,0 +1,208 @@
+/**
+ * Machines at rest: written to their host's disk, freed, and started again from there. The order is what keeps a crash
+ * from losing anything. Pausing: the bytes are on disk and hashed; then one transaction of the owner's says "paused",
+ * keeps the row of the bytes and lets the machine go; then its memory is freed. Resuming: one transaction reserves a
+ * place; the machine is restored; then one transaction says "running" and consumes the snapshot. What a server that
+ * ended left between two of these steps is taken back by `reconcile` and `sweepSnapshots`: bytes without a row are
+ * deleted, a machine that was held goes on, a restored machine that nobody was told of is removed.
+ */
+import type { Transaction } from "kysely";
+import type { App } from "#app.ts";
+import type { Database } from "#db/db.ts";
+import { newId } from "#lib/ids.ts";
+import { restoreFailed, translate } from "./errors.ts";
+import type { SnapshotFacts } from "./host.ts";
+import type { MachineOwners } from "./owners.ts";
+import { makeRoom, newMachineId, orderFor } from "./placement.ts";
+import { openEnv } from "./sealed-env.ts";
+import {
+  deleteSnapshot,
+  findOwned,
+  findSnapshot,
+  findSnapshotHost,
+  insertMachine,
+  insertSnapshot,
+  type MachineRow,
+  markOwnedRemoved,
+  markRemoved,
+  type SnapshotRow,
+  snapshotsOfHost,
+  takeOver,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
+type Owner = { ownerKind: "sandbox"; ownerId: string };
+
+/** A machine that is on disk and held: `keep` it or `putBack`. */
+export interface Taken {
+  id: string;
+  machine: MachineRow;
+  facts: SnapshotFacts;
+  cpuSeconds: number;
+}
+
+/** Writes the owner's machine down. A failure leaves it running; `not_checkpointable` names what is in the way. */
+export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Promise<Taken> {
+  const machine = await findOwned(app.db, owner.ownerKind, owner.ownerId);
+  if (!machine) throw new Error("a running owner has a machine");
+  const id = newId("snap_");
+  try {
+    const facts = await app.machines.host.pause(orderFor(machine), id);
+    return { id, machine, facts, cpuSeconds: await app.machines.cpuSeconds(machine.id) };
+  } catch (error) {
+    throw translate(error);
+  }
+}
+
+/**
+ * The snapshot is the owner's from this transaction on, and its machine goes: `free` it after the commit. Undefined
+ * where the machine went before.
+ */
+export async function keep(
+  tx: Transaction<Database>,
+  { id, machine, facts }: Taken,
+  options: { reason: SnapshotRow["reason"]; storedAt: Date; expiresAt: Date | null },
+): Promise<SnapshotRow | undefined> {
+  if (!machine.owner_id || machine.owner_kind === "pool")
+    throw new Error("only an owner's machine is paused");
+  const released = await markOwnedRemoved(tx, machine.owner_kind, machine.owner_id);
+  if (released?.id !== machine.id) return undefined;
+  return insertSnapshot(tx, {
+    id,
+    owner_kind: machine.owner_kind,
+    owner_id: machine.owner_id,
+    machine: machine.id,
+    generation: machine.generation,
+    host_id: machine.host_id,
+    blob_key: null,
+    sha256: facts.sha256,
+    bytes: facts.bytes,
+    cpu_class: facts.cpuClass,
+    runtime_build: facts.runtimeBuild,
+    image_id: machine.image_id,
+    vcpus: machine.vcpus,
+    memory_bytes: machine.memory_bytes,
+    disk_bytes: machine.disk_bytes,
+    max_processes: machine.max_processes,
+    network: machine.network,
+    hostname: machine.hostname,
+    env_sealed: machine.env_sealed,
+    reason: options.reason,
+    stored_at: options.storedAt,
+    expires_at: options.expiresAt,
+  });
+}
+
+/** After the commit of `keep`. */
+export function free(app: Pick<App, "machines">, { machine }: Taken): void {
+  app.machines.destroyLater(machine);
+}
+
+/** It was not kept after all: the machine goes on, if it is still wanted, and the bytes go. */
+export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken): Promise<void> {
+  const { host } = app.machines;
+  await host.thaw({ ...orderFor(machine), hostEpoch: host.epoch }).catch((error: unknown) => {
+    if (!app.machines.isGoing(machine.id)) throw error;
+  });
+  await host.dropSnapshot(id);
+}
+
+/** A place for the machine that a snapshot becomes; fails with `no_capacity`, or where no host can restore it. */
+export async function placeRestored(
+  app: Pick<App, "machines">,
+  tx: Transaction<Database>,
+  snapshot: SnapshotRow,
+): Promise<{ row: MachineRow; evicted: MachineRow[] }> {
+  const { host } = app.machines;
+  if ((await findSnapshotHost(tx, snapshot)) !== host.id) {
+    throw restoreFailed(new Error(`no host has ${snapshot.runtime_build} on ${snapshot.cpu_class}`));
+  }
+  const resources = {
+    vcpus: snapshot.vcpus,
+    memoryBytes: snapshot.memory_bytes,
+    diskBytes: snapshot.disk_bytes,
+    maxProcesses: snapshot.max_processes,
+  };
+  const evicted = await makeRoom(app, tx, { poolKey: "", template: "", resources }, { mayEvict: true });
+  const { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname, env_sealed } =
+    snapshot;
+  const row = await insertMachine(tx, {
+    id: newMachineId(),
+    host_id: host.id,
+    host_epoch: host.epoch,
+    pool_key: null,
+    image_id,
+    owner_kind: snapshot.owner_kind,
+    owner_id: snapshot.owner_id,
+    vcpus,
+    memory_bytes,
+    disk_bytes,
+    max_processes,
+    network,
+    hostname,
+    env_sealed,
+    desired: "running",
+    snapshot_id: snapshot.id,
+  });
+  return { row, evicted };
+}
+
+/** The machine runs when this returns, and is nobody's until `consume` commits. On failure nothing of it is left. */
+export async function bringBack(
+  app: Needs,
+  { row, evicted }: { row: MachineRow; evicted: MachineRow[] },
+): Promise<void> {
+  for (const other of evicted) app.machines.destroyLater(other);
+  const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
+  try {
+    await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", {
+      image: row.image_id,
+      resources: { vcpus, memoryBytes, diskBytes, maxProcesses },
+      network: row.network,
+      hostname: row.hostname,
+      env: openEnv(app, row),
+    });
+  } catch (error) {
+    await markRemoved(app.db, row.id);
+    app.machines.destroyLater(row);
+    throw restoreFailed(error);
+  }
+}
+
+/** The restored machine is the owner's from this transaction on, and the snapshot is gone. False where it went before. */
+export async function consume(tx: Transaction<Database>, row: MachineRow): Promise<boolean> {
+  if (!(await takeOver(tx, row.id))) return false;
+  await deleteSnapshot(tx, { id: row.snapshot_id ?? "" });
+  return true;
+}
+
+/** The owner ends while it is paused: answers the snapshot to `drop` after the commit. */
+export function abandon(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
+  return deleteSnapshot(tx, owner);
+}
+
+/** The bytes of a row that is gone. What fails now the next start does. */
+export function drop(app: Pick<App, "machines" | "log">, id: string): void {
+  app.machines.host.dropSnapshot(id).catch((error: unknown) => {
+    app.log.warn({ snapshot: id, err: error }, "a snapshot could not be deleted yet");
+  });
+}
+
+/** At start, when nothing is under way: deletes bytes without a row, and ends owners whose bytes are not there. */
+export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise<void> {
+  const { host } = app.machines;
+  const there = new Set(await host.listSnapshots());
+  const rows = await snapshotsOfHost(app.db, host.id);
+  for (const { id, owner_kind, owner_id } of rows) {
+    if (there.delete(id)) continue;
+    app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are gone");
+    await owners[owner_kind].ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
+  }
+  for (const id of there) {
+    app.log.info({ snapshot: id }, "a snapshot nobody knows; deleting it");
+    await host.dropSnapshot(id);
+  }
+}
+
+export { findSnapshot };
+export type { SnapshotRow };
