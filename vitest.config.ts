@@ -1,6 +1,6 @@
 /**
  * Every test of the product, in projects by what they need:
- * - `server`, `runtime`, `cli`: units, in parallel, no root
+ * - `server`, `runtime`, `cli`, `bench`: units, in parallel, no root
  * - `server-postgres15`: the server's units once more on Debian's PostgreSQL 15, the oldest we promise
  * - `host`: the real runtime (`*.host.test.ts`): root, runsc, nft; one file at a time, because they share the host
  * - `e2e`: the whole server from outside, by HTTP; one file at a time as well
@@ -18,10 +18,10 @@ export default defineConfig({
       "server",
       "server/test/postgres15",
       "e2e",
-      ...["runtime", "cli"].map((name) => ({
+      ...["runtime", "cli", "bench"].map((name) => ({
         test: {
           name,
-          include: [`${name}/src/**/*.test.ts`],
+          include: [`${name}/**/*.test.ts`],
           exclude: [...configDefaults.exclude, hostTests],
           pool: "forks" as const,
           testTimeout: 30_000,

@@ -40,7 +40,7 @@ export const suites: readonly Suite[] = [
     run: { argv: [process.execPath, "server/src/openapi.ts", "--check"] },
     repair: "node server/src/openapi.ts --write",
   },
-  { name: "units", fast: true, run: { projects: ["server", "runtime", "cli"], serial: false } },
+  { name: "units", fast: true, run: { projects: ["server", "runtime", "cli", "bench"], serial: false } },
   { name: "units on PostgreSQL 15", fast: false, run: { projects: ["server-postgres15"], serial: false } },
   { name: "guest program", fast: false, run: { argv: ["make", "-C", "guest", "test"] } },
   { name: "host", fast: false, run: { projects: ["host"], serial: true } },
