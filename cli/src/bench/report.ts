@@ -76,5 +76,6 @@ function barText({ bar, unit }: BenchRow): string {
 }
 
 function round(value: number): string {
+  if (Number.isInteger(value)) return String(value);
   return value >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
