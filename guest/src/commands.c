@@ -38,7 +38,7 @@ struct command {
   struct process *process; // NULL once finished
   pid_t pid;
   int wake; // an eventfd: makes its thread look at kill_at_us again
-  bool kill_asked, timed_out;
+  bool kill_asked, timed_out, killed;
   uint64_t timeout_at_us, kill_at_us; // 0: none
   uint64_t started_ms, ended_ms;
   int exit_code, exit_signal; // -1 where it is the other
@@ -127,6 +127,7 @@ static int look_at_clock(struct command *c) {
       *due[i] = 0;
       bool killed = process_signal(c->process, SIGKILL);
       if (i == 0) c->timed_out = killed;
+      c->killed = true;
     }
     if (*due[i] && (!next || *due[i] < next)) next = *due[i];
   }
@@ -167,6 +168,7 @@ static void *run(void *argument) {
     if (fds[2].revents) take_output(c, &p->output, 1, bytes);
     if (fds[3].revents) take_output(c, &p->error, 2, bytes);
   }
+  if (c->killed) process_kill_rest(p);
   take_rest(c, &p->output, 1, bytes);
   take_rest(c, &p->error, 2, bytes);
   free(bytes);

@@ -25,7 +25,8 @@ export function renderError(api: Api, error: unknown, requestId: string): Render
     status: refusal.status,
     headers: headersOf(refusal),
     body: { detail: refusal.detail, code: refusal.code, ...refusal.meta },
-    isFault: refusal.status >= 500 && refusal.code !== "unavailable",
+    // A 503 that says "come back" is no fault; one that something caused is.
+    isFault: refusal.status >= 500 && (refusal.code === "internal_error" || refusal.cause !== undefined),
   };
 }
 
