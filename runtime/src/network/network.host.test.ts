@@ -191,6 +191,19 @@ test("restricted: the resolver beside the proxy answers by UDP, and neither is r
   expect(egress.machineAt("198.51.100.1")).toBeUndefined();
 });
 
+test("restricted: a flood of connections is turned away before it reaches the proxy, and hinders no other machine", async () => {
+  await network.setMode(0, "restricted");
+  await network.setMode(1, "restricted");
+  const flood = await probe(
+    a.netnsPath,
+    Array.from({ length: 500 }, () => PROXY),
+  );
+  expect(flood.filter((result) => "answered" in result).length).toBeGreaterThanOrEqual(200);
+  expect(flood).toContainEqual(REFUSED);
+  expect(await probe(b.netnsPath, [PROXY])).toEqual([{ answered: "the egress proxy" }]);
+  await expect.poll(() => probe(a.netnsPath, [PROXY])).toEqual([{ answered: "the egress proxy" }]);
+});
+
 test("the proxy is told when a machine leaves restricted, and what it refused is counted with the rest", async () => {
   await network.setMode(0, "restricted");
   egress.shutAddresses.splice(0);

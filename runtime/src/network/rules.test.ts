@@ -21,6 +21,8 @@ table inet kontor61 {
 	set restricted { type ipv4_addr; }
 	set denied { type ipv4_addr; size 65535; flags dynamic; }
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
+	set knocks { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
+	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
 		iifname "kv61-*" ct state new ct mark set ip saddr map @tenancy
@@ -39,10 +41,18 @@ table inet kontor61 {
 	chain machine_to_host {
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
-		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted accept
-		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted accept
+		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted jump to_proxy
+		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted jump to_resolver
 		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
 		jump refuse
+	}
+	chain to_proxy {
+		ct state new update @knocks { ip saddr limit rate over 100/second burst 200 packets } jump refuse
+		accept
+	}
+	chain to_resolver {
+		update @questions { ip saddr limit rate over 200/second burst 200 packets } drop
+		accept
 	}
 	chain forward {
 		type filter hook forward priority filter; policy accept;

@@ -47,6 +47,13 @@ export const REFUSED_RANGES = [
  */
 const MAX_FLOWS = 4096;
 
+/**
+ * What a machine may ask of the egress proxy and its resolver, whose process is the server's own: a flood is turned
+ * away here, at the kernel's cost. npm, the busiest of installers, opens some fifty connections at once.
+ */
+const MAX_NEW_CONNECTIONS = "100/second burst 200 packets";
+const MAX_QUESTIONS = "200/second burst 200 packets";
+
 export interface InstanceRules {
   instance: number;
   /** The egress proxy's port as machines know it, at 10.0.0.1. */
@@ -77,6 +84,8 @@ table inet ${table} {
 	set restricted { type ipv4_addr; }
 	set denied { type ipv4_addr; size 65535; flags dynamic; }
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
+	set knocks { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
+	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
 		iifname ${machines} ct state new ct mark set ip saddr map @tenancy
@@ -95,6 +104,14 @@ ${restricted.redirects}	}
 		ct state related ct direction reply icmp type destination-unreachable accept
 ${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
 		jump refuse
+	}
+	chain to_proxy {
+		ct state new update @knocks { ip saddr limit rate over ${MAX_NEW_CONNECTIONS} } jump refuse
+		accept
+	}
+	chain to_resolver {
+		update @questions { ip saddr limit rate over ${MAX_QUESTIONS} } drop
+		accept
 	}
 	chain forward {
 		type filter hook forward priority filter; policy accept;
@@ -146,8 +163,8 @@ function egressRules(
     redirects: `		iifname ${interfaces} ${to} tcp dport ${proxyPort} ${from} redirect to :${egress.proxyPort}
 		iifname ${interfaces} ${to} udp dport 53 ${from} redirect to :${egress.dnsPort}
 `,
-    accepts: `		${to} tcp dport ${egress.proxyPort} ct status dnat ${from} accept
-		${to} udp dport ${egress.dnsPort} ct status dnat ${from} accept
+    accepts: `		${to} tcp dport ${egress.proxyPort} ct status dnat ${from} jump to_proxy
+		${to} udp dport ${egress.dnsPort} ct status dnat ${from} jump to_resolver
 `,
   };
 }
