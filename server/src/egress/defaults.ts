@@ -1,6 +1,6 @@
 /**
- * The default allowlist: where this host itself gets packages and code from. What `auto` stands for is read from the
- * host's own programs, so a company's mirrors are found like anybody's, and no address stands in this project.
+ * The default allowlist: where this host itself gets packages from, and the usual code forges. The first is read from
+ * the host's own programs, so a company's mirrors are found like anybody's, and no registry's address stands here.
  */
 import { parseAuthority, parseEntry } from "./allowlist.ts";
 
@@ -13,6 +13,18 @@ export interface HostPrograms {
   /** Addresses of the package archives the host's apt uses. */
   aptArchives: () => Promise<readonly string[]>;
 }
+
+/** Where code is hosted, for git by HTTPS and for the archives and files that installers take from there. */
+const FORGES: readonly string[] = [
+  "github.com",
+  "codeload.github.com",
+  "objects.githubusercontent.com",
+  "raw.githubusercontent.com",
+  "release-assets.githubusercontent.com",
+  "gitlab.com",
+  "bitbucket.org",
+  "codeberg.org",
+];
 
 /** A program and the addresses in what it prints; each knows what its own defaults are. */
 const programs: readonly { argv: readonly string[]; read: (printed: string) => readonly string[] }[] = [
@@ -49,7 +61,7 @@ async function hostsOf(host: HostPrograms): Promise<string[]> {
         .catch(() => []),
     ),
   ]);
-  return found.flat().flatMap((address) => entryFor(address) ?? []);
+  return [...found.flat().flatMap((address) => entryFor(address) ?? []), ...FORGES];
 }
 
 function npmRegistries(printed: string): string[] {

@@ -299,13 +299,20 @@ test.each([
   expect(rawSeen).toBe("");
 });
 
-test("what follows a request is a request of its own: judged, and on a connection of its own", async () => {
+test("a connection carries one request: whatever follows it is neither judged nor forwarded, however much it is", async () => {
   const url = `http://raw.test:${portOf(raw)}`;
+  let upstream = 0;
+  const count = () => (upstream += 1);
+  raw.on("connection", count);
   const answer = await ask(
     `GET ${url}/1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n` +
-      `GET http://evil.test/2 HTTP/1.1\r\nHost: x\r\n\r\n`,
+      `GET ${url}/2 HTTP/1.1\r\nHost: x\r\n\r\n`.repeat(20_000) +
+      `CONNECT raw.test:${portOf(raw)} HTTP/1.1\r\n\r\n`,
   );
-  expect(answer.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 200", "HTTP/1.1 403"]);
+  raw.off("connection", count);
+  expect(answer.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 200"]);
+  expect(answer).toMatch(/Connection: close/i);
+  expect(upstream).toBe(1);
   expect(rawSeen).toContain("Transfer-Encoding: chunked");
   expect(rawSeen.match(/ HTTP\/1\.1\r\n/g)).toHaveLength(1);
 });

@@ -32,7 +32,6 @@ export interface EgressOptions {
 
 const MAX_HEADER_BYTES = 16_384;
 const HEADERS_TIMEOUT_MS = 10_000;
-const KEEP_ALIVE_MS = 30_000;
 /** A body that stops coming, or is not read, for this long ends its connection. */
 const IDLE_MS = 10 * 60_000;
 
@@ -41,6 +40,8 @@ export class Egress {
   readonly #names: Names;
   /** Whose each connection is. */
   readonly #clientOf = new WeakMap<Socket, Client>();
+  /** Connections that have had their one request. */
+  readonly #served = new WeakSet<Socket>();
   /** The host of the CONNECT that a connection came through. */
   readonly #tunnelled = new WeakMap<Socket, string>();
   #clients: Clients | undefined;
@@ -76,7 +77,7 @@ export class Egress {
     proxy.on("connect", (request, stream, head) => {
       const socket = stream as Socket;
       const client = this.#clientOf.get(socket);
-      if (client === undefined) socket.destroy();
+      if (client === undefined || this.#served.has(socket)) socket.destroy();
       else void tunnel({ names: this.#names, serveHttp, denied }, client, request, socket, head);
     });
     this.#proxy = proxy;
@@ -117,11 +118,16 @@ export class Egress {
       headersTimeout: HEADERS_TIMEOUT_MS,
       // A large upload may take hours; what stands still ends by the idle time.
       requestTimeout: 0,
-      keepAliveTimeout: KEEP_ALIVE_MS,
       insecureHTTPParser: false,
     });
     server.setTimeout(IDLE_MS, (socket: Socket) => socket.destroy());
     server.on("request", (request, response) => {
+      // The parser reads ahead: without this a client could begin thousands of requests with one packet.
+      if (this.#served.has(request.socket)) {
+        request.socket.pause();
+        return;
+      }
+      this.#served.add(request.socket);
       const client = this.#clientOf.get(request.socket);
       if (client === undefined) {
         request.socket.destroy();

@@ -1,7 +1,7 @@
 /**
- * Plain HTTP to an allowed host. Each request is read by Node's strict parser, judged, and written anew on a
- * connection of its own that is closed after the answer: nothing a client sends can be read as a second request by
- * the other end (request smuggling), and no connection is ever shared between machines.
+ * Plain HTTP to an allowed host. A connection carries one request: it is read by Node's strict parser, judged, and
+ * written anew on a connection of its own; after the answer both are closed. So nothing a client sends can be read as a
+ * second request by the other end (request smuggling), and what a machine has under way is what it has connected.
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import { pipeline } from "node:stream";
@@ -69,11 +69,11 @@ export async function forward(
       insecureHTTPParser: false,
     });
     const incoming = await exchange(request, response, outgoing);
-    response.writeHead(
-      incoming.statusCode ?? 502,
-      incoming.statusMessage ?? "",
-      endToEnd(incoming.rawHeaders, []),
-    );
+    response.writeHead(incoming.statusCode ?? 502, incoming.statusMessage ?? "", [
+      ...endToEnd(incoming.rawHeaders, []),
+      "Connection",
+      "close",
+    ]);
     // A half answer must not look like a whole one: an error takes the connection down.
     pipeline(incoming, response, (error) => {
       if (error) response.destroy();
