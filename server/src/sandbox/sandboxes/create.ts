@@ -62,22 +62,6 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     });
     const target = { kind: "sandbox", id, label: input.template };
     await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
-    await recordEvent(tx, {
-      workspaceId: workspace.id,
-      event: "sandbox.created",
-      sandboxId: id,
-      at: now,
-      outcome: "ok",
-      summary: `Created from ${input.template}.`,
-      detail: {
-        ...byWhom(actor),
-        template: input.template,
-        size: input.size,
-        network: input.network,
-        region: row.region,
-      },
-      actor,
-    });
     return { row, reservation };
   });
 
