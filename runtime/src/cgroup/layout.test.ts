@@ -48,8 +48,10 @@ test("v1 limits are written so that memory+swap is never below memory", () => {
       value: "268435456",
       optional: true,
     },
+    { path: "/sys/fs/cgroup/cpu/kontor0/m1/cpu.cfs_burst_us", value: "0", optional: true },
     { path: "/sys/fs/cgroup/cpu/kontor0/m1/cpu.cfs_period_us", value: "100000" },
     { path: "/sys/fs/cgroup/cpu/kontor0/m1/cpu.cfs_quota_us", value: "50000" },
+    { path: "/sys/fs/cgroup/cpu/kontor0/m1/cpu.cfs_burst_us", value: "50000", optional: true },
     { path: "/sys/fs/cgroup/pids/kontor0/m1/pids.max", value: "656" },
   ]);
 });
@@ -59,7 +61,9 @@ test("v2 limits are written to the one tree, with swap off", () => {
     { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "268435456" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.oom.group", value: "1", optional: true },
+    { path: "/sys/fs/cgroup/kontor0/m1/cpu.max.burst", value: "0", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/cpu.max", value: "50000 100000" },
+    { path: "/sys/fs/cgroup/kontor0/m1/cpu.max.burst", value: "50000", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/pids.max", value: "656" },
   ]);
 });
