@@ -247,7 +247,7 @@ const keys = {
     "network",
     egressHosts,
     Object.freeze([AUTO]),
-    "Hosts a restricted machine may reach; auto: where this host's apt, npm, pip and git get packages and code from.",
+    "Hosts a restricted machine may reach; auto: where this host's apt, npm, pip and git get packages from, and code forges.",
   ),
   allowPrivateHosts: key(
     "network",
