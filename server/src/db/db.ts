@@ -14,9 +14,11 @@ import type { AccountsTables } from "#accounts/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
+import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
 
-export interface Database extends AccountsTables, JobsTables, MachinesTables, SandboxTables, CommandTables {}
+export interface Database
+  extends AccountsTables, JobsTables, MachinesTables, SandboxTables, CommandTables, EventTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */
 export type Db = Kysely<Database>;

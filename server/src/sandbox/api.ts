@@ -3,6 +3,7 @@ import { countsInWorkspaces } from "#accounts/in-use.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
 import { commandRoutes } from "./commands/routes.ts";
+import { eventRoutes } from "./events/routes.ts";
 import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
@@ -13,6 +14,7 @@ countsInWorkspaces("sandboxes", countLive);
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
+  ...eventRoutes(app),
   ...execRoutes(app),
   ...commandRoutes(app),
   ...fileRoutes(app),

@@ -6,6 +6,7 @@ import type { App } from "#app.ts";
 import { newId, randomText } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
+import { byWhom, recordEvent } from "../events/events.ts";
 import { invalidField, timeoutTooLong, unknownTemplate } from "./errors.ts";
 import { sandboxEnv } from "./environment.ts";
 import { type SandboxCreate, sealPreviewToken } from "./schema.ts";
@@ -62,6 +63,22 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     });
     const target = { kind: "sandbox", id, label: input.template };
     await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
+    await recordEvent(tx, {
+      workspaceId: workspace.id,
+      event: "sandbox.created",
+      sandboxId: id,
+      at: now,
+      outcome: "ok",
+      summary: `Created from ${input.template}.`,
+      detail: {
+        ...byWhom(actor),
+        template: input.template,
+        size: input.size,
+        network: input.network,
+        region: row.region,
+      },
+      actor,
+    });
     return { row, reservation };
   });
 

@@ -4,7 +4,7 @@ import type { TerminationReason } from "./tables.ts";
 
 export const sandboxNotFound = defineError("sandbox_not_found", 404, () => "No such sandbox.");
 
-const why: Record<TerminationReason, string> = {
+export const whyTerminated: Record<TerminationReason, string> = {
   requested: "it was deleted",
   timeout: "it reached its timeout",
   out_of_memory: "it ran out of memory",
@@ -17,7 +17,7 @@ export const sandboxTerminated = defineError(
   "sandbox_terminated",
   409,
   (reason: TerminationReason | null) => ({
-    detail: `The sandbox is terminated: ${why[reason ?? "requested"]}.`,
+    detail: `The sandbox is terminated: ${whyTerminated[reason ?? "requested"]}.`,
     meta: { termination_reason: reason },
   }),
 );

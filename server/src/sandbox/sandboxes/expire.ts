@@ -6,6 +6,7 @@
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
+import { forgetEvents } from "../events/feed.ts";
 import { endStaleMoves } from "./moves.ts";
 import { pause } from "./pause.ts";
 import { deleteTerminatedBefore, findExpired, findExpiredSnapshots, findTier } from "./store.ts";
@@ -64,7 +65,8 @@ async function pauseOrEnd(
     const isOver = expiredBy.getTime() - row.expires_at.getTime() >= retryPauseForMs;
     if (isCap || isOver) {
       notBefore.delete(row.id);
-      await endSandbox(app, { id: row.id, reason: "timeout", expiredBy, row });
+      const detail = { not_paused: error instanceof DomainError ? error.detail : "It could not be paused." };
+      await endSandbox(app, { id: row.id, reason: "timeout", expiredBy, row, detail });
       return;
     }
     notBefore.set(row.id, expiredBy.getTime() + retryPauseEveryMs);
@@ -102,6 +104,7 @@ export function startExpiry(app: Needs): { stop: () => void } {
     every(forgetEveryMs, "old sandbox records could not be deleted", () =>
       deleteTerminatedBefore(app.db, new Date(app.clock.now().getTime() - keepTerminatedMs)),
     ),
+    every(forgetEveryMs, "old events could not be deleted", () => forgetEvents(app)),
   ];
   return { stop: () => timers.forEach(clearInterval) };
 }

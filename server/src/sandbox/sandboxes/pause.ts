@@ -8,6 +8,7 @@ import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
 import { drop, free, keep, putBack, type SnapshotRow, take } from "#machines/snapshots.ts";
+import { byWhom, recordEvent } from "../events/events.ts";
 import { sandboxNotFound, snapshotCapReached } from "./errors.ts";
 import { underWay, whenStill } from "./moves.ts";
 import { getSandbox, refuseUnlessRunning } from "./sandboxes.ts";
@@ -102,6 +103,17 @@ function commit(app: Needs, taken: Awaited<ReturnType<typeof take>>, how: Pausin
     await recordActivity(tx, actor, "sandbox.paused", target, row.workspace_id, {
       reason: how.reason,
       snapshot_id: snapshot.id,
+    });
+    const isDeadline = how.reason === "deadline";
+    await recordEvent(tx, {
+      workspaceId: row.workspace_id,
+      event: isDeadline ? "sandbox.expired" : "sandbox.paused",
+      sandboxId: id,
+      at,
+      outcome: "ok",
+      summary: isDeadline ? "Paused: it reached its timeout." : "Paused.",
+      detail: { ...byWhom(actor), from: "running", to: "paused", snapshot_id: snapshot.id },
+      actor,
     });
     return snapshot;
   });

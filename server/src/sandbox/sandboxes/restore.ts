@@ -10,6 +10,7 @@ import { SingleFlight } from "#lib/single-flight.ts";
 import { restoreFailed } from "#machines/errors.ts";
 import { release } from "#machines/placement.ts";
 import { bringBack, consume, drop, findSnapshot, placeRestored } from "#machines/snapshots.ts";
+import { byWhom, recordEvent } from "../events/events.ts";
 import { sandboxNotFound, sandboxTerminated } from "./errors.ts";
 import { underWay, whenStill } from "./moves.ts";
 import { beginMove, endMove, resumeRow } from "./store.ts";
@@ -52,7 +53,8 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
     await bringBack(app, place);
     await reached("resume.restored");
     const isRunning = await app.db.transaction().execute(async (tx) => {
-      const row = await resumeRow(tx, id, app.clock.now());
+      const at = app.clock.now();
+      const row = await resumeRow(tx, id, at);
       if (!row) return false;
       if (!(await consume(tx, machine))) throw restoreFailed(new Error("the restored machine ended"));
       const target = { kind: "sandbox", id, label: row.template };
@@ -60,6 +62,22 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
       await recordActivity(tx, by, "sandbox.resumed", target, row.workspace_id, {
         snapshot_id: machine.snapshot_id,
         automatic: actor === null,
+      });
+      await recordEvent(tx, {
+        workspaceId: row.workspace_id,
+        event: "sandbox.resumed",
+        sandboxId: id,
+        at,
+        outcome: "ok",
+        summary: actor === null ? "Resumed by a call to it." : "Resumed.",
+        detail: {
+          ...byWhom(by),
+          from: "paused",
+          to: "running",
+          snapshot_id: machine.snapshot_id,
+          automatic: actor === null,
+        },
+        actor: by,
       });
       return true;
     });

@@ -3,7 +3,8 @@ import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { release } from "#machines/placement.ts";
 import { abandon, drop } from "#machines/snapshots.ts";
-import { sandboxNotFound } from "./errors.ts";
+import { byWhom, recordEvent } from "../events/events.ts";
+import { sandboxNotFound, whyTerminated } from "./errors.ts";
 import { getSandbox, reachable } from "./sandboxes.ts";
 import { findSandbox, type SandboxRow, terminateRow } from "./store.ts";
 import type { TerminationReason } from "./tables.ts";
@@ -29,8 +30,14 @@ export interface Ending {
   /** CPU of the machine that is gone; read from it where absent. */
   cpuSeconds?: number;
   actor?: Actor;
+  /** More of why, for the record. */
+  detail?: Record<string, unknown>;
   row?: Pick<SandboxRow, "machine_id">;
 }
+
+/** Aged out: of these nothing but `sandbox.expired` is told. */
+const hasExpired: ReadonlySet<TerminationReason> = new Set(["timeout", "snapshot_expired"]);
+const hasFailed: ReadonlySet<TerminationReason> = new Set(["out_of_memory", "host_lost", "start_failed"]);
 
 /**
  * The one way a sandbox ends, whoever ends it. The row and the machine's fate commit together; the machine itself
@@ -51,18 +58,31 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
     });
     if (!row) return undefined;
     const target = { kind: "sandbox", id, label: row.template };
-    await recordActivity(
-      tx,
-      ending.actor ?? systemActor("deadlines and repairs"),
-      "sandbox.terminated",
-      target,
-      row.workspace_id,
-      {
-        reason,
-      },
-    );
+    const actor = ending.actor ?? systemActor("deadlines and repairs");
+    await recordActivity(tx, actor, "sandbox.terminated", target, row.workspace_id, {
+      reason,
+      ...ending.detail,
+    });
     const owner = { ownerKind: "sandbox", ownerId: id } as const;
-    return { machine: await release(tx, owner), snapshot: await abandon(tx, owner) };
+    const freed = { machine: await release(tx, owner), snapshot: await abandon(tx, owner) };
+    await recordEvent(tx, {
+      workspaceId: row.workspace_id,
+      event: hasExpired.has(reason) ? "sandbox.expired" : "sandbox.terminated",
+      sandboxId: id,
+      at,
+      outcome: hasFailed.has(reason) ? "failed" : "ok",
+      summary: `Terminated: ${whyTerminated[reason]}.`,
+      detail: {
+        ...byWhom(actor),
+        reason,
+        from: freed.snapshot ? "paused" : "running",
+        to: "terminated",
+        ...ending.detail,
+        ...(freed.snapshot ? { snapshot_id: freed.snapshot.id } : {}),
+      },
+      actor,
+    });
+    return freed;
   });
   if (released?.machine) app.machines.destroyLater(released.machine);
   if (released?.snapshot) drop(app, released.snapshot.id);

@@ -46,12 +46,28 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await sandbox(world), body: { timeout_seconds: 60 } }),
     unknown,
   },
+  pauseSandbox: { success: async (world) => ({ params: await sandbox(world) }), unknown },
+  resumeSandbox: {
+    success: async (world) => {
+      const params = await sandbox(world);
+      const paused = await world.call("POST", `/v1/sandboxes/${params.id}/pause`, {
+        token: world.owner.token,
+      });
+      if (paused.status !== 200) throw new Error(`not paused: ${paused.text}`);
+      return { params };
+    },
+    unknown,
+  },
   getSandboxMetrics: { success: async (world) => ({ params: await sandbox(world) }), unknown },
 
   execCommand: {
     success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
     unknown,
     keeps: ["args", "command"],
+  },
+
+  listSandboxEvents: {
+    success: async (world) => (await sandbox(world), { query: "event_type=sandbox.created&limit=2" }),
   },
 
   startCommand: {

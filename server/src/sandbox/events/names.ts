@@ -1,0 +1,14 @@
+/** Everything that can happen, by the document's names. */
+export const eventNames = [
+  "sandbox.created",
+  "sandbox.paused",
+  "sandbox.resumed",
+  "sandbox.terminated",
+  "sandbox.expired",
+  "template.build_finished",
+  "volume.moved",
+] as const;
+export type EventName = (typeof eventNames)[number];
+
+export const eventOutcomes = ["ok", "failed"] as const;
+export type EventOutcome = (typeof eventOutcomes)[number];

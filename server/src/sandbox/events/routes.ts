@@ -1,0 +1,21 @@
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { feed } from "./feed.ts";
+import { EventList, EventQuery } from "./schema.ts";
+
+export const eventRoutes = (app: App): Route[] => [
+  defineRoute({
+    api: "sandbox",
+    tag: "Events",
+    method: "GET",
+    path: "/v1/sandboxes/events",
+    operationId: "listSandboxEvents",
+    summary: "What happened, newest first",
+    description:
+      "Page backwards with `before`. To poll, send the id of the newest event you have as `since`: none is missed. Events are kept for 30 days.",
+    scope: "sandboxes:read",
+    query: EventQuery,
+    responses: { 200: EventList },
+    handler: ({ actor, query }) => feed(app, actor, query),
+  }),
+];
