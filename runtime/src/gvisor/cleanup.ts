@@ -7,8 +7,8 @@
 import { rm } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import type { MachineId } from "../driver.ts";
+import { unmountBelow } from "../mounts.ts";
 import { together } from "../together.ts";
-import { unmountBelow } from "./disk.ts";
 import type { MachinePaths } from "./paths.ts";
 
 export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePaths): Promise<void> {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { mountPointsBelow } from "./disk.ts";
+import { mountPointsBelow } from "../mounts.ts";
 import { hostPaths, isMachineId, machinePaths } from "./paths.ts";
 import { freeSlot } from "./records.ts";
 import { checkpointArgv, lastError, mkfsArgv, mountArgv, restoreArgv, runArgv, shimArgv } from "./runsc.ts";

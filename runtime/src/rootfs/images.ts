@@ -11,6 +11,7 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promise
 import path from "node:path";
 import { RuntimeError, type Image, type ImageRecipe, type Progress } from "../driver.ts";
 import { run } from "../exec.ts";
+import { unmountBelow } from "../mounts.ts";
 import { finish } from "./finish.ts";
 import { BUILT_IN_RECIPES, finder, imageId, loadRecipes, type FindRecipe } from "./recipes.ts";
 import { IMAGE_PATH, makeSteps, runInside } from "./steps.ts";
@@ -182,8 +183,9 @@ export class Images {
       const leftover = path.join(this.#options.directory, name);
       if (owner === undefined || ours.has(leftover)) continue;
       // Our own number but not ours: a process before a restart of the host or the container had it.
-      if (Number(owner) === process.pid || !isAlive(Number(owner)))
-        await rm(leftover, { recursive: true, force: true });
+      if (Number(owner) !== process.pid && isAlive(Number(owner))) continue;
+      await unmountBelow(leftover);
+      await rm(leftover, { recursive: true, force: true });
     }
   }
 }
