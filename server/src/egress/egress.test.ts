@@ -57,7 +57,7 @@ beforeAll(async () => {
     });
   });
   raw.listen(0, "127.0.0.1");
-  await Promise.all([echo, web, raw].map((server) => server.listening || once(server, "listening")));
+  for (const server of [echo, web, raw]) if (!server.listening) await once(server, "listening");
   egress = new Egress({
     allowlistOf: async (machine) => {
       if (lists[machine] === undefined) throw new Error("the database is away");
