@@ -18,7 +18,7 @@ async function drain(pid: number, data: string, graceSeconds: number): Promise<v
   const view = startStep("Server");
   view.update(`draining, at most ${graceSeconds} s`);
   if (await stopServer(pid, graceSeconds * 1000 + afterGraceMs)) {
-    view.done("stopped; its machines run on and the next start finds them");
+    view.done("stopped; sandboxes run on and the next start finds them");
     return;
   }
   view.fail(`pid ${pid} does not end`);
