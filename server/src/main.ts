@@ -30,6 +30,7 @@ import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
+import { sandboxTasks } from "#sandbox/jobs.ts";
 import { startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
@@ -105,7 +106,8 @@ async function start(): Promise<void> {
   void prepareTemplates(machines);
   const expiry = startExpiry(app);
   running.defer(() => expiry.stop());
-  await jobs.startWorker({});
+  // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
+  await jobs.startWorker(sandboxTasks(app), { concurrency: 25 });
 
   await bootstrapOperator(app, async (operator) => {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);

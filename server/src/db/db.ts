@@ -16,9 +16,17 @@ import type { MachinesTables } from "#machines/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
+import type { WebhookTables } from "#sandbox/webhooks/tables.ts";
 
 export interface Database
-  extends AccountsTables, JobsTables, MachinesTables, SandboxTables, CommandTables, EventTables {}
+  extends
+    AccountsTables,
+    JobsTables,
+    MachinesTables,
+    SandboxTables,
+    CommandTables,
+    EventTables,
+    WebhookTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */
 export type Db = Kysely<Database>;

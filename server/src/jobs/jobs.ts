@@ -69,8 +69,16 @@ export async function openJobs(options: {
   return jobs;
 }
 
-/** graphile-worker keeps this function's signature stable; going through SQL is what puts it in the transaction. */
-async function addJob(db: Db, task: string, payload: unknown, options: JobOptions = {}): Promise<void> {
+/**
+ * Adds a job in the transaction that `db` is, if it is one; `Jobs.add`, for what has no more than that.
+ * graphile-worker keeps its function's signature stable; going through SQL is what puts it in the transaction.
+ */
+export async function addJob(
+  db: Db,
+  task: string,
+  payload: unknown,
+  options: JobOptions = {},
+): Promise<void> {
   await sql`select graphile_worker.add_job(
     ${task}, ${JSON.stringify(payload)}::json, ${options.queue ?? null}::text,
     ${options.runAt?.toISOString() ?? null}::timestamptz, ${options.maxAttempts ?? null}::int,

@@ -8,12 +8,14 @@ import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
+import { webhookRoutes } from "./webhooks/routes.ts";
 
 // Deleting a team would take their records away under machines that run.
 countsInWorkspaces("sandboxes", countLive);
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
+  ...webhookRoutes(app),
   ...eventRoutes(app),
   ...execRoutes(app),
   ...commandRoutes(app),

@@ -6,6 +6,7 @@
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { Db } from "#db/db.ts";
+import { queueDeliveries } from "../webhooks/queue.ts";
 import type { EventName, EventOutcome } from "./names.ts";
 import { insertEvent } from "./store.ts";
 
@@ -35,6 +36,7 @@ export async function recordEvent(tx: Db, fact: Fact): Promise<void> {
     detail: JSON.stringify(fact.detail),
     actor: JSON.stringify({ kind, id, label }),
   });
+  await queueDeliveries(tx, fact);
 }
 
 /** `by` in an event's detail: a person and their tokens, or the server of itself. */

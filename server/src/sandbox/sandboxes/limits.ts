@@ -3,6 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import { batchMaxBytes, batchMaxFiles, fileMaxBytes } from "../files/limits.ts";
+import { webhooksMax } from "../webhooks/limits.ts";
 import type { Limits } from "./schema.ts";
 import { maxConcurrent, sizes } from "./sizes.ts";
 
@@ -23,7 +24,7 @@ export function limits(app: Pick<App, "config" | "machines">, actor: Actor): z.o
     batch_max_files: batchMaxFiles,
     batch_max_bytes: batchMaxBytes,
     upload_max_bytes: 512 * 1024 ** 2,
-    webhooks_max: 10,
+    webhooks_max: webhooksMax,
     can_expose_ports: allowed.canExposePorts,
     can_build_templates: allowed.canBuildTemplates,
     paused_retention_days: allowed.pausedRetentionDays,

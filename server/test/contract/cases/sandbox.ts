@@ -34,6 +34,25 @@ async function withCommand(world: World): Promise<{ id: string; cmd: string }> {
   return { ...params, cmd: (started.json as { id: string }).id };
 }
 
+/** Nothing listens there, and nobody calls. */
+const hook = "http://127.0.0.1:9/hook";
+
+/** An account has ten at most, and cases come often. */
+async function withoutWebhooks(world: World): Promise<void> {
+  const { token } = world.owner;
+  const listed = await world.call("GET", "/v1/sandboxes/webhooks", { token });
+  for (const { id } of (listed.json as { items: { id: string }[] }).items)
+    await world.call("DELETE", `/v1/sandboxes/webhooks/${id}`, { token });
+}
+
+async function webhook(world: World): Promise<{ id: string }> {
+  await withoutWebhooks(world);
+  const { token } = world.owner;
+  const made = await world.call("POST", "/v1/sandboxes/webhooks", { token, body: { url: hook } });
+  if (made.status !== 201) throw new Error(`no webhook: ${made.text}`);
+  return { id: (made.json as { id: string }).id };
+}
+
 const query = `path=${encodeURIComponent(path)}`;
 
 export const sandboxCases: Cases = {
@@ -64,6 +83,23 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
     unknown,
     keeps: ["args", "command"],
+  },
+
+  createSandboxWebhook: {
+    success: async (world) => {
+      await withoutWebhooks(world);
+      return { body: { url: hook, event_types: ["sandbox.created"] } };
+    },
+    keeps: ["url"],
+  },
+  listSandboxWebhooks: { success: async (world) => (await webhook(world), {}) },
+  enableSandboxWebhook: {
+    success: async (world) => ({ params: await webhook(world) }),
+    unknown: { id: "whk_doesnotexist" },
+  },
+  deleteSandboxWebhook: {
+    success: async (world) => ({ params: await webhook(world) }),
+    unknown: { id: "whk_doesnotexist" },
   },
 
   listSandboxEvents: {

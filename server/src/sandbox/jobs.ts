@@ -1,0 +1,9 @@
+/** The background work of this room, by the names it is queued under. */
+import type { App } from "#app.ts";
+import type { Tasks } from "#jobs/jobs.ts";
+import { deliver } from "./webhooks/deliver.ts";
+import { deliverTask } from "./webhooks/queue.ts";
+
+export const sandboxTasks = (app: Pick<App, "db" | "secrets" | "config" | "clock">): Tasks => ({
+  [deliverTask]: ({ webhook }: { webhook: string }, { signal }) => deliver(app, webhook, signal),
+});

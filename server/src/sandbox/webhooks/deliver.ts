@@ -1,0 +1,119 @@
+/**
+ * Delivering what is due to one webhook, until nothing is. Deliveries of one sandbox go one after the other, each
+ * until it arrived or was given up; different sandboxes go side by side. One process at a time has the turn, by a lease
+ * in the row; whoever comes meanwhile looks again when the lease is over, and whoever leaves looks once more after
+ * letting go, so that no delivery is left without somebody to come for it.
+ */
+import { createHmac, randomUUID } from "node:crypto";
+import type { App } from "#app.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { attemptsApartMs, attemptsMax, failuresMax } from "./limits.ts";
+import { deliverTask } from "./queue.ts";
+import { DeliveryError, post } from "./send.ts";
+import {
+  deleteDeliveriesOf,
+  deleteDelivery,
+  type DeliveryRow,
+  dueDeliveries,
+  findLeaseEnd,
+  nextDue,
+  noteAttempt,
+  noteFailure,
+  noteSuccess,
+  postpone,
+  releaseLease,
+  takeLease,
+  type WebhookRow,
+} from "./store.ts";
+import { openSecret } from "./webhooks.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
+
+/** Sandboxes whose deliveries to one webhook are under way at once. */
+const atOnce = 16;
+/** Longer than an attempt takes, so that a lease that is renewed between attempts never runs out. */
+const leaseMs = 25_000;
+
+export async function deliver(app: Needs, id: string, signal: AbortSignal): Promise<void> {
+  const lease = randomUUID();
+  const turn = () => takeLease(app.db, id, { lease, now: app.clock.now(), until: later(app, leaseMs) });
+  const webhook = await turn();
+  if (!webhook) return comeBack(app, id);
+  const underWay = new Map<string, Promise<void>>();
+  try {
+    if (!webhook.active) await deleteDeliveriesOf(app.db, id);
+    while (!signal.aborted) {
+      const due = await dueDeliveries(app.db, id, {
+        now: app.clock.now(),
+        exceptLanes: [...underWay.keys()],
+        limit: atOnce - underWay.size,
+      });
+      for (const delivery of due) {
+        const sent = attempt(app, webhook, delivery).finally(() => underWay.delete(delivery.lane));
+        underWay.set(delivery.lane, sent);
+      }
+      if (underWay.size === 0) break;
+      await Promise.race(underWay.values());
+      if (!(await turn())) break;
+    }
+  } finally {
+    await Promise.allSettled(underWay.values());
+    await releaseLease(app.db, id, lease);
+    const next = await nextDue(app.db, id);
+    if (next)
+      await addJob(app.db, deliverTask, { webhook: id }, { key: `${deliverTask}:${id}:next`, runAt: next });
+  }
+}
+
+/** Somebody else has the turn. Should they die, their lease ends. */
+async function comeBack(app: Needs, id: string): Promise<void> {
+  const runAt = await findLeaseEnd(app.db, id);
+  if (!runAt) return;
+  await addJob(app.db, deliverTask, { webhook: id }, { key: `${deliverTask}:${id}:later`, runAt });
+}
+
+async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<void> {
+  const error = await send(app, webhook, delivery);
+  const at = app.clock.now();
+  // The webhook's row before the deliveries', always: the one that disables it takes all of them away.
+  await app.db.transaction().execute(async (tx) => {
+    if (error === undefined) {
+      await noteSuccess(tx, webhook.id, at);
+      await deleteDelivery(tx, delivery.seq);
+    } else if (delivery.attempts + 1 < attemptsMax) {
+      await noteAttempt(tx, webhook.id, at, error);
+      await postpone(tx, delivery.seq, later(app, attemptsApartMs));
+    } else {
+      const noted = await noteFailure(tx, webhook.id, { at, error, most: failuresMax });
+      if (noted?.active === false) await deleteDeliveriesOf(tx, webhook.id);
+      else await deleteDelivery(tx, delivery.seq);
+    }
+  });
+}
+
+/** Undefined where it arrived, else what the owner may know of why not. */
+async function send(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<string | undefined> {
+  const body = Buffer.from(delivery.body);
+  const signature = createHmac("sha256", openSecret(app, webhook)).update(body).digest("hex");
+  try {
+    await post(new URL(webhook.url), parseOpenedHosts(app.config.allowPrivateHosts), {
+      headers: {
+        "content-type": "application/json",
+        "user-agent": "Kontor-Webhooks/1",
+        "x-service-event": delivery.event,
+        "x-service-delivery": delivery.id,
+        "x-service-signature": `sha256=${signature}`,
+      },
+      body,
+    });
+    return undefined;
+  } catch (error) {
+    if (error instanceof DeliveryError) return error.message;
+    throw error;
+  }
+}
+
+function later(app: Needs, ms: number): Date {
+  return new Date(app.clock.now().getTime() + ms);
+}

@@ -1,0 +1,46 @@
+/** An event becomes deliveries in its own transaction: what commits is delivered, what does not never was. */
+import { randomUUID } from "node:crypto";
+import type { Db } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import type { EventName, EventOutcome } from "../events/names.ts";
+import { findListeners, insertDelivery } from "./store.ts";
+
+/** Payload of the task: `{ webhook: id }`. */
+export const deliverTask = "sandbox.webhooks";
+
+export interface Deliverable {
+  workspaceId: string;
+  event: EventName;
+  sandboxId: string | null;
+  at: Date;
+  outcome: EventOutcome;
+  summary: string;
+  detail: Record<string, unknown>;
+}
+
+export async function queueDeliveries(tx: Db, event: Deliverable): Promise<void> {
+  for (const webhook of await findListeners(tx, event.workspaceId, event.event)) {
+    const id = randomUUID();
+    const body = JSON.stringify({
+      event: event.event,
+      delivery_id: id,
+      timestamp: event.at.toISOString(),
+      data: {
+        sandbox_id: event.sandboxId,
+        outcome: event.outcome,
+        summary: event.summary,
+        detail: event.detail,
+      },
+    });
+    await insertDelivery(tx, {
+      id,
+      webhook_id: webhook,
+      lane: event.sandboxId ?? id,
+      event: event.event,
+      body,
+      due_at: event.at,
+    });
+    // No key: two transactions that add a job of one key wait for one another.
+    await addJob(tx, deliverTask, { webhook });
+  }
+}

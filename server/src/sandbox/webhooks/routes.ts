@@ -1,0 +1,61 @@
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { webhookLimitReached, webhookNotFound, webhookUrlRefused } from "./errors.ts";
+import { Webhook, WebhookCreate, WebhookList, WebhookParams } from "./schema.ts";
+import { enable, list, register, remove } from "./webhooks.ts";
+
+const common = { api: "sandbox", tag: "Webhooks" } as const;
+
+export const webhookRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/webhooks",
+    operationId: "createSandboxWebhook",
+    summary: "Register a webhook",
+    description:
+      "Deliveries carry `X-Service-Event`, `X-Service-Delivery` (the same over retries) and `X-Service-Signature`: `sha256=` and the hexadecimal HMAC-SHA256 of the very bytes of the body under the secret. Those of one sandbox come in order.",
+    scope: "sandboxes:write",
+    body: WebhookCreate,
+    responses: { 201: Webhook },
+    errors: [webhookUrlRefused, webhookLimitReached, accountSuspended],
+    idempotent: true,
+    secretFields: ["secret"],
+    handler: ({ actor, body }) => register(app, actor, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/webhooks",
+    operationId: "listSandboxWebhooks",
+    summary: "List webhooks, newest first",
+    scope: "sandboxes:read",
+    responses: { 200: WebhookList },
+    handler: ({ actor }) => list(app, actor),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/webhooks/{id}/enable",
+    operationId: "enableSandboxWebhook",
+    summary: "Enable a disabled webhook",
+    scope: "sandboxes:write",
+    params: WebhookParams,
+    responses: { 200: Webhook },
+    errors: [webhookNotFound],
+    handler: ({ actor, params }) => enable(app, actor, params.id),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/sandboxes/webhooks/{id}",
+    operationId: "deleteSandboxWebhook",
+    summary: "Delete a webhook",
+    scope: "sandboxes:write",
+    params: WebhookParams,
+    responses: { 204: null },
+    errors: [webhookNotFound],
+    handler: ({ actor, params }) => remove(app, actor, params.id),
+  }),
+];

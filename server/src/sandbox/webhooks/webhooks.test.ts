@@ -1,0 +1,327 @@
+import { createServer } from "node:http";
+import { once } from "node:events";
+import type { AddressInfo } from "node:net";
+import { afterAll, beforeEach, expect, test } from "vitest";
+import { DomainError } from "#lib/errors.ts";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { openJobs } from "#jobs/jobs.ts";
+import { silentLog, testDatabase } from "../../../test/harness.ts";
+import { recordEvent } from "../events/events.ts";
+import { sandboxTasks } from "../jobs.ts";
+import { createSandbox } from "../sandboxes/create.ts";
+import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { isSigned, startReceiver } from "../testing/receiver.ts";
+import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { deliver } from "./deliver.ts";
+import { WebhookCreate } from "./schema.ts";
+import { checkAddress, post } from "./send.ts";
+import { takeLease } from "./store.ts";
+import { enable, list, register, remove } from "./webhooks.ts";
+
+const { db, pool } = await testDatabase();
+const host = await testHost(db, { config: { allowPrivateHosts: "127.0.0.0/8" } });
+const { actor, workspace } = await personWithTier(db, "enterprise");
+const stranger = await personWithTier(db, "enterprise");
+const receiver = await startReceiver();
+afterAll(() => receiver.close());
+
+beforeEach(async () => {
+  receiver.received = [];
+  receiver.answer = (_, response) => response.writeHead(204).end();
+  for (const { id } of (await list(host.app, actor)).items) await remove(host.app, actor, id);
+});
+
+const hook = (input: Record<string, unknown> = {}) =>
+  register(host.app, actor, WebhookCreate.parse({ url: receiver.url, ...input }));
+const record = async (id: string) => (await list(host.app, actor)).items.find((webhook) => webhook.id === id);
+const run = (id: string) => deliver(host.app, id, new AbortController().signal);
+const tell = (sandboxId: string | null, summary: string) =>
+  db.transaction().execute((tx) =>
+    recordEvent(tx, {
+      workspaceId: workspace.id,
+      event: "sandbox.paused",
+      sandboxId,
+      at: host.clock.now(),
+      outcome: "ok",
+      summary,
+      detail: { text: "ü ✓" },
+      actor,
+    }),
+  );
+const summaries = () => receiver.received.map(({ json }) => json.data["summary"]);
+const refusal = (work: Promise<unknown>) =>
+  work.then(
+    () => "none",
+    (error: unknown) => (error instanceof DomainError ? `${error.status} ${error.code}` : error),
+  );
+
+test("a delivery is as the document says, and its signature fits its very bytes", async () => {
+  const webhook = await hook();
+  const { id } = await createSandbox(host.app, actor, createInput());
+  await run(webhook.id);
+  const [got] = receiver.received;
+  expect(got?.headers).toMatchObject({
+    "content-type": "application/json",
+    "user-agent": "Kontor-Webhooks/1",
+    "x-service-event": "sandbox.created",
+    "x-service-delivery": expect.stringMatching(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/),
+  });
+  expect(got?.json).toEqual({
+    event: "sandbox.created",
+    delivery_id: got?.headers["x-service-delivery"],
+    timestamp: host.clock.now().toISOString(),
+    data: { sandbox_id: id, outcome: "ok", summary: expect.any(String), detail: expect.any(Object) },
+  });
+  expect(isSigned(got!, webhook.secret ?? "")).toBe(true);
+  expect(
+    isSigned({ ...got!, body: Buffer.concat([got!.body, Buffer.from(" ")]) }, webhook.secret ?? ""),
+  ).toBe(false);
+  expect(await record(webhook.id)).toMatchObject({
+    active: true,
+    consecutive_failures: 0,
+    last_delivery_at: host.clock.now().toISOString(),
+    last_error: null,
+  });
+});
+
+test("the secret is shown once, and sealed at rest", async () => {
+  const { id, secret } = await hook();
+  expect(secret).toMatch(/^whsec_[A-Za-z0-9]{40}$/);
+  expect(await record(id)).not.toHaveProperty("secret");
+  const stored = await db.selectFrom("sandbox_webhooks").selectAll().where("id", "=", id).executeTakeFirst();
+  expect(stored?.secret_sealed.toString("latin1")).not.toContain(secret);
+});
+
+test("a failed attempt is made again after 10 s with the same id and bytes, three times in all", async () => {
+  const { id } = await hook();
+  receiver.answer = (_, response) => response.writeHead(500).end();
+  await tell("sbx_a", "first");
+  await run(id);
+  await run(id);
+  expect(receiver.received).toHaveLength(1);
+  expect(await record(id)).toMatchObject({
+    consecutive_failures: 0,
+    last_error: "The receiver answered 500.",
+  });
+  for (let attempts = 2; attempts < 6; attempts += 1) {
+    host.clock.advance(9_999);
+    await run(id);
+    expect(receiver.received).toHaveLength(Math.min(attempts - 1, 3));
+    host.clock.advance(1);
+    await run(id);
+    expect(receiver.received).toHaveLength(Math.min(attempts, 3));
+  }
+  expect(new Set(receiver.received.map(({ body }) => body.toString())).size).toBe(1);
+  expect(new Set(receiver.received.map(({ headers }) => headers["x-service-delivery"])).size).toBe(1);
+  expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 1 });
+});
+
+test("an event waits for the ones of its sandbox before it, and for no other's", async () => {
+  const { id } = await hook();
+  let fails = 1;
+  receiver.answer = (got, response) =>
+    response.writeHead(got.json.data["sandbox_id"] === "sbx_a" && fails-- > 0 ? 503 : 200).end();
+  await tell("sbx_a", "a1");
+  await tell("sbx_a", "a2");
+  await tell("sbx_b", "b1");
+  await run(id);
+  expect(new Set(summaries())).toEqual(new Set(["a1", "b1"]));
+  host.clock.advance(10_000);
+  await run(id);
+  expect(summaries().filter((summary) => summary !== "b1")).toEqual(["a1", "a1", "a2"]);
+});
+
+test("many events of many sandboxes arrive whole, each sandbox's in its order, through a receiver that stumbles", async () => {
+  const { id } = await hook();
+  const tried = new Set<string>();
+  receiver.answer = (got, response) => {
+    const stumbles = !tried.has(got.json.delivery_id) && got.json.delivery_id.endsWith("7");
+    tried.add(got.json.delivery_id);
+    if (!stumbles) delivered.push([String(got.json.data["sandbox_id"]), String(got.json.data["summary"])]);
+    response.writeHead(stumbles ? 500 : 200).end();
+  };
+  const delivered: [string, string][] = [];
+  const sandboxes = Array.from({ length: 40 }, (_, n) => `sbx_${n}`);
+  await Promise.all(
+    sandboxes.map(async (sandbox) => {
+      for (let n = 0; n < 5; n += 1) await tell(sandbox, String(n));
+    }),
+  );
+  for (let rounds = 0; rounds < 8 && delivered.length < 200; rounds += 1) {
+    await run(id);
+    host.clock.advance(10_000);
+  }
+  for (const sandbox of sandboxes) {
+    expect(delivered.filter(([of]) => of === sandbox).map(([, n]) => n)).toEqual(["0", "1", "2", "3", "4"]);
+  }
+});
+
+test("twenty failed deliveries in a row disable a webhook; a success between them resets, and so does enable", async () => {
+  const { id } = await hook();
+  const fail = async (count: number) => {
+    receiver.answer = (_, response) => response.writeHead(410).end();
+    for (let n = 0; n < count; n += 1) await tell(`sbx_${n}`, "x");
+    for (let attempts = 0; attempts < 3; attempts += 1) {
+      await run(id);
+      host.clock.advance(10_000);
+    }
+  };
+  await fail(19);
+  expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 19 });
+  receiver.answer = (_, response) => response.writeHead(200).end();
+  await tell("sbx_ok", "ok");
+  await run(id);
+  expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 0, last_error: null });
+  await fail(22);
+  expect(await record(id)).toMatchObject({ active: false, last_error: "The receiver answered 410." });
+  receiver.received = [];
+  await tell("sbx_no", "not sent");
+  await run(id);
+  expect(receiver.received).toEqual([]);
+  expect(await enable(host.app, actor, id)).toMatchObject({
+    active: true,
+    consecutive_failures: 0,
+    last_error: null,
+  });
+  await tell("sbx_yes", "sent");
+  receiver.answer = (_, response) => response.writeHead(200).end();
+  await run(id);
+  expect(summaries()).toEqual(["sent"]);
+});
+
+test("redirects are not followed, and are a failure", async () => {
+  const { id } = await hook();
+  receiver.answer = (_, response) => response.writeHead(302, { location: `${receiver.url}/elsewhere` }).end();
+  await tell("sbx_a", "x");
+  await run(id);
+  expect(receiver.received.map(({ path }) => path)).toEqual(["/hook"]);
+  expect(await record(id)).toMatchObject({ last_error: "The receiver answered 302." });
+});
+
+test("a receiver that does not answer within ten seconds has failed", async () => {
+  const { id } = await hook();
+  receiver.answer = () => {};
+  await tell("sbx_a", "x");
+  await run(id);
+  expect(await record(id)).toMatchObject({ last_error: "No answer within 10 s." });
+});
+
+test("a webhook hears what it asked for", async () => {
+  const { id, event_types } = await hook({ event_types: ["sandbox.terminated", "sandbox.terminated"] });
+  expect(event_types).toEqual(["sandbox.terminated"]);
+  const row = await createSandbox(host.app, actor, createInput());
+  await terminateSandbox(host.app, actor, row.id);
+  await run(id);
+  expect(receiver.received.map(({ json }) => json.event)).toEqual(["sandbox.terminated"]);
+});
+
+test("who has not the turn comes back when it is over, and a turn whose owner died is taken over", async () => {
+  const { id } = await hook();
+  await tell("sbx_a", "x");
+  const until = new Date(host.clock.now().getTime() + 25_000);
+  const dead = { lease: "00000000-0000-4000-8000-000000000000", now: host.clock.now(), until };
+  await takeLease(db, id, dead);
+  await run(id);
+  expect(receiver.received).toEqual([]);
+  host.clock.advance(25_001);
+  await run(id);
+  expect(summaries()).toEqual(["x"]);
+});
+
+test("an event that is told commits with its delivery, or neither does", async () => {
+  const { id } = await hook();
+  await expect(
+    db.transaction().execute(async (tx) => {
+      await recordEvent(tx, {
+        workspaceId: workspace.id,
+        event: "sandbox.paused",
+        sandboxId: "sbx_a",
+        at: host.clock.now(),
+        outcome: "ok",
+        summary: "never",
+        detail: {},
+        actor,
+      });
+      throw new Error("no");
+    }),
+  ).rejects.toThrow("no");
+  await run(id);
+  expect(receiver.received).toEqual([]);
+});
+
+test("the jobs carry deliveries out, retries too", async () => {
+  const time = { now: () => new Date() };
+  const jobs = await openJobs({ db, pool, log: silentLog, hostId: "test", version: "test" });
+  try {
+    await jobs.startWorker(sandboxTasks({ ...host.app, clock: time }));
+    host.clock.set(new Date());
+    await hook();
+    await Promise.all(Array.from({ length: 20 }, (_, n) => tell(`sbx_${n % 5}`, String(n))));
+    await expect.poll(() => receiver.received.length, { timeout: 20_000 }).toBe(20);
+    await expect.poll(() => db.selectFrom("sandbox_webhook_deliveries").selectAll().execute()).toEqual([]);
+  } finally {
+    await jobs.stop(5_000);
+  }
+});
+
+test("addresses that are not of the internet are refused, at the registration and at each delivery", async () => {
+  const closed = { ...host.app, config: { ...host.app.config, allowPrivateHosts: [] } };
+  for (const url of [
+    receiver.url,
+    "http://localhost/x",
+    "http://[::1]/",
+    "http://0x7f000001/",
+    "http://2130706433/",
+    "http://169.254.169.254/latest",
+    "http://10.0.0.1/",
+    "https://[::ffff:127.0.0.1]/",
+  ]) {
+    expect(await refusal(register(closed, actor, { url })), url).toBe("400 invalid_request");
+  }
+  const { id } = await hook();
+  await tell("sbx_a", "x");
+  await deliver(closed, id, new AbortController().signal);
+  expect(receiver.received).toEqual([]);
+  expect(await record(id)).toMatchObject({ last_error: expect.stringContaining("private or internal") });
+});
+
+test("what is connected to is the address that was checked, by name as well", async () => {
+  const server = createServer((_, response) => response.writeHead(200).end());
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  try {
+    const { port } = server.address() as AddressInfo;
+    const url = new URL(`http://localhost:${port}/`);
+    const message = { headers: {}, body: Buffer.from("{}") };
+    await post(url, parseOpenedHosts(["localhost"]), message);
+    await expect(post(url, parseOpenedHosts([]), message)).rejects.toThrow("private or internal");
+    await expect(checkAddress(url, parseOpenedHosts([]))).rejects.toThrow("private or internal");
+  } finally {
+    server.close();
+  }
+});
+
+test.each(["ftp://example.test/", "https://user:password@example.test/", "no url", "/x", "javascript:1", ""])(
+  "%j is no address for a webhook",
+  (url) => {
+    expect(WebhookCreate.safeParse({ url }).success).toBe(false);
+  },
+);
+
+test("an account has ten webhooks at most, however many register at once", async () => {
+  const tries = await Promise.all(Array.from({ length: 13 }, () => refusal(hook())));
+  expect(tries.filter((one) => one === "409 webhook_limit_reached")).toHaveLength(3);
+  expect((await list(host.app, actor)).items).toHaveLength(10);
+});
+
+test("webhooks are their owner's, and what was to be delivered goes with them", async () => {
+  const { id } = await hook();
+  await tell("sbx_a", "x");
+  expect((await list(host.app, stranger.actor)).items).toEqual([]);
+  expect(await refusal(enable(host.app, stranger.actor, id))).toBe("404 webhook_not_found");
+  expect(await refusal(remove(host.app, stranger.actor, id))).toBe("404 webhook_not_found");
+  await remove(host.app, actor, id);
+  expect(await refusal(remove(host.app, actor, id))).toBe("404 webhook_not_found");
+  await run(id);
+  expect(receiver.received).toEqual([]);
+});

@@ -1,0 +1,93 @@
+/**
+ * Webhooks: addresses that hear of events. This folder owns who is registered and what is still to be delivered. It
+ * promises that every event which committed reaches each active webhook that asked for it, in the order of its
+ * sandbox, at least once, signed over the very bytes; that a receiver which fails twenty times in a row is left in
+ * peace; and that nobody makes this server call what only this server can reach.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { newSecret } from "#accounts/secrets.ts";
+import { homeWorkspace, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { newId } from "#lib/ids.ts";
+import { webhookLimitReached, webhookNotFound, webhookUrlRefused } from "./errors.ts";
+import { webhooksMax } from "./limits.ts";
+import { toWebhook, type Webhook, type WebhookCreate } from "./schema.ts";
+import { checkAddress, DeliveryError } from "./send.ts";
+import {
+  deleteWebhook,
+  enableRow,
+  insertWebhook,
+  listWebhooks,
+  lockAndCountWebhooks,
+  type WebhookRow,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
+
+/** The secret is in this answer and in no other. */
+export async function register(app: Needs, actor: Actor, input: WebhookCreate): Promise<Webhook> {
+  const workspace = requireNotSuspended(homeWorkspace(actor));
+  const url = new URL(input.url);
+  await checkAddress(url, parseOpenedHosts(app.config.allowPrivateHosts)).catch((error: unknown) => {
+    throw error instanceof DeliveryError ? webhookUrlRefused(error.message) : error;
+  });
+  const id = newId("whk_");
+  const secret = newSecret("whsec_");
+  const row = await app.db.transaction().execute(async (tx) => {
+    if ((await lockAndCountWebhooks(tx, workspace.id)) >= webhooksMax) throw webhookLimitReached(webhooksMax);
+    const made = await insertWebhook(tx, {
+      id,
+      workspace_id: workspace.id,
+      url: url.href,
+      event_types: input.event_types ? [...new Set(input.event_types)] : null,
+      secret_sealed: app.secrets.seal(secret, place(id)),
+      created_at: app.clock.now(),
+    });
+    await recordActivity(tx, actor, "sandbox_webhook.created", target(made), workspace.id);
+    return made;
+  });
+  return { ...toWebhook(row), secret };
+}
+
+export async function list(
+  app: Needs,
+  actor: Actor,
+): Promise<{ items: Webhook[]; next_cursor: string | null }> {
+  const rows = await listWebhooks(app.db, workspaceIds(actor));
+  // At most ten for each workspace: there is never another page.
+  return { items: rows.map(toWebhook), next_cursor: null };
+}
+
+/** Starts afresh: what failed is forgotten, and what happened meanwhile is not sent. */
+export async function enable(app: Needs, actor: Actor, id: string): Promise<Webhook> {
+  return app.db.transaction().execute(async (tx) => {
+    const row = await enableRow(tx, id, workspaceIds(actor));
+    if (!row) throw webhookNotFound();
+    await recordActivity(tx, actor, "sandbox_webhook.enabled", target(row), row.workspace_id);
+    return toWebhook(row);
+  });
+}
+
+/** What was to be delivered goes with it. */
+export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
+  await app.db.transaction().execute(async (tx) => {
+    const row = await deleteWebhook(tx, id, workspaceIds(actor));
+    if (!row) throw webhookNotFound();
+    await recordActivity(tx, actor, "sandbox_webhook.deleted", target(row), row.workspace_id);
+  });
+}
+
+export function openSecret(app: Pick<App, "secrets">, row: WebhookRow): Buffer {
+  return app.secrets.open(row.secret_sealed, place(row.id));
+}
+
+function place(id: string): string {
+  return `sandbox_webhooks:${id}:secret`;
+}
+
+/** The host alone: a path may be as good as a password. */
+function target(row: WebhookRow): { kind: string; id: string; label: string } {
+  return { kind: "sandbox_webhook", id: row.id, label: new URL(row.url).host };
+}
