@@ -158,6 +158,8 @@ static void *dial(void *argument) {
       }
       close(connection);
       if (now_us() - since >= HELD_MS * 1000) pause_ms = DIAL_FIRST_MS;
+    } else if (errno == ENOENT || errno == ECONNREFUSED) {
+      end_tunnels(); // nobody listens: the host has let go of every connection
     }
     poll(NULL, 0, pause_ms);
     pause_ms = pause_ms * 2 < DIAL_LAST_MS ? pause_ms * 2 : DIAL_LAST_MS;

@@ -13,5 +13,6 @@ void serve_list(int connection, const struct request *request);
 void serve_stat(int connection, const struct request *request);
 void serve_change(int connection, const struct request *request);      // MKDIR, MOVE, REMOVE
 void serve_tunnel(int connection, const struct request *request);      // tunnel.c
+void end_tunnels(void);                                                // all of them; their threads close them
 
 #endif

@@ -38,8 +38,21 @@ static void close_input(struct stream *s) {
   s->in_at = s->in_end = 0;
 }
 
+// Lets go of the socket now: a process may run on for hours, and an open connection to the host spoils a checkpoint.
+// The number stays taken, by /dev/null, for whoever serves this connection closes it in the end.
+static void let_go(int connection) {
+  int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) {
+    shutdown(connection, SHUT_RDWR);
+    return;
+  }
+  dup3(null, connection, O_CLOEXEC);
+  close(null);
+}
+
 static void disconnect(struct stream *s) {
   if (s->connection < 0) return;
+  let_go(s->connection);
   s->connection = -1;
   s->out_at = s->out_end = 0;
   close_input(s);

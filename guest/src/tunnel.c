@@ -61,6 +61,35 @@ static void *pump(void *argument) {
   return NULL;
 }
 
+// A tunnel whose program is silent does not see that the host has gone for good: to a reader that looks as a half-close
+// does, and no poll inside gVisor tells them apart. So whoever finds the host gone ends them all.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tunnel {
+  int fd;
+  struct tunnel *next;
+} *tunnels;
+
+static void enter(struct tunnel *tunnel) {
+  pthread_mutex_lock(&lock);
+  tunnel->next = tunnels;
+  tunnels = tunnel;
+  pthread_mutex_unlock(&lock);
+}
+
+static void leave(struct tunnel *tunnel) {
+  pthread_mutex_lock(&lock);
+  struct tunnel **at = &tunnels;
+  while (*at != tunnel) at = &(*at)->next;
+  *at = tunnel->next;
+  pthread_mutex_unlock(&lock);
+}
+
+void end_tunnels(void) {
+  pthread_mutex_lock(&lock);
+  for (struct tunnel *tunnel = tunnels; tunnel; tunnel = tunnel->next) shutdown(tunnel->fd, SHUT_RDWR);
+  pthread_mutex_unlock(&lock);
+}
+
 void serve_tunnel(int connection, const struct request *request) {
   uint64_t port = request->number[F_PORT];
   if (port < 1 || port > 65535) {
@@ -72,6 +101,8 @@ void serve_tunnel(int connection, const struct request *request) {
     send_error(connection, "connection_refused", "nothing listens on this port");
     return;
   }
+  struct tunnel tunnel = {.fd = fd};
+  enter(&tunnel);
   struct pump up = {connection, fd}, down = {fd, connection};
   pthread_t thread;
   pthread_attr_t attributes;
@@ -85,5 +116,6 @@ void serve_tunnel(int connection, const struct request *request) {
     pthread_join(thread, NULL);
   }
   pthread_attr_destroy(&attributes);
+  leave(&tunnel);
   close(fd);
 }
