@@ -82,6 +82,8 @@ export interface Checkpoint {
   /** It restores only where `HostFacts` says the same of both. */
   runtimeBuild: string;
   cpuClass: string;
+  /** The guest program that is PID 1 in it; the host keeps every build. */
+  guestBuild: string;
 }
 
 /** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */

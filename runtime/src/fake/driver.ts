@@ -191,7 +191,7 @@ export class FakeDriver implements Driver {
       try {
         const at = await begin(directory);
         await cp(this.#root(id), join(at, "files"), { recursive: true });
-        return await commit(directory, { runtimeBuild: "fake", cpuClass: "fake" });
+        return await commit(directory, { runtimeBuild: "fake", cpuClass: "fake", guestBuild: "fake" });
       } catch (error) {
         this.#thaw(machine);
         throw error;

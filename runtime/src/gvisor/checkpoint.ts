@@ -56,7 +56,8 @@ export async function checkpointMachine(
     await hold(needs, machine, into, CHECKPOINT_TIMEOUT_MS + bytes / BYTES_PER_MS);
     await needs.reached("checkpoint.written");
     const { runtimeBuild, cpuClass } = needs;
-    const checkpoint = await commit(directory, { runtimeBuild, cpuClass });
+    const { guestBuild } = machine;
+    const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild });
     await needs.reached("checkpoint.stored");
     return checkpoint;
   } catch (error) {

@@ -44,6 +44,7 @@ import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "./checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
 import { createMachine, restoreMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
 import { diskUsage } from "./disk.ts";
+import { guestPath, keepGuest } from "./guests.ts";
 import { GvisorMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
@@ -94,6 +95,7 @@ export class GvisorDriver implements Driver {
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
+  #guest: string | undefined;
   #openCgroups: Cgroups | undefined;
   #maskProcSysNet = false;
 
@@ -186,7 +188,7 @@ export class GvisorDriver implements Driver {
   }
 
   create(spec: MachineSpec): Promise<void> {
-    return this.#boot(spec, "machine_created", createMachine);
+    return this.#boot(spec, "machine_created", () => this.#ownGuest(), createMachine);
   }
 
   async restore(spec: MachineSpec, directory: string): Promise<void> {
@@ -200,7 +202,8 @@ export class GvisorDriver implements Driver {
     }
     const { bytes } = checkpoint;
     const from = { directory, bytes, direct: bytes > DIRECT_ABOVE_BYTES };
-    return this.#boot(spec, "machine_restored", async (needs, machine) => {
+    const guest = async () => checkpoint.guestBuild;
+    return this.#boot(spec, "machine_restored", guest, async (needs, machine) => {
       // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
       const whole = verify(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
@@ -212,6 +215,7 @@ export class GvisorDriver implements Driver {
   #boot(
     spec: MachineSpec,
     event: string,
+    guest: () => Promise<string>,
     boot: (needs: CreateNeeds, machine: GvisorMachine) => Promise<CreateTimings>,
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
@@ -219,10 +223,12 @@ export class GvisorDriver implements Driver {
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
+      const guestBuild = await guest();
       const slot = freeSlot(this.#slots);
       if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
       this.#slots.add(slot);
-      const machine = new GvisorMachine(this.#host, { version: 1, slot, imageEnv: image.env, spec });
+      const record: MachineRecord = { version: 1, slot, imageEnv: image.env, guestBuild, spec };
+      const machine = new GvisorMachine(this.#host, record);
       try {
         const timings = await boot(
           {
@@ -230,6 +236,7 @@ export class GvisorDriver implements Driver {
             cgroups: this.#cgroups,
             network: this.#network,
             rootfs: this.#images.rootfsPath(image.id),
+            guestBinary: guestPath(this.#host.guests, guestBuild),
             resolvConf: this.#host.resolvConf,
             maskProcSysNet: this.#maskProcSysNet,
           },
@@ -242,6 +249,12 @@ export class GvisorDriver implements Driver {
       }
       this.#keep(machine);
     });
+  }
+
+  /** The program of this server, as it was when it first started a machine. */
+  async #ownGuest(): Promise<string> {
+    this.#guest ??= await keepGuest(this.#host.guests, this.#options.guestBinary);
+    return this.#guest;
   }
 
   checkpoint(id: MachineId, directory: string, options: { direct?: boolean } = {}): Promise<Checkpoint> {

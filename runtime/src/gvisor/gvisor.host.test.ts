@@ -3,7 +3,7 @@ import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineSpec } from "../conformance.ts";
 import type { MachineExit, MachineId } from "../driver.ts";
@@ -285,17 +285,75 @@ describe("what only a real machine promises", () => {
     expect(await driver.list()).toEqual([]);
   });
 
-  test("connections in and out of a machine do not keep it from being checkpointed", async () => {
-    const spec = await boot();
+  test("a deleted file that is open on the volume is refused with its process, and the machine runs on", async () => {
+    const { id } = await boot();
+    const hold = "mkdir -p /persist; exec 3>/persist/lost; rm /persist/lost; echo up > up; exec sleep 61";
+    await execute(
+      driver,
+      id,
+      `setsid sh -c '${hold}' >/dev/null 2>&1 & until [ -s up ]; do sleep 0.01; done`,
+    );
+    const place = join(subject.stateDir, "snapshot");
+    await expect(driver.checkpoint(id, place)).rejects.toMatchObject({
+      kind: "not_checkpointable",
+      details: { pid: expect.any(Number), process: "sleep", file: "/persist/lost" },
+    });
+    await execute(driver, id, "pkill sleep");
+    expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
+    onTestFinished(() => rm(place, { recursive: true }));
+    await driver.checkpoint(id, place);
+  });
+
+  test("a machine that was paused is restored though the server brings another guest program now", async () => {
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
-    const shell = "echo up >> up; sleep 60";
-    const ended = Promise.allSettled([1, 2, 3].map(() => execute(driver, spec.id, shell)));
-    await execute(driver, spec.id, "until [ $(wc -l < up) = 3 ]; do sleep 0.01; done 2>/dev/null");
+    const spec = await boot();
+    await execute(driver, spec.id, "echo kept > kept");
     await driver.checkpoint(spec.id, place);
-    expect((await ended).map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
-    await driver.thaw(spec.id);
-    expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
+    await driver.remove(spec.id);
+    await driver.close();
+    const other = join(subject.stateDir, "another-guest");
+    await writeFile(
+      other,
+      Buffer.concat([await readFile(subject.options.guestBinary), Buffer.from("newer")]),
+      {
+        mode: 0o755,
+      },
+    );
+    driver = new GvisorDriver({ ...subject.options, guestBinary: other });
+    await driver.open();
+    await driver.restore(spec, place);
+    expect((await execute(driver, spec.id, "cat kept")).stdout.toString()).toBe("kept\n");
+    await boot();
+    await driver.close();
+    driver = await subject.again();
+  });
+
+  test("calls under way of every kind do not keep a machine from being checkpointed", async () => {
+    const spec = await boot();
+    const { id } = spec;
+    const place = join(subject.stateDir, "snapshot");
+    onTestFinished(() => rm(place, { recursive: true }));
+    const listen =
+      "use Socket; socket S,2,1,0; bind S,sockaddr_in(8080,INADDR_ANY); listen S,9; accept C,S; sleep 60";
+    const shells = ["sleep 60", "cat", "yes", `exec perl -e '${listen}'`];
+    const kinds = ["kill", "run_on"] as const;
+    const started = shells.flatMap((shell) =>
+      kinds.map((onDisconnect) => driver.guest(id).spawn({ shell, onDisconnect })),
+    );
+    const running = await Promise.all(started);
+    // What nobody reads waits in the machine, and must not be in the way either.
+    for (const { exit } of running) exit.catch(() => {});
+    await driver.guest(id).startCommand({ id: "cmd_followed", shell: "sleep 60" });
+    const followed = failureKind(driver.guest(id).followCommand("cmd_followed", 0).next());
+    const tunnel = await vi.waitFor(() => driver.guest(id).connect(8080), { timeout: 10_000 });
+    tunnel.on("error", () => {});
+    await driver.checkpoint(id, place);
+    expect(await followed).not.toBe("none");
+    tunnel.destroy();
+    for (const each of running) each.close();
+    await driver.thaw(id);
+    expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
   });
 
   test("what has no record is removed when a driver opens", async () => {

@@ -11,6 +11,7 @@ import type { MachineRecord } from "./records.ts";
 export class GvisorMachine {
   readonly id: MachineId;
   readonly slot: number;
+  readonly guestBuild: string;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
   readonly connections: GuestConnections;
@@ -25,6 +26,7 @@ export class GvisorMachine {
     this.id = record.spec.id;
     this.slot = record.slot;
     this.imageEnv = record.imageEnv;
+    this.guestBuild = record.guestBuild;
     this.spec = record.spec;
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
@@ -33,7 +35,8 @@ export class GvisorMachine {
   }
 
   get record(): MachineRecord {
-    return { version: 1, slot: this.slot, imageEnv: this.imageEnv, spec: this.spec, isHeld: this.isHeld };
+    const { slot, imageEnv, guestBuild, spec, isHeld } = this;
+    return { version: 1, slot, imageEnv, guestBuild, spec, isHeld };
   }
 
   /** Tells PID 1 the machine's name and the environment of all it starts from now on. */

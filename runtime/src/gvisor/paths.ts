@@ -6,6 +6,7 @@
  *     <state>/machines/<id>/disk.img       what the guest may write, a sparse ext4 image, mounted on
  *     <state>/machines/<id>/disk/          where gVisor keeps the upper layer of the root filesystem
  *     <state>/machines/<id>/runsc.log      errors of runsc itself, nothing from inside
+ *     <state>/guests/<build>/kontor-guest  PID 1, every build that any machine was started with
  *
  * What is true only while the host is up is below /run, whose short names keep unix sockets within their 107 bytes
  * whatever the state directory is called:
@@ -31,6 +32,7 @@ export interface MachinePaths {
 export interface HostPaths {
   machines: string;
   images: string;
+  guests: string;
   resolvConf: string;
   run: string;
 }
@@ -39,6 +41,7 @@ export function hostPaths(stateDir: string, instance: number): HostPaths {
   return {
     machines: join(stateDir, "machines"),
     images: join(stateDir, "images"),
+    guests: join(stateDir, "guests"),
     resolvConf: join(stateDir, "resolv.conf"),
     run: `/run/kontor/${instance}`,
   };

@@ -14,6 +14,8 @@ export interface MachineRecord {
   /** What the image gives every process; the spec's environment lies on top of it. */
   imageEnv: Record<string, string>;
   spec: MachineSpec;
+  /** Which guest program is its PID 1. */
+  guestBuild: string;
   /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
   isHeld?: boolean;
 }

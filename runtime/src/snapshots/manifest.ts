@@ -27,7 +27,7 @@ export async function begin(directory: string): Promise<string> {
 /** Hashes and syncs what was written aside, and gives it its name. */
 export async function commit(
   directory: string,
-  made: Pick<Checkpoint, "runtimeBuild" | "cpuClass">,
+  made: Omit<Checkpoint, "bytes" | "files">,
 ): Promise<Checkpoint> {
   const at = aside(directory);
   const files: Checkpoint["files"] = [];
