@@ -12,6 +12,7 @@ import {
   readFile,
   type Sandbox,
   server,
+  streamExec,
   tryExec,
   writeFile,
 } from "./fixtures.ts";
@@ -115,6 +116,18 @@ test("twenty pauses and resumes lose nothing", async () => {
   }
   await expectCounting(box.id);
 }, 180_000);
+
+test("calls that run when the sandbox is paused are told so, waited for as a whole or as a stream", async () => {
+  const box = await createSandbox();
+  const whole = tryExec(box.id, "touch whole; sleep 60");
+  const stream = streamExec(box.id, { command: "touch stream; sleep 60" });
+  const kinds = Array.fromAsync(stream, ({ kind, code }) => `${kind} ${code ?? ""}`);
+  await exec(box.id, "until [ -e whole ] && [ -e stream ]; do sleep 0.01; done");
+  await paused(box.id);
+  expectRefusal(await whole, 409, "sandbox_paused");
+  expect(await kinds).toEqual(["exec_started ", "error sandbox_paused"]);
+  await resumed(box.id);
+});
 
 test("a background command goes on over a pause, and its output is whole", async () => {
   const box = await createSandbox();

@@ -172,6 +172,16 @@ test("a resume that fails leaves the sandbox paused, and the next one succeeds",
   expect(await resume(id)).toMatchObject({ status: "running" });
 });
 
+test("a snapshot of another runtime build or other processors is not tried, and kept", async () => {
+  const { id } = await create();
+  await pause(id);
+  const { cpu_class } = await db.selectFrom("hosts").select("cpu_class").executeTakeFirstOrThrow();
+  await db.updateTable("hosts").set({ cpu_class: "another" }).execute();
+  expect(await refusal(resume(id))).toMatchObject({ code: "restore_failed", status: 503 });
+  await db.updateTable("hosts").set({ cpu_class }).execute();
+  expect(await resume(id)).toMatchObject({ status: "running" });
+});
+
 test("a paused sandbox that is deleted takes its snapshot along", async () => {
   const { id } = await create();
   await pause(id);

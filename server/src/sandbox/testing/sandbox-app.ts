@@ -68,7 +68,14 @@ export async function testHost(
       }),
     );
     const machines = new Machines({
-      host: new LocalHost({ id: hostId, epoch, driver, recipes: [recipe], concurrentStarts: 4, snapshotsDirectory: join(directory, "snapshots") }),
+      host: new LocalHost({
+        id: hostId,
+        epoch,
+        driver,
+        recipes: [recipe],
+        concurrentStarts: 4,
+        snapshotsDirectory: join(directory, "snapshots"),
+      }),
       capacity: { memoryBytes: 1024 ** 4, vcpus: 1000, machines: 100, ...options.capacity },
       poolCeiling: options.poolCeiling ?? 0,
       db,
