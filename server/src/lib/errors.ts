@@ -17,7 +17,12 @@ export class DomainError extends Error {
   /** Extra fields of the body, such as `retry_after` or `limit`. */
   readonly meta: Record<string, unknown>;
 
-  constructor(row: { code: string; status: number }, detail: string, meta: Record<string, unknown>, cause?: unknown) {
+  constructor(
+    row: { code: string; status: number },
+    detail: string,
+    meta: Record<string, unknown>,
+    cause?: unknown,
+  ) {
     super(detail, { cause });
     this.name = "DomainError";
     this.code = row.code;
