@@ -57,7 +57,7 @@ export interface MachinesTable {
   snapshot_id: ColumnType<string | null, string | null | undefined>;
 }
 
-/** See migrations/0007_snapshots.sql. */
+/** See migrations/0008_snapshots.sql. */
 export interface SnapshotsTable {
   id: string;
   owner_kind: "sandbox";
