@@ -62,7 +62,8 @@ async function start(): Promise<void> {
   const hostId = ensureHostId(config.dataDir);
   // Asks the host's own programs, which takes a second; the database starts meanwhile.
   const defaultAllowlist = expandAllowlist(config.defaultEgressAllowlist, {
-    ask: async (argv) => (await run(argv, { cwd: "/" })).stdout,
+    // A program that hangs leaves its hosts out of the list; it does not hold the server's start.
+    ask: async (argv) => (await run(argv, { cwd: "/", timeoutMs: 5_000 })).stdout,
     aptArchives: async () => Object.values(await hostMirrors()).filter((address) => address !== null),
   });
 

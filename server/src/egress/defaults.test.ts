@@ -8,9 +8,9 @@ const printed: Record<string, string> = {
     noproxy: "https://not.a.registry.test/",
     "@odd:registry": "http://10.0.0.9/",
   }),
-  "python3 -m":
+  "/usr/bin/python3 -m":
     "global.extra-index-url='file:///opt/simple https://pip.ours.test/simple'\nglobal.cert='/etc/ca.pem'\n",
-  "python3 -c": "https://index.python.test/ https://files.python.test\n",
+  "/usr/bin/python3 -c": "https://index.python.test/ https://files.python.test\n",
   git: "url.https://user@git.ours.test/.insteadof https://elsewhere.test/\n",
 };
 const host: HostPrograms = {

@@ -26,15 +26,21 @@ const FORGES: readonly string[] = [
   "codeberg.org",
 ];
 
+/**
+ * Debian's own. What stands first on PATH may be a version manager's stand-in, which does work of its own on the way:
+ * pyenv's takes a lock, and whoever is killed while holding it makes the next one wait for a minute.
+ */
+const PYTHON = "/usr/bin/python3";
+
 /** A program and the addresses in what it prints; each knows what its own defaults are. */
 const programs: readonly { argv: readonly string[]; read: (printed: string) => readonly string[] }[] = [
   // Every setting, those of scopes (`@company:registry`) and built-in ones included.
   { argv: ["npm", "config", "list", "--long", "--json"], read: npmRegistries },
-  { argv: ["python3", "-m", "pip", "config", "list"], read: addressesIn },
+  { argv: [PYTHON, "-m", "pip", "config", "list"], read: addressesIn },
   // What pip uses where nothing is configured: its index, and the host its files lie on.
   {
     argv: [
-      "python3",
+      PYTHON,
       "-c",
       "from pip._internal.models.index import PyPI; print(PyPI.url, 'https://' + PyPI.file_storage_domain)",
     ],
