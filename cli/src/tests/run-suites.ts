@@ -1,6 +1,6 @@
 /** Runs suites one after the other, on this terminal, and adds up what they counted. */
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { availableParallelism, tmpdir } from "node:os";
 import path from "node:path";
 import { inProduct, productRoot } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
@@ -70,7 +70,8 @@ async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
         inProduct("node_modules/vitest/vitest.mjs"),
         "run",
         ...projects,
-        ...(run.serial ? ["--no-file-parallelism"] : []),
+        // One worker a core, and two at least: vitest's own choice is one fewer, and half of what units do is wait.
+        run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
         "--passWithNoTests",
         "--silent=passed-only",
         "--reporter=default",
