@@ -96,8 +96,18 @@ export class FakeDriver implements Driver {
   async open(): Promise<void> {
     await mkdir(join(this.#directory, "machines"), { recursive: true });
     for (const id of await readdir(join(this.#directory, "machines"))) {
-      const spec = JSON.parse(await readFile(this.#record(id), "utf8")) as MachineSpec;
-      this.#keep(spec);
+      const spec = await this.#readRecord(id);
+      if (spec) this.#keep(spec);
+      // Its process was killed in the middle of a create: nobody was told of it.
+      else await rm(this.#machineDirectory(id), { recursive: true, force: true });
+    }
+  }
+
+  async #readRecord(id: MachineId): Promise<MachineSpec | undefined> {
+    try {
+      return JSON.parse(await readFile(this.#record(id), "utf8")) as MachineSpec;
+    } catch {
+      return undefined;
     }
   }
 

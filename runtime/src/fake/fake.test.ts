@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
@@ -70,4 +70,15 @@ test("two callers of the same image share one build", async () => {
   const { driver } = subject;
   const [first, second] = await Promise.all([driver.ensureImage(recipe), driver.ensureImage({ ...recipe })]);
   expect(first).toBe(second);
+});
+
+test("a create that was cut off by the end of its process is nothing to the next one", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
+  const unfinished = join(directory, "machines", "m0000000000000000000");
+  await mkdir(unfinished, { recursive: true });
+  const driver = new FakeDriver({ directory });
+  await driver.open();
+  expect(await driver.list()).toEqual([]);
+  expect(await readdir(join(directory, "machines"))).toEqual([]);
+  await rm(directory, { recursive: true });
 });
