@@ -1,23 +1,36 @@
+/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md whole. */
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { promisify } from "node:util";
-import { expect, test } from "vitest";
+import { startReceiver, type Receiver } from "@kontor/server/sandbox/testing/receiver.ts";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { server } from "./fixtures.ts";
+import { type Server, startServer } from "./server.ts";
 
-const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
+const read = (file: string) => readFileSync(new URL(`../${file}`, import.meta.url), "utf8");
+const readme = read("README.md");
 
-/** The README's shell blocks, as a reader would paste them. */
-const blocks = [...readme.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, code]) => code ?? "");
+/** The shell blocks of a page. */
+const shell = (page: string) => [...page.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, code]) => code ?? "");
+
+/** The same lines, with the addresses and the token of a server of this run. */
+function pasted(code: string, at: Server, hook = ""): string {
+  return code
+    .replace(/^base=.*$/gm, `base=${at.baseUrl}`)
+    .replace(/^token=.*$/gm, `token=${at.token}`)
+    .replace(/^hook=.*$/gm, `hook=${hook}`);
+}
+
+async function bash(script: string): Promise<string> {
+  return (await promisify(execFile)("bash", ["-euo", "pipefail", "-c", script], { timeout: 60_000 })).stdout;
+}
 
 test("the README's five minutes do what they say", async () => {
-  const example = blocks.find((code) => code.includes("base="));
+  const example = shell(readme).find((code) => code.includes("base="));
   expect(example).toBeDefined();
-  // The reader's server is this run's: the same lines, its address and its token.
-  const script = (example ?? "")
-    .replace(/^base=.*$/m, `base=${server.baseUrl}`)
-    .replace(/^token=.*$/m, `token=${server.token}`);
+  const script = pasted(example ?? "", server);
   expect(script).toContain(server.baseUrl);
-  const { stdout } = await promisify(execFile)("bash", ["-euc", script], { timeout: 60_000 });
+  const stdout = await bash(script);
   expect(stdout).toContain('"stdout":"Linux sbx-');
   expect(stdout).toContain("uid=0(root)");
   expect(stdout).toContain('"bytes_written":6');
@@ -32,4 +45,46 @@ test("every command the README names is one this program has", async () => {
   });
   expect(named.size).toBeGreaterThan(5);
   for (const verb of named) expect(stdout).toMatch(new RegExp(`^\\s+${verb}\\b`, "m"));
+});
+
+describe("docs/sandbox.md", () => {
+  const sections = read("docs/sandbox.md")
+    .split(/^## /m)
+    .slice(1)
+    .map((text) => ({ title: text.slice(0, text.indexOf("\n")), code: shell(text).join("\n") }));
+  const prelude = sections.find(({ title }) => title === "Before you start")?.code ?? "";
+  let own: Server;
+  let receiver: Receiver;
+
+  beforeAll(async () => {
+    // The page's webhook is on the loopback here, which a server does not call unless it is told that it may.
+    own = await startServer({ KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8" });
+    receiver = await startReceiver();
+  });
+  afterAll(async () => {
+    await receiver?.close();
+    await own?.destroy();
+  });
+
+  test.for(sections)("$title", async ({ title, code }) => {
+    const expected = [...code.matchAll(/^# → (.*)$/gm)].map(([, text]) => text ?? "");
+    expect(expected.length > 0 || code === prelude, `"${title}" shows no result`).toBe(true);
+    const script = pasted(`${prelude}\n${code}`, own, receiver.url);
+    const stdout = await bash(script);
+    let rest = stdout;
+    for (const line of expected) {
+      const at = new RegExp(
+        line
+          .split("…")
+          .map((part) => RegExp.escape(part))
+          .join("[^]*?"),
+      ).exec(rest);
+      expect(at, `no "${line}" in:\n${rest}`).not.toBeNull();
+      rest = rest.slice((at?.index ?? 0) + (at?.[0].length ?? 0));
+    }
+    // What a section made goes with it, so that the next one finds room.
+    await bash(
+      `${pasted(prelude, own)}\napi "$base/v1/sandboxes?limit=100" | { grep -o '"id":"sbx_[^"]*"' || true; } | cut -d '"' -f 4 | while read -r id; do api -X DELETE $base/v1/sandboxes/$id; done`,
+    );
+  });
 });

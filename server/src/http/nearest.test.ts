@@ -9,3 +9,8 @@ test("a slip of the hand finds its word, another word finds none", () => {
   expect(nearest("colour", known)).toBeUndefined();
   expect(nearest("x".repeat(100_000), known)).toBeUndefined();
 });
+
+test("a name without its unit is that name, unless it begins several", () => {
+  expect(nearest("timeout", ["on_timeout", "timeout_seconds"])).toBe("timeout_seconds");
+  expect(nearest("output", ["output_bytes", "output_path"])).toBeUndefined();
+});

@@ -16,9 +16,14 @@ function editDistance(a: string, b: string): number {
   return rows[a.length]![b.length]!;
 }
 
-/** Undefined where nothing is within a third of the word's length, or the word is too long to be a name. */
+/**
+ * A word that one name alone begins with is that name, its unit left out: `timeout` for `timeout_seconds`. Undefined
+ * where nothing is within a third of the word's length, or the word is too long to be a name.
+ */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   if (word.length > 64) return undefined;
+  const [begun, ...others] = known.filter((name) => name.startsWith(`${word.toLowerCase()}_`));
+  if (begun !== undefined && others.length === 0) return begun;
   const near = known
     .map((name) => ({ name, distance: editDistance(word.toLowerCase(), name.toLowerCase()) }))
     .filter(
