@@ -274,7 +274,6 @@ const keys = {
   rateLimitPlatformStarter: key("limits", whole(1, 1e6), 60, "Platform requests per minute, plan starter."),
   rateLimitPlatformPro: key("limits", whole(1, 1e6), 100, "Platform requests per minute, plan pro."),
   rateLimitPlatformTeam: key("limits", whole(1, 1e6), 500, "Platform requests per minute, plan team."),
-  rateLimitPlatformBurst: key("limits", whole(1, 1e6), 30, "Platform requests at once."),
   rateLimitSandboxFree: key("limits", whole(1, 1e6), 240, "Sandbox requests per minute, tier free."),
   rateLimitSandboxPayg: key("limits", whole(1, 1e6), 2400, "Sandbox requests per minute, tier payg."),
   rateLimitSandboxEnterprise: key(

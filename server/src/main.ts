@@ -28,7 +28,7 @@ import { writeStateFile } from "#lib/state-file.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { startExpiry } from "#sandbox/sandboxes/expire.ts";
@@ -116,7 +116,7 @@ async function start(): Promise<void> {
 
   const http = await createHttpServer(
     app,
-    { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes(app) },
+    { platform: platformRoutes(app, sandboxHoldings), sandbox: sandboxRoutes(app), agent: agentRoutes(app) },
     {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),

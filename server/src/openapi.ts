@@ -21,7 +21,7 @@ const folder = resolve(import.meta.dirname, "../../openapi");
 /** Every route of the server, unable to run: nothing but the configuration's defaults and a clock is behind them. */
 export function allRoutes(): Record<Api, Route[]> {
   const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
-  return { platform: platformRoutes(app), sandbox: sandboxRoutes(app), agent: agentRoutes(app) };
+  return { platform: platformRoutes(app, []), sandbox: sandboxRoutes(app), agent: agentRoutes(app) };
 }
 
 /** File name → text: pretty, in the order of the routes, with a line break at the end. */

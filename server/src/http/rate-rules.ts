@@ -62,6 +62,6 @@ function apiRule(numbers: RateNumbers, api: Route["api"], actor: Actor): RateRul
     pro: numbers.rateLimitPlatformPro,
     team: numbers.rateLimitPlatformTeam,
   }[planOf(actor)];
-  // "100 requests per minute" must let a hundred through however they are spaced, so a bucket is never smaller.
-  return { name: api, perMinute, capacity: Math.max(perMinute, numbers.rateLimitPlatformBurst) };
+  // "100 requests per minute" must let a hundred through however they are spaced, so a bucket holds as many.
+  return { name: api, perMinute, capacity: perMinute };
 }

@@ -482,7 +482,7 @@ test("limits are per token and say so on every answer; a session has none", asyn
   const token = { tokenId: "tok_limits", id: "tok_limits" };
   const limited = await createHttpServer(
     {
-      config: testConfig({ rateLimitPlatformStarter: "3", rateLimitPlatformBurst: "1" }),
+      config: testConfig({ rateLimitPlatformStarter: "3" }),
       db: database.db,
       clock,
       log: silentLog,

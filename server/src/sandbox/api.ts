@@ -1,5 +1,5 @@
 /** Every operation of the sandbox API that this server has. */
-import { countsInWorkspaces } from "#accounts/in-use.ts";
+import type { Holding } from "#accounts/holdings.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
 import { commandRoutes } from "./commands/routes.ts";
@@ -10,8 +10,8 @@ import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
-// Deleting a team would take their records away under machines that run.
-countsInWorkspaces("sandboxes", countLive);
+/** Deleting a team would take their records away under machines that run. */
+export const sandboxHoldings: readonly Holding[] = [{ noun: "sandboxes", count: countLive }];
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),

@@ -13,7 +13,7 @@ import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { makePerson, makeToken } from "../factories.ts";
 import { silentLog, testDatabase, testSecrets } from "../harness.ts";
@@ -76,7 +76,7 @@ export async function openWorld(): Promise<World> {
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
   await machines.start(app, { sandbox: sandboxOwner(app) });
   const routes: Routes = {
-    platform: platformRoutes(app),
+    platform: platformRoutes(app, sandboxHoldings),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),
   };

@@ -2,6 +2,7 @@ import { z } from "zod";
 import { defineRoute, type Route, type RouteDefinition } from "#http/define-route.ts";
 import type { App } from "../../app.ts";
 import { accountSuspended, insufficientRole, planLimit } from "../errors.ts";
+import type { Holding } from "../holdings.ts";
 import { userNotFound } from "../users/users.ts";
 import {
   TeamCreate,
@@ -42,7 +43,7 @@ const write = { ...read, scope: "platform:write" } satisfies Partial<RouteDefini
 const teamParams = z.object({ team_id: z.guid() });
 const memberParams = z.object({ team_id: z.guid(), user_id: z.guid() });
 
-export const teamRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
+export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Holding[]): Route[] => [
   defineRoute({
     ...read,
     method: "GET",
@@ -97,7 +98,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
     params: teamParams,
     responses: { 204: null },
     errors: [teamNotFound, insufficientRole, teamNotEmpty],
-    handler: ({ actor, params }) => deleteTeam(app, actor, params.team_id),
+    handler: ({ actor, params }) => deleteTeam(app, actor, params.team_id, holdings),
   }),
   defineRoute({
     ...write,

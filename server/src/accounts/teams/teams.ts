@@ -10,7 +10,7 @@ import type { Actor, Plan, ReachableWorkspace, SandboxTier, TeamRole } from "../
 import { recordActivity } from "../activity/activity.ts";
 import { insufficientRole } from "../errors.ts";
 import { forgetActors } from "../find-actor.ts";
-import { leftInWorkspace } from "../in-use.ts";
+import { type Holding, leftInWorkspace } from "../holdings.ts";
 import { requireBelow } from "../plans.ts";
 import { userNotFound } from "../users/users.ts";
 import { requireNotSuspended } from "../workspaces.ts";
@@ -115,11 +115,16 @@ export async function renameTeam(app: Needs, actor: Actor, id: string, input: { 
 }
 
 /** Its log goes with it; the deed is noted in the personal workspace of whoever did it. */
-export async function deleteTeam(app: Needs, actor: Actor, id: string): Promise<void> {
+export async function deleteTeam(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  holdings: readonly Holding[],
+): Promise<void> {
   requireRole(requireTeam(actor, id), "owner");
   await transaction(app.db, async (tx) => {
     const { name } = await store.lockTeam(tx, id);
-    const left = await leftInWorkspace(tx, id);
+    const left = await leftInWorkspace(tx, holdings, id);
     if (left.length > 0) throw teamNotEmpty(left);
     await tx.deleteFrom("workspaces").where("id", "=", id).execute();
     const personal = actor.workspaces.find(({ kind }) => kind === "personal")?.id ?? null;
