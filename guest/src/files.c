@@ -51,11 +51,13 @@ static bool send_meta(int connection, const struct stat *info) {
   return send_reply(connection, &reply);
 }
 
-// Read to its end, not to the size it had: files of /proc say 0, and a log may grow.
-static bool send_content(int connection, int fd, uint64_t limit, unsigned char *frame, const char *path) {
+// Read to its end, not to the size it had: files of /proc say 0, and a log may grow. `wanted` ends it before that.
+static bool send_content(int connection, int fd, uint64_t limit, uint64_t wanted, unsigned char *frame,
+                         const char *path) {
   struct failure failure;
   for (uint64_t sent = 0;;) {
-    ssize_t got = read(fd, frame + HEADER_BYTES, FRAME_LIMIT);
+    if (sent == wanted) return send_empty(connection, END);
+    ssize_t got = read(fd, frame + HEADER_BYTES, wanted - sent < FRAME_LIMIT ? wanted - sent : FRAME_LIMIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno(&failure, errno, path), send_failure(connection, &failure);
     if (got == 0) return send_empty(connection, END);
@@ -70,13 +72,17 @@ void serve_read(int connection, const struct request *request) {
   struct stat info;
   const char *path = request->text[F_PATH];
   uint64_t limit = request->has[F_MAX_BYTES] ? request->number[F_MAX_BYTES] : UINT64_MAX;
+  uint64_t wanted = request->has[F_LIMIT] ? request->number[F_LIMIT] : UINT64_MAX;
+  uint64_t offset = request->number[F_OFFSET];
   int fd = need_path(request, &failure) ? open_regular(path, &info, &failure) : -1;
   unsigned char *frame = fd >= 0 ? malloc(HEADER_BYTES + FRAME_LIMIT) : NULL;
   if (fd < 0) send_failure(connection, &failure);
   else if (!frame) send_error(connection, "failed", "no memory");
   else if ((uint64_t)info.st_size > limit)
     send_error(connection, "too_large", "the file is larger than was asked for");
-  else if (send_meta(connection, &info)) send_content(connection, fd, limit, frame, path);
+  else if (offset > INT64_MAX || (offset > 0 && lseek(fd, (off_t)offset, SEEK_SET) < 0))
+    send_error(connection, "guest_protocol", "no such offset");
+  else if (send_meta(connection, &info)) send_content(connection, fd, limit, wanted, frame, path);
   free(frame);
   if (fd >= 0) close(fd);
 }

@@ -17,6 +17,7 @@ import {
   type MachineId,
   type MachineSpec,
   type ProcessExit,
+  type ReadOptions,
   type RuntimeErrorKind,
   type SpawnSpec,
 } from "./driver.ts";
@@ -96,8 +97,13 @@ export async function failureKind(work: Promise<unknown>): Promise<RuntimeErrorK
   }
 }
 
-async function contentOf(driver: Driver, id: MachineId, path: string): Promise<Buffer> {
-  const { content } = await driver.guest(id).readFile(path);
+async function contentOf(
+  driver: Driver,
+  id: MachineId,
+  path: string,
+  options: ReadOptions = {},
+): Promise<Buffer> {
+  const { content } = await driver.guest(id).readFile(path, options);
   return Buffer.concat(await content.toArray());
 }
 
@@ -657,6 +663,17 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           sizeBytes: bytes.length,
         });
         expect((await contentOf(driver, shared, "/tmp/large")).equals(bytes)).toBe(true);
+      });
+
+      test("a piece of a file is read from where it was asked for, and no more of it", async () => {
+        await write("/workspace/long", "0123456789");
+        const piece = (offset: number, length: number) =>
+          contentOf(driver, shared, "/workspace/long", { offset, length });
+        expect((await piece(0, 3)).toString()).toBe("012");
+        expect((await piece(4, 2)).toString()).toBe("45");
+        expect((await piece(8, 100)).toString()).toBe("89");
+        expect((await piece(5, 0)).toString()).toBe("");
+        expect((await piece(10, 1)).toString()).toBe("");
       });
 
       test("a directory is made, listed, and its files moved and removed", async () => {

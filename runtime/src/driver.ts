@@ -292,6 +292,12 @@ export interface DirEntry extends FileStat {
   name: string;
 }
 
+export interface ReadOptions {
+  maxBytes?: number;
+  offset?: number;
+  length?: number;
+}
+
 /** Where a change may happen: the path, with every symlink followed, must lie under one of these. */
 export interface Within {
   roots: string[];
@@ -301,8 +307,11 @@ export interface Guest {
   ping(): Promise<void>;
   spawn(spec: SpawnSpec): Promise<GuestProcess>;
 
-  /** Streams a file without holding it. Fails with `is_directory`, `path_not_found`, `too_large` past `maxBytes`. */
-  readFile(path: string, options?: { maxBytes?: number }): Promise<{ stat: FileStat; content: Readable }>;
+  /**
+   * Streams a file without holding it, from `offset` on (0) and at most `length` bytes of it. Fails with `is_directory`,
+   * `path_not_found`, `too_large` where the file is larger than `maxBytes`.
+   */
+  readFile(path: string, options?: ReadOptions): Promise<{ stat: FileStat; content: Readable }>;
   /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
   writeFile(
     path: string,

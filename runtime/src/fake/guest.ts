@@ -18,7 +18,7 @@ import {
 } from "node:fs/promises";
 import { connect } from "node:net";
 import { dirname, join } from "node:path";
-import type { Duplex, Readable } from "node:stream";
+import { type Duplex, Readable } from "node:stream";
 import {
   RuntimeError,
   type CommandChunk,
@@ -29,6 +29,7 @@ import {
   type FileStat,
   type Guest,
   type GuestProcess,
+  type ReadOptions,
   type SpawnSpec,
   type Within,
 } from "../driver.ts";
@@ -93,7 +94,7 @@ export class FakeGuest implements Guest {
 
   readFile(
     path: string,
-    options: { maxBytes?: number } = {},
+    { maxBytes = Infinity, offset = 0, length = Infinity }: ReadOptions = {},
   ): Promise<{ stat: FileStat; content: Readable }> {
     return this.#do(async () => {
       const hostPath = toHostPath(this.#root, path);
@@ -102,10 +103,11 @@ export class FakeGuest implements Guest {
       if (!(await stat(hostPath)).isFile()) {
         throw new RuntimeError("not_permitted", `${path} is not a regular file`);
       }
-      if (info.sizeBytes > (options.maxBytes ?? Infinity)) {
+      if (info.sizeBytes > maxBytes) {
         throw new RuntimeError("too_large", "the file is larger than was asked for");
       }
-      return { stat: info, content: createReadStream(hostPath) };
+      if (length === 0) return { stat: info, content: Readable.from([]) };
+      return { stat: info, content: createReadStream(hostPath, { start: offset, end: offset + length - 1 }) };
     });
   }
 

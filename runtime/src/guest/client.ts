@@ -14,6 +14,7 @@ import type {
   FileStat,
   Guest,
   GuestProcess,
+  ReadOptions,
   SpawnSpec,
   Within,
 } from "../driver.ts";
@@ -99,12 +100,12 @@ export class GuestClient implements Guest {
 
   async readFile(
     path: string,
-    options: { maxBytes?: number } = {},
+    { maxBytes, offset, length }: ReadOptions = {},
   ): Promise<{ stat: FileStat; content: Readable }> {
-    const fields = { path: requirePath(path), max_bytes: options.maxBytes };
+    const fields = { path: requirePath(path), max_bytes: maxBytes, offset, limit: length };
     const exchange = await this.#begin(REQUESTS.READ, fields);
     const stat = parse(exchange, await exchange.expect(REPLIES.META, WORK_MS), parseMeta);
-    return { stat, content: toReadable(exchange, options.maxBytes ?? Infinity) };
+    return { stat, content: toReadable(exchange, Math.min(maxBytes ?? Infinity, length ?? Infinity)) };
   }
 
   async writeFile(
