@@ -38,3 +38,13 @@ test("another key says that it is another key", () => {
   expect(() => new SecretBox(randomBytes(32)).open(box.seal("x", "a"), "a")).toThrow("another key");
   expect(() => new SecretBox(randomBytes(16))).toThrow("32 bytes");
 });
+
+test("a derived key is the same each time, and another one for each purpose and each key", () => {
+  const key = randomBytes(32);
+  const one = new SecretBox(key).derive("urls");
+  expect(one.length).toBe(32);
+  expect(one.equals(key)).toBe(false);
+  expect(new SecretBox(key).derive("urls").equals(one)).toBe(true);
+  expect(new SecretBox(key).derive("mail").equals(one)).toBe(false);
+  expect(new SecretBox(randomBytes(32)).derive("urls").equals(one)).toBe(false);
+});

@@ -6,7 +6,7 @@
  * Layout: version (1 byte) | key id (4) | nonce (12) | tag (16) | ciphertext. The key id makes "wrong key" a
  * sentence of its own, and a later rotation possible.
  */
-import { createCipheriv, createDecipheriv, createHash, randomBytes } from "node:crypto";
+import { createCipheriv, createDecipheriv, createHash, hkdfSync, randomBytes } from "node:crypto";
 
 const version = 1;
 const headerBytes = 5;
@@ -59,6 +59,11 @@ export class SecretBox {
     } catch (cause) {
       throw new SealedValueError("the sealed value was changed, or belongs elsewhere", { cause });
     }
+  }
+
+  /** 32 bytes for one purpose alone (HKDF, RFC 5869): who holds them learns nothing of the key or of other purposes. */
+  derive(purpose: string): Buffer {
+    return Buffer.from(hkdfSync("sha256", this.#key, "", `kontor:${purpose}`, keyBytes));
   }
 
   #aad(place: string): Buffer {

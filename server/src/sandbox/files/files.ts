@@ -123,7 +123,7 @@ export function move(
 }
 
 /** `..` is left to the machine's own kernel: only it knows where symlinks lead. */
-function absolute(path: string): string {
+export function absolute(path: string): string {
   return posix.isAbsolute(path) ? path : `/workspace/${path}`;
 }
 

@@ -6,6 +6,9 @@ export const batchMaxBytes = 48 * 1024 ** 2;
 /** Base64 makes four bytes of three; the rest is the JSON around it. */
 export const fileBodyLimit = Math.ceil((fileMaxBytes * 4) / 3) + 64 * 1024;
 
+/** A pre-signed upload. */
+export const uploadMaxBytes = 512 * 1024 ** 2;
+
 /** Where the file API may write. A volume adds its own root. Exec is not bound by this. */
 export const writableRoots = ["/workspace", "/tmp"];
 

@@ -1,11 +1,12 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import { fileErrors, machineErrors } from "#machines/errors.ts";
-import { runningErrors } from "../sandboxes/errors.ts";
+import { fileErrors, machineErrors, notPermitted } from "#machines/errors.ts";
+import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
 import { batchMaxBytes, fileBodyLimit } from "./limits.ts";
+import { presign } from "./presign.ts";
 import {
   Batch,
   BatchResult,
@@ -16,6 +17,8 @@ import {
   FileWritten,
   MakeDirectory,
   Move,
+  Presign,
+  Presigned,
 } from "./schema.ts";
 
 const common = {
@@ -105,5 +108,33 @@ export const fileRoutes = (app: App): Route[] => [
     bodyLimit: batchMaxBytes,
     responses: { 200: BatchResult },
     handler: ({ actor, params, body }) => writeBatch(app, actor, params.id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/files/presign-download",
+    operationId: "presignDownload",
+    summary: "A URL to download a file without a token",
+    description:
+      "GET streams the file as an attachment, with ranges; HEAD tells its size. It works on paused sandboxes too: its first use wakes one that has `auto_resume`.",
+    scope: "sandboxes:read",
+    body: Presign,
+    responses: { 200: Presigned },
+    errors: [...readErrors, sandboxTerminated],
+    handler: ({ actor, params, body }) => presign(app, actor, params.id, "GET", body),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/files/presign-upload",
+    operationId: "presignUpload",
+    summary: "A URL to upload a file without a token",
+    description:
+      "PUT takes the raw bytes, up to 512 MiB, and needs a `Content-Length`; the file appears whole, with mode 0644, or not at all.",
+    scope: "sandboxes:write",
+    body: Presign,
+    responses: { 200: Presigned },
+    errors: [...readErrors, sandboxTerminated, notPermitted],
+    handler: ({ actor, params, body }) => presign(app, actor, params.id, "PUT", body),
   }),
 ];

@@ -18,6 +18,22 @@ export const FileWrite = z
   .meta({ id: "FileWrite" });
 export const FileWritten = z.object({ path: z.string(), bytes_written: z.int() }).meta({ id: "FileWritten" });
 
+export const Presign = z
+  .strictObject({
+    path: Path,
+    expires_in: z.int().min(60).max(3600).default(600).describe("Seconds."),
+  })
+  .meta({ id: "FilePresign" });
+
+export const Presigned = z
+  .object({
+    url: z.string().describe("Needs no token. Whoever holds it may use it until it expires."),
+    method: z.enum(["GET", "PUT"]),
+    path: z.string(),
+    expires_at: z.iso.datetime(),
+  })
+  .meta({ id: "FilePresigned" });
+
 export const FileQuery = z.strictObject({ path: Path });
 
 const timestamp = z.iso.datetime();

@@ -12,7 +12,7 @@ import { translate } from "#machines/errors.ts";
 import { whenStill } from "./moves.ts";
 import { wake } from "./restore.ts";
 import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
-import { countLiveRows, findSandbox, type SandboxRow } from "./store.ts";
+import { countLiveRows, findById, findSandbox, type SandboxRow } from "./store.ts";
 
 export function reachable(actor: Actor): string[] {
   return actor.workspaces.map((workspace) => workspace.id);
@@ -36,48 +36,69 @@ export function refuseUnlessRunning(row: Pick<SandboxRow, "status" | "terminatio
 
 export type InsideNeeds = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
+/** The row as whoever asks may see it. */
+type Look = () => Promise<SandboxRow | undefined>;
+
 /**
  * Does something inside a running sandbox. One that is being paused or resumed is waited for, and one that is paused
  * and has `auto_resume` is woken. Where the machine ends meanwhile, the sandbox's own reason is the answer: "it ran out
  * of memory" helps, "the connection broke" does not.
  */
-export async function inside<T>(
+export function inside<T>(
   app: InsideNeeds,
   actor: Actor,
   id: string,
   call: (guest: Guest, row: SandboxRow) => Promise<T>,
 ): Promise<T> {
-  const row = await awake(app, actor, id);
+  return insideOf(app, () => findSandbox(app.db, id, reachable(actor)), call);
+}
+
+/** The same for who has no token, but a signature of ours that names this sandbox. */
+export function insideSigned<T>(
+  app: InsideNeeds,
+  id: string,
+  call: (guest: Guest, row: SandboxRow) => Promise<T>,
+): Promise<T> {
+  return insideOf(app, () => findById(app.db, id), call);
+}
+
+async function insideOf<T>(
+  app: InsideNeeds,
+  look: Look,
+  call: (guest: Guest, row: SandboxRow) => Promise<T>,
+): Promise<T> {
+  const row = await awake(app, look);
   try {
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {
-    throw await explain(app, actor, id, error);
+    throw await reason(look, error);
   }
 }
 
 /** The row of a sandbox that runs. */
-async function awake(app: InsideNeeds, actor: Actor, id: string): Promise<SandboxRow> {
-  const row = await getSandbox(app, actor, id);
+async function awake(app: InsideNeeds, look: Look): Promise<SandboxRow> {
+  const row = await look();
+  if (!row) throw sandboxNotFound();
   if (row.status === "running" && row.transition === null) return row;
-  const still = await whenStill(app, id);
-  if (still?.status === "paused" && still.auto_resume) await wake(app, id, null);
-  const now = await getSandbox(app, actor, id);
+  const still = await whenStill(app, row.id);
+  if (still?.status === "paused" && still.auto_resume) await wake(app, row.id, null);
+  const now = await look();
+  if (!now) throw sandboxNotFound();
   refuseUnlessRunning(now);
   return now;
 }
 
+/** The sandbox's own reason where its machine ended or was paused, else the error as a caller may see it. */
+export function explain(app: Pick<App, "db">, actor: Actor, id: string, error: unknown): Promise<unknown> {
+  return reason(() => findSandbox(app.db, id, reachable(actor)), error);
+}
+
 const diedKinds = new Set(["machine_died", "not_running", "not_found"]);
 
-/** The sandbox's own reason where its machine ended or was paused, else the error as a caller may see it. */
-export async function explain(
-  app: Pick<App, "db">,
-  actor: Actor,
-  id: string,
-  error: unknown,
-): Promise<unknown> {
+async function reason(look: Look, error: unknown): Promise<unknown> {
   const kind = (error as { kind?: string } | null)?.kind;
   if (kind === undefined || !diedKinds.has(kind)) return translate(error);
-  const ended = await whenEnded(app, actor, id);
+  const ended = await whenEnded(look);
   if (ended?.status === "paused") return sandboxPaused();
   return ended ? sandboxTerminated(ended.termination_reason) : translate(error);
 }
@@ -88,10 +109,10 @@ export async function explain(
  */
 const endedWithinMs = 8_000;
 
-async function whenEnded(app: Pick<App, "db">, actor: Actor, id: string): Promise<SandboxRow | undefined> {
+async function whenEnded(look: Look): Promise<SandboxRow | undefined> {
   const until = Date.now() + endedWithinMs;
   for (let waitMs = 20; Date.now() < until; waitMs = Math.min(waitMs * 1.5, 250)) {
-    const row = await findSandbox(app.db, id, reachable(actor));
+    const row = await look();
     if (!row || row.status !== "running") return row;
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }

@@ -314,9 +314,9 @@ export async function deleteTerminatedBefore(db: Queryable, before: Date): Promi
     .execute();
 }
 
-/** The row without its owner's leave: for what the machine layer tells us of. */
-export function findById(db: Queryable, id: string): Promise<Selectable<SandboxesTable> | undefined> {
-  return db.selectFrom("sandboxes").selectAll().where("id", "=", id).executeTakeFirst();
+/** The row without its owner's leave: for what the machine layer tells us of, and for who brings a signature of ours. */
+export function findById(db: Queryable, id: string): Promise<SandboxRow | undefined> {
+  return db.selectFrom("sandboxes").selectAll().select(machineId).where("id", "=", id).executeTakeFirst();
 }
 
 /** What the sandbox of a restricted machine may reach: null where it is the default; undefined where it is none. */

@@ -147,6 +147,8 @@ export const sandboxCases: Cases = {
     }),
     unknown,
   },
+  presignDownload: { success: async (world) => ({ params: await sandbox(world), body: { path } }), unknown },
+  presignUpload: { success: async (world) => ({ params: await sandbox(world), body: { path } }), unknown },
   writeFiles: {
     success: async (world) => ({ params: await sandbox(world), body: { files: [{ path, content }] } }),
     unknown,

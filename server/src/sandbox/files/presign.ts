@@ -1,0 +1,85 @@
+/**
+ * Pre-signed URLs: whoever holds one may read or write one file of one sandbox without a token, as often as wanted,
+ * until it expires. The signature is an HMAC-SHA256 over all of that with a key that serves nothing else; nothing is
+ * stored, so a URL cannot be taken back before its time, and a restart of the server does not void it.
+ */
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { posix } from "node:path";
+import type { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { notPermitted } from "#machines/errors.ts";
+import { sandboxTerminated } from "../sandboxes/errors.ts";
+import { getSandbox } from "../sandboxes/sandboxes.ts";
+import { signatureInvalid, urlExpired } from "./errors.ts";
+import { absolute } from "./files.ts";
+import { writableRoots } from "./limits.ts";
+import type { Presign, Presigned } from "./schema.ts";
+
+export type TransferMethod = "GET" | "PUT";
+
+/** What a signature is good for. */
+interface Grant {
+  sandboxId: string;
+  method: TransferMethod;
+  path: string;
+  /** Unix seconds. */
+  expiresAt: number;
+}
+
+export async function presign(
+  app: Pick<App, "config" | "db" | "secrets" | "clock">,
+  actor: Actor,
+  id: string,
+  method: TransferMethod,
+  input: z.output<typeof Presign>,
+): Promise<z.output<typeof Presigned>> {
+  const { status, termination_reason } = await getSandbox(app, actor, id);
+  if (status === "terminated") throw sandboxTerminated(termination_reason);
+  const path = absolute(input.path);
+  if (method === "PUT") refuseUnlessWritable(path);
+  // Up to the full second, so that it lives at least as long as was asked for.
+  const expiresAt = Math.ceil(app.clock.now().getTime() / 1000) + input.expires_in;
+  const query = new URLSearchParams({
+    path,
+    svc_exp: String(expiresAt),
+    svc_sig: sign(app, { sandboxId: id, method, path, expiresAt }),
+  });
+  const host = `files-${id.replace(/^sbx_/, "")}.sbx.${app.config.previewDomain}`;
+  return {
+    url: `https://${host}/files?${query.toString()}`,
+    method,
+    path,
+    expires_at: new Date(expiresAt * 1000).toISOString(),
+  };
+}
+
+/** The path a URL is for; throws where its signature is not ours, or its time is over. */
+export function verify(
+  app: Pick<App, "secrets" | "clock">,
+  { sandboxId, method, query }: { sandboxId: string; method: TransferMethod; query: URLSearchParams },
+): string {
+  const path = query.get("path") ?? "";
+  const expires = query.get("svc_exp") ?? "";
+  const given = Buffer.from(query.get("svc_sig") ?? "");
+  if (!/^\d{1,12}$/.test(expires)) throw signatureInvalid();
+  const expiresAt = Number(expires);
+  const expected = Buffer.from(sign(app, { sandboxId, method, path, expiresAt }));
+  if (given.length !== expected.length || !timingSafeEqual(given, expected)) throw signatureInvalid();
+  if (app.clock.now().getTime() >= expiresAt * 1000) throw urlExpired();
+  return path;
+}
+
+/** The path comes last: it alone can hold a line break. */
+function sign({ secrets }: Pick<App, "secrets">, { sandboxId, method, path, expiresAt }: Grant): string {
+  return createHmac("sha256", secrets.derive("presigned-urls"))
+    .update(`1\n${method}\n${sandboxId}\n${expiresAt}\n${path}`)
+    .digest("base64url");
+}
+
+/** As far as the words of a path say; where its symlinks lead is asked inside, at each use. */
+function refuseUnlessWritable(path: string): void {
+  const plain = posix.normalize(path);
+  if (writableRoots.some((root) => plain.startsWith(`${root}/`))) return;
+  throw notPermitted(`${path} is outside the writable directories: ${writableRoots.join(", ")}`);
+}

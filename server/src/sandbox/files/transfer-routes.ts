@@ -1,0 +1,214 @@
+/**
+ * The files host: what `files-<id>.sbx.<preview_domain>` answers. Raw bytes under a signature in place of a token, so
+ * it stands beside the API's own routes: a browser on any page may use a URL it was given, nothing here reads a
+ * cookie, and no answer is ever taken for a page of ours.
+ */
+import { randomUUID } from "node:crypto";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { posix } from "node:path";
+import { pipeline } from "node:stream/promises";
+import type { App } from "#app.ts";
+import { lengthRequired, methodNotAllowed, payloadTooLarge } from "#http/errors.ts";
+import { renderError } from "#http/render-error.ts";
+import type { FileStat } from "#machines/guest.ts";
+import { uploadMaxBytes } from "./limits.ts";
+import { verify } from "./presign.ts";
+import { openDownload, receiveUpload, statDownload, type Wanted } from "./transfer.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+
+/** Answers one request to the files host of a sandbox (its whole id, `sbx_…`). Never throws. */
+export type TransferHandler = (
+  sandboxId: string,
+  request: IncomingMessage,
+  response: ServerResponse,
+) => Promise<void>;
+
+/** A transfer in which nothing moves for this long is over: it holds a connection of the machine's. */
+const idleMs = 60_000;
+/** How long a sender that was refused is listened to, so that it comes to read why. */
+const hearOutMs = 10_000;
+
+const methods = ["GET", "HEAD", "PUT", "OPTIONS"];
+
+const headers = {
+  "access-control-allow-origin": "*",
+  "access-control-expose-headers": "content-disposition, content-range, etag, x-request-id",
+  // Whatever a sandbox holds is bytes to be saved, never a page on this host.
+  "content-security-policy": "sandbox; default-src 'none'",
+  "x-content-type-options": "nosniff",
+  "cross-origin-resource-policy": "cross-origin",
+  "cache-control": "private, no-store",
+};
+
+const preflightHeaders = {
+  "access-control-allow-methods": methods.join(", "),
+  "access-control-allow-headers": "*",
+  "access-control-max-age": "600",
+  allow: methods.join(", "),
+};
+
+export function transferHandler(app: Needs): TransferHandler {
+  return async (sandboxId, request, response) => {
+    const requestId = randomUUID();
+    for (const [name, value] of Object.entries({ ...headers, "x-request-id": requestId })) {
+      response.setHeader(name, value);
+    }
+    try {
+      await answer(app, sandboxId, request, response);
+    } catch (error) {
+      if (response.headersSent) return void response.destroy();
+      const rendered = renderError("sandbox", error, requestId);
+      const { method } = request;
+      if (rendered.isFault && !response.destroyed)
+        app.log.error({ request_id: requestId, method, sandbox: sandboxId, error }, "a transfer failed");
+      await refuse(request, response, rendered);
+    }
+  };
+}
+
+/** The signature is looked at before anything else is done for whoever sent it. */
+async function answer(
+  app: Needs,
+  sandboxId: string,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const { method = "" } = request;
+  if (!methods.includes(method)) throw methodNotAllowed(methods);
+  if (method === "OPTIONS") return void response.writeHead(204, preflightHeaders).end();
+  const query = new URLSearchParams(/\?(.*)$/s.exec(request.url ?? "")?.[1] ?? "");
+  const path = verify(app, { sandboxId, method: method === "PUT" ? "PUT" : "GET", query });
+  if (method === "PUT") await receive(app, sandboxId, path, request, response);
+  else if (method === "HEAD") describe(await statDownload(app, sandboxId, path), path, response).end();
+  else await send(app, sandboxId, path, request, response);
+}
+
+async function receive(
+  app: Needs,
+  sandboxId: string,
+  path: string,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const length = request.headers["content-length"];
+  if (length === undefined || request.headers["transfer-encoding"] !== undefined) throw lengthRequired();
+  if (Number(length) > uploadMaxBytes) throw payloadTooLarge(uploadMaxBytes);
+  const written = await receiveUpload(app, sandboxId, path, contentOf(request));
+  const body = JSON.stringify(written);
+  response.writeHead(200, json(body)).end(body);
+}
+
+async function* contentOf(request: IncomingMessage): AsyncGenerator<Buffer> {
+  // Not before the first byte is wanted: a sandbox that is woken may take longer.
+  request.setTimeout(idleMs, () => request.destroy());
+  // Leaving the loop early must not close the connection that the refusal is to go out on.
+  yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>;
+}
+
+async function send(
+  app: Needs,
+  sandboxId: string,
+  path: string,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const { range, "if-range": ifRange } = request.headers;
+  const wanted = range === undefined ? undefined : parseRange(range);
+  const choose =
+    wanted && ((stat: FileStat) => (ifRange === undefined || ifRange === etag(stat) ? wanted : undefined));
+  const { stat, offset, length, content } = await openDownload(app, sandboxId, path, choose);
+  describe(stat, path, response).setHeader("content-length", length);
+  if (length < stat.sizeBytes) {
+    response.statusCode = 206;
+    response.setHeader("content-range", `bytes ${offset}-${offset + length - 1}/${stat.sizeBytes}`);
+  }
+  response.setTimeout(idleMs, () => response.destroy());
+  await pipeline(content, (pieces) => exactly(pieces as AsyncIterable<Buffer>, length), response);
+}
+
+/** As many bytes as were announced: a file that grows is cut there, one that shrank breaks the answer off. */
+async function* exactly(pieces: AsyncIterable<Buffer>, length: number): AsyncGenerator<Buffer> {
+  let left = length;
+  for await (const piece of pieces) {
+    if (left === 0) break;
+    yield piece.length > left ? piece.subarray(0, left) : piece;
+    left -= Math.min(piece.length, left);
+  }
+  if (left > 0) throw new Error("the file became shorter while it was read");
+}
+
+function describe(stat: FileStat, path: string, response: ServerResponse): ServerResponse {
+  const all = {
+    "content-type": "application/octet-stream",
+    "content-length": String(stat.sizeBytes),
+    "content-disposition": disposition(posix.basename(path)),
+    "accept-ranges": "bytes",
+    "last-modified": stat.modifiedAt.toUTCString(),
+    etag: etag(stat),
+  };
+  for (const [name, value] of Object.entries(all)) response.setHeader(name, value);
+  return response;
+}
+
+function etag({ modifiedAt, sizeBytes }: FileStat): string {
+  return `"${modifiedAt.getTime().toString(36)}-${sizeBytes.toString(36)}"`;
+}
+
+/** RFC 6266: the name in full for who reads `filename*`, and near it for who does not. */
+function disposition(name: string): string {
+  const plain = name.replaceAll(/[^\x20-\x7e]|["\\%]/g, "_");
+  const full = encodeURIComponent(name.toWellFormed()).replaceAll(
+    /['()*]/g,
+    (mark) => `%${mark.charCodeAt(0).toString(16).toUpperCase()}`,
+  );
+  return `attachment; filename="${plain}"; filename*=UTF-8''${full}`;
+}
+
+/** Undefined where it is not one range of bytes: whoever asked for more gets the whole file (RFC 9110, 14.2). */
+function parseRange(text: string): Wanted | undefined {
+  const [, first, last] = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(text.trim()) ?? [];
+  if (first === undefined || last === undefined || (first === "" && last === "")) return undefined;
+  if (first === "") return { count: Number(last) };
+  const range = { first: Number(first), last: last === "" ? Number.MAX_SAFE_INTEGER - 1 : Number(last) };
+  return range.last < range.first ? undefined : range;
+}
+
+function json(body: string): Record<string, string> {
+  return {
+    "content-type": "application/json; charset=utf-8",
+    "content-length": String(Buffer.byteLength(body)),
+  };
+}
+
+/**
+ * A refusal may come while its sender still writes. Closing then would destroy the answer on its way, so the answer
+ * goes out, what still comes is read and dropped for a while, and then the connection ends.
+ */
+async function refuse(
+  request: IncomingMessage,
+  response: ServerResponse,
+  { status, headers: more, body }: ReturnType<typeof renderError>,
+): Promise<void> {
+  const text = JSON.stringify(body);
+  const isSending =
+    request.headers["content-length"] !== undefined || request.headers["transfer-encoding"] !== undefined;
+  if (isSending && !request.complete) response.setHeader("connection", "close");
+  response.writeHead(status, { ...more, ...json(text) });
+  response.write(text);
+  if (isSending && !request.complete && !response.destroyed) await hearOut(request, response);
+  response.end();
+}
+
+function hearOut(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(done, hearOutMs);
+    function done(): void {
+      clearTimeout(timer);
+      resolve();
+    }
+    request.once("end", done);
+    response.once("close", done);
+    request.resume();
+  });
+}

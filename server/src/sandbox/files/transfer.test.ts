@@ -1,0 +1,292 @@
+import { randomBytes } from "node:crypto";
+import { once } from "node:events";
+import { mkdir, readdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { createServer, type IncomingMessage, request as httpRequest } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { afterAll, expect, test } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { createSandbox } from "../sandboxes/create.ts";
+import { pauseSandbox } from "../sandboxes/pause.ts";
+import { getSandbox } from "../sandboxes/sandboxes.ts";
+import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { uploadMaxBytes } from "./limits.ts";
+import { presign, type TransferMethod } from "./presign.ts";
+import { Presign, Presigned } from "./schema.ts";
+import { transferHandler } from "./transfer-routes.ts";
+
+const { db } = await testDatabase();
+const host = await testHost(db);
+const { app, clock } = host;
+const { actor } = await personWithTier(db, "enterprise");
+
+const handle = transferHandler(app);
+/** Stands in for the ingress: which sandbox a host name means is its business. */
+const server = createServer((request, response) => {
+  const [label = ""] = (request.headers.host ?? "").split(".");
+  void handle(label.replace(/^files-/, "sbx_"), request, response);
+}).listen(0, "127.0.0.1");
+await once(server, "listening");
+afterAll(() => server.close());
+
+async function sandbox(input: Record<string, unknown> = {}): Promise<{ id: string; root: string }> {
+  const { id, machine_id } = await createSandbox(app, actor, createInput(input));
+  const root = join(host.directory, "machines", machine_id ?? "", "root");
+  return { id, root };
+}
+
+function signed(id: string, method: TransferMethod, path: string, expires_in = 600) {
+  return presign(app, actor, id, method, Presign.parse({ path, expires_in }));
+}
+
+interface Answer {
+  status: number;
+  headers: IncomingMessage["headers"];
+  body: Buffer;
+  json: () => { code?: string; [field: string]: unknown };
+}
+
+/** One request to a signed URL, as `host` would get it through the ingress. */
+async function use(
+  url: string,
+  options: { method?: string; body?: Buffer; headers?: Record<string, string>; host?: string } = {},
+): Promise<Answer> {
+  const { hostname, pathname, search } = new URL(url);
+  const request = httpRequest({
+    port: (server.address() as AddressInfo).port,
+    method: options.method ?? "GET",
+    path: pathname + search,
+    headers: { host: options.host ?? hostname, ...options.headers },
+  });
+  request.end(options.body);
+  const [response] = (await once(request, "response")) as [IncomingMessage];
+  const body = Buffer.concat(await Array.fromAsync(response as AsyncIterable<Buffer>));
+  return {
+    status: response.statusCode ?? 0,
+    headers: response.headers,
+    body,
+    json: () => JSON.parse(body.toString()),
+  };
+}
+
+function put(url: string, body: Buffer, headers: Record<string, string> = {}): Promise<Answer> {
+  return use(url, { method: "PUT", body, headers: { "content-length": String(body.length), ...headers } });
+}
+
+test("what is put with a signed URL comes back with another one, byte by byte, as an attachment with its name", async () => {
+  const { id } = await sandbox();
+  const up = await signed(id, "PUT", "out/Größe 'x'.bin");
+  expect(Presigned.safeParse(up).error).toBeUndefined();
+  expect(up).toMatchObject({
+    method: "PUT",
+    path: "/workspace/out/Größe 'x'.bin",
+    expires_at: "2030-01-01T00:10:00.000Z",
+  });
+  expect(up.url).toMatch(new RegExp(`^https://files-${id.slice(4)}\\.sbx\\.localhost:8443/`));
+  const bytes = randomBytes(3_000_001);
+  const written = await put(up.url, bytes);
+  expect([written.status, written.json()]).toEqual([200, { path: up.path, bytes_written: bytes.length }]);
+
+  const { url } = await signed(id, "GET", up.path);
+  const got = await use(url);
+  expect(got.body.equals(bytes)).toBe(true);
+  expect(got.headers).toMatchObject({
+    "content-type": "application/octet-stream",
+    "content-length": String(bytes.length),
+    "content-disposition": `attachment; filename="Gr__e 'x'.bin"; filename*=UTF-8''Gr%C3%B6%C3%9Fe%20%27x%27.bin`,
+    "x-content-type-options": "nosniff",
+    "access-control-allow-origin": "*",
+  });
+  const head = await use(url, { method: "HEAD" });
+  expect([head.status, head.body.length, head.headers["content-length"]]).toEqual([
+    200,
+    0,
+    String(bytes.length),
+  ]);
+});
+
+test("a file lands with mode 0644 in place of another, and its URL may be used again until it expires", async () => {
+  const { id } = await sandbox();
+  const { url } = await signed(id, "PUT", "/workspace/again", 60);
+  for (const text of ["one", "another"]) expect((await put(url, Buffer.from(text))).status).toBe(200);
+  const { url: from } = await signed(id, "GET", "/workspace/again", 3600);
+  expect((await use(from)).body.toString()).toBe("another");
+  clock.advance(60_000);
+  const late = await put(url, Buffer.from("late"));
+  expect([late.status, late.json().code]).toEqual([403, "url_expired"]);
+  expect((await use(from)).body.toString()).toBe("another");
+});
+
+test("a URL is good for its own method, path, sandbox and time alone", async () => {
+  const [{ id }, { id: other }] = [await sandbox(), await sandbox()];
+  await put((await signed(id, "PUT", "/workspace/a")).url, Buffer.from("a"));
+  const { url } = await signed(id, "GET", "/workspace/a");
+  const changed = (name: string, value: string): string => {
+    const copy = new URL(url);
+    copy.searchParams.set(name, value);
+    return copy.href;
+  };
+  const signature = new URL(url).searchParams.get("svc_sig") ?? "";
+  const refusals = [
+    await put(url, Buffer.from("b")),
+    await use(url, { host: `files-${other.slice(4)}.sbx.localhost` }),
+    await use(changed("path", "/workspace/b")),
+    await use(changed("path", "/workspace/a/")),
+    await use(changed("svc_exp", "9999999999")),
+    await use(changed("svc_exp", "")),
+    await use(changed("svc_sig", "")),
+    await use(changed("svc_sig", `${signature}A`)),
+    await use(
+      changed(
+        "svc_sig",
+        signature.replace(/^./, (first) => (first === "A" ? "B" : "A")),
+      ),
+    ),
+    await use(url.split("?")[0] ?? ""),
+  ];
+  for (const refusal of refusals) {
+    expect([refusal.status, refusal.json().code]).toEqual([403, "signature_invalid"]);
+  }
+  expect((await use(url)).body.toString()).toBe("a");
+});
+
+test("other methods are refused with those it takes, and a browser's question is answered without a signature", async () => {
+  const { id } = await sandbox();
+  const { url } = await signed(id, "PUT", "/workspace/a");
+  for (const method of ["POST", "DELETE", "PATCH"]) {
+    const refused = await use(url, { method });
+    expect([refused.status, refused.headers.allow]).toEqual([405, "GET, HEAD, PUT, OPTIONS"]);
+  }
+  const asked = await use(url.split("?")[0] ?? "", { method: "OPTIONS" });
+  expect(asked.status).toBe(204);
+  expect(asked.headers["access-control-allow-methods"]).toContain("PUT");
+});
+
+test("an upload says its size beforehand, and one that is too large is refused before it is read", async () => {
+  const { id, root } = await sandbox();
+  const { url } = await signed(id, "PUT", "/workspace/a");
+  const chunked = await use(url, { method: "PUT", headers: { "transfer-encoding": "chunked" } });
+  expect([chunked.status, chunked.json().code]).toEqual([411, "length_required"]);
+  const { hostname, pathname, search } = new URL(url);
+  const request = httpRequest({
+    port: (server.address() as AddressInfo).port,
+    method: "PUT",
+    path: pathname + search,
+    headers: { host: hostname, "content-length": String(uploadMaxBytes + 1) },
+  }).on("error", () => {});
+  request.write("x");
+  const [response] = (await once(request, "response")) as [IncomingMessage];
+  expect(response.statusCode).toBe(413);
+  request.destroy();
+  expect(await readdir(join(root, "workspace"))).toEqual([]);
+});
+
+test("an upload that breaks off leaves nothing behind, and what was there stays", async () => {
+  const { id, root } = await sandbox();
+  const { url } = await signed(id, "PUT", "/workspace/kept");
+  await put(url, Buffer.from("kept"));
+  const { hostname, pathname, search } = new URL(url);
+  const request = httpRequest({
+    port: (server.address() as AddressInfo).port,
+    method: "PUT",
+    path: pathname + search,
+    headers: { host: hostname, "content-length": "1000000" },
+  }).on("error", () => {});
+  request.write(Buffer.alloc(500_000));
+  await expect.poll(async () => (await readdir(join(root, "workspace"))).length, { timeout: 10_000 }).toBe(2);
+  request.destroy();
+  await expect.poll(() => readdir(join(root, "workspace")), { timeout: 10_000 }).toEqual(["kept"]);
+  expect(await readFile(join(root, "workspace/kept"), "utf8")).toBe("kept");
+});
+
+test("uploads stay under the writable roots: by their words when they are signed, by their symlinks when they are used", async () => {
+  const { id, root } = await sandbox();
+  for (const path of ["/etc/passwd", "/workspace/../etc/x", "/workspace", "/tmpfile", "../../x"]) {
+    await expect(signed(id, "PUT", path)).rejects.toMatchObject({ code: "not_permitted", status: 403 });
+  }
+  await mkdir(join(root, "etc"), { recursive: true });
+  await symlink("../etc", join(root, "workspace/out"));
+  const { url } = await signed(id, "PUT", "/workspace/out/x");
+  const refused = await put(url, Buffer.alloc(300_000));
+  expect([refused.status, refused.json().code]).toEqual([403, "not_permitted"]);
+  expect(await readdir(join(root, "etc"))).toEqual([]);
+});
+
+test("a download goes on where it stopped: ranges, and the whole file where it changed meanwhile", async () => {
+  const { id } = await sandbox();
+  const { url: to } = await signed(id, "PUT", "/workspace/long");
+  const bytes = randomBytes(700_000);
+  await put(to, bytes);
+  const { url } = await signed(id, "GET", "/workspace/long");
+  const ranges: [string, number, number][] = [
+    ["bytes=0-9", 0, 10],
+    ["bytes=300000-", 300_000, 700_000],
+    ["bytes=-5", 699_995, 700_000],
+    ["bytes=699999-9999999", 699_999, 700_000],
+    ["bytes=100-400099", 100, 400_100],
+  ];
+  for (const [range, from, to_] of ranges) {
+    const part = await use(url, { headers: { range } });
+    expect(part.status).toBe(206);
+    expect(part.headers["content-range"]).toBe(`bytes ${from}-${to_ - 1}/700000`);
+    expect(part.body.equals(bytes.subarray(from, to_))).toBe(true);
+  }
+  const past = await use(url, { headers: { range: "bytes=700000-" } });
+  expect([past.status, past.json().code]).toEqual([416, "range_not_satisfiable"]);
+  for (const range of ["bytes=0-1,5-6", "lines=1-2", "bytes=9-1", "bytes=-"]) {
+    expect((await use(url, { headers: { range } })).status).toBe(200);
+  }
+  const { etag = "" } = (await use(url, { method: "HEAD" })).headers;
+  const same = { range: "bytes=1-1", "if-range": etag };
+  expect((await use(url, { headers: same })).status).toBe(206);
+  await put(to, randomBytes(700_001));
+  expect((await use(url, { headers: same })).body.length).toBe(700_001);
+});
+
+test("what is no file is refused in words, and a signed URL of a deleted sandbox leads nowhere", async () => {
+  const { id } = await sandbox();
+  const missing = await use((await signed(id, "GET", "/workspace/nothing")).url);
+  expect([missing.status, missing.json().code]).toEqual([404, "file_not_found"]);
+  const directory = await use((await signed(id, "GET", "/workspace")).url);
+  expect([directory.status, directory.json().code]).toEqual([400, "is_directory"]);
+  const { url } = await signed(id, "GET", "/workspace/a");
+  await terminateSandbox(app, actor, id);
+  const gone = await use(url);
+  expect([gone.status, gone.json().code]).toEqual([409, "sandbox_terminated"]);
+  await expect(signed(id, "GET", "/workspace/a")).rejects.toMatchObject({
+    code: "sandbox_terminated",
+    status: 409,
+  });
+});
+
+test("a paused sandbox signs URLs; a good one wakes it where it may, and a bad one never does", async () => {
+  const { id } = await sandbox({ auto_resume: true });
+  await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
+  await pauseSandbox(app, actor, id);
+  const { url } = await signed(id, "GET", "/workspace/kept");
+  expect((await use(`${url}x`)).status).toBe(403);
+  expect((await getSandbox(app, actor, id)).status).toBe("paused");
+  const answers = await Promise.all(Array.from({ length: 8 }, () => use(url)));
+  expect(answers.map(({ body }) => body.toString())).toEqual(Array.from({ length: 8 }, () => "kept"));
+  expect((await getSandbox(app, actor, id)).status).toBe("running");
+
+  const { id: asleep } = await sandbox();
+  await pauseSandbox(app, actor, asleep);
+  const refused = await put((await signed(asleep, "PUT", "/workspace/a")).url, Buffer.alloc(200_000));
+  expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
+});
+
+test("a file that becomes shorter while it is read breaks the answer off instead of ending it", async () => {
+  const { id, root } = await sandbox();
+  await writeFile(join(root, "workspace/shrinks"), Buffer.alloc(50_000_000));
+  const { hostname, pathname, search } = new URL((await signed(id, "GET", "/workspace/shrinks")).url);
+  const request = httpRequest({
+    port: (server.address() as AddressInfo).port,
+    path: pathname + search,
+    headers: { host: hostname },
+  }).end();
+  const [response] = (await once(request, "response")) as [IncomingMessage];
+  await writeFile(join(root, "workspace/shrinks"), "");
+  await expect(Array.fromAsync(response as AsyncIterable<Buffer>)).rejects.toThrow("aborted");
+});

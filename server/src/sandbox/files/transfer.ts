@@ -1,0 +1,71 @@
+/**
+ * Raw bytes of a file, in and out, for who holds a pre-signed URL: no base64, no cap of 16 MiB, and never more in
+ * memory than the pieces that are under way. Whoever is slower, the caller or the machine, slows the other down.
+ */
+import type { Readable } from "node:stream";
+import type { FileStat } from "#machines/guest.ts";
+import { fileNotFound, isDirectory } from "#machines/errors.ts";
+import { insideSigned, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { rangeNotSatisfiable } from "./errors.ts";
+import { defaultMode, writableRoots } from "./limits.ts";
+
+/** What of a file is wanted: the bytes from `first` to `last`, both included, or the last `count`. */
+export type Wanted = { first: number; last: number } | { count: number };
+
+/** A file, or a piece of it: `length` bytes from `offset` on. */
+export interface Download {
+  stat: FileStat;
+  offset: number;
+  length: number;
+  content: Readable;
+}
+
+/** `choose` says which piece, once the file is known; undefined is all of it. */
+export function openDownload(
+  app: InsideNeeds,
+  id: string,
+  path: string,
+  choose?: (stat: FileStat) => Wanted | undefined,
+): Promise<Download> {
+  return insideSigned(app, id, async (guest) => {
+    const known = choose && existing(await guest.stat(path), path);
+    const wanted = known && choose(known);
+    if (!wanted) {
+      const { stat, content } = await guest.readFile(path);
+      return { stat, content, offset: 0, length: stat.sizeBytes };
+    }
+    const { offset, length } = within(wanted, known.sizeBytes);
+    const { stat, content } = await guest.readFile(path, { offset, length });
+    return { stat, content, offset, length };
+  });
+}
+
+export function statDownload(app: InsideNeeds, id: string, path: string): Promise<FileStat> {
+  return insideSigned(app, id, async (guest) => existing(await guest.stat(path), path));
+}
+
+/** Appears whole, with mode 0644, or not at all. */
+export function receiveUpload(
+  app: InsideNeeds,
+  id: string,
+  path: string,
+  content: AsyncIterable<Buffer>,
+): Promise<{ path: string; bytes_written: number }> {
+  return insideSigned(app, id, async (guest) => {
+    const { sizeBytes } = await guest.writeFile(path, content, { mode: defaultMode, roots: writableRoots });
+    return { path, bytes_written: sizeBytes };
+  });
+}
+
+function existing(stat: FileStat | undefined, path: string): FileStat {
+  if (!stat) throw fileNotFound(`${path}: No such file or directory`);
+  if (stat.isDir) throw isDirectory(`${path}: Is a directory`);
+  return stat;
+}
+
+function within(wanted: Wanted, sizeBytes: number): { offset: number; length: number } {
+  const offset = "count" in wanted ? Math.max(0, sizeBytes - wanted.count) : wanted.first;
+  const end = "count" in wanted ? sizeBytes : Math.min(wanted.last + 1, sizeBytes);
+  if (end <= offset) throw rangeNotSatisfiable(sizeBytes);
+  return { offset, length: end - offset };
+}
