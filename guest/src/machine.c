@@ -230,7 +230,7 @@ void serve_configure(int connection, const struct request *request) {
   send_empty(connection, OK);
 }
 
-// ---- what would make a checkpoint fail: deleted files still open on the volume, TCP connections to elsewhere
+// ---- what would make a checkpoint fail: deleted files still in use on the volume, TCP connections to elsewhere
 
 static bool send_blocker(int connection, int pid, const char *comm, const char *reason, const char *path) {
   struct reply reply;
@@ -242,24 +242,65 @@ static bool send_blocker(int connection, int pid, const char *comm, const char *
   return send_reply(connection, &reply);
 }
 
+// Of a link of /proc, or a name in a process' maps: "/persist/... (deleted)".
+static bool is_deleted_on_volume(const char *target) {
+  static const char volume[] = "/persist/", deleted[] = " (deleted)";
+  size_t length = strlen(target), end = sizeof deleted - 1;
+  return !strncmp(target, volume, sizeof volume - 1) && length > end && !strcmp(target + length - end, deleted);
+}
+
+static bool names_deleted(const char *link, char *target, size_t size) {
+  ssize_t length = readlink(link, target, size - 1);
+  target[length < 0 ? 0 : length] = 0;
+  return is_deleted_on_volume(target);
+}
+
+// The first deleted file that is mapped: a library that was replaced, say.
+static bool maps_deleted(int pid, char *target, size_t size) {
+  char path[64], line[4400];
+  bool is_found = false;
+  snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  FILE *file = fopen(path, "re");
+  while (file && !is_found && fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = 0;
+    const char *name = strchr(line, '/');
+    if (!name || !is_deleted_on_volume(name)) continue;
+    snprintf(target, size, "%s", name);
+    is_found = true;
+  }
+  if (file) fclose(file);
+  return is_found;
+}
+
 static void find_deleted_files(int connection, int pid, int *left) {
   char directory[64], path[4200], target[4200], comm[64] = "";
   snprintf(path, sizeof path, "/proc/%d/comm", pid);
   FILE *file = fopen(path, "re");
   if (file && fgets(comm, sizeof comm, file)) comm[strcspn(comm, "\n")] = 0;
   if (file) fclose(file);
+  bool is_found = false;
   snprintf(directory, sizeof directory, "/proc/%d/fd", pid);
   DIR *fds = opendir(directory);
   for (struct dirent *entry; fds && *left > 0 && (entry = readdir(fds));) {
     snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-    ssize_t length = readlink(path, target, sizeof target - 1);
-    if (length < 10) continue;
-    target[length] = 0;
-    if (strncmp(target, "/persist/", 9) || strcmp(target + length - 10, " (deleted)")) continue;
+    if (!names_deleted(path, target, sizeof target)) continue;
     --*left;
+    is_found = true;
     send_blocker(connection, pid, comm, "deleted_file", target);
   }
   if (fds) closedir(fds);
+  // One is enough to name the process.
+  static const char *const others[] = {"cwd", "exe"};
+  for (size_t i = 0; i < sizeof others / sizeof *others && !is_found; i++) {
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, others[i]);
+    is_found = names_deleted(path, target, sizeof target);
+    if (!is_found) continue;
+    --*left;
+    send_blocker(connection, pid, comm, "deleted_file", target);
+  }
+  if (is_found || *left <= 0 || !maps_deleted(pid, target, sizeof target)) return;
+  --*left;
+  send_blocker(connection, pid, comm, "deleted_file", target);
 }
 
 static void find_connections(int connection, const char *table, int *left) {

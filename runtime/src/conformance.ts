@@ -20,6 +20,7 @@ import {
   type ReadOptions,
   type RuntimeErrorKind,
   type SpawnSpec,
+  type VolumeSpec,
 } from "./driver.ts";
 
 export interface Conformant {
@@ -444,6 +445,130 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           );
         },
         120_000,
+      );
+    });
+
+    describe("volumes", () => {
+      const inVolume = (shell: string) => ({ shell, cwd: "/persist" });
+
+      async function newVolume(): Promise<VolumeSpec> {
+        return { directory: await emptyPlace(), sizeBytes: 64 * MIB, isNew: true };
+      }
+
+      test("what one machine wrote to a volume the next one finds, and nobody else", async () => {
+        const volume = await newVolume();
+        const first = await boot({ volume });
+        const other = await boot();
+        expect(await out(first.id, inVolume("ls; mkdir deep; echo kept > deep/file"))).toBe("");
+        await driver.remove(first.id);
+        expect(await out(other.id, inVolume("ls"))).toBe("");
+        const second = await boot({ volume: { ...volume, isNew: false } });
+        expect(await out(second.id, inVolume("cat deep/file"))).toBe("kept\n");
+        expect((await driver.list()).find(({ id }) => id === second.id)?.spec?.volume?.isNew).toBe(false);
+      });
+
+      test("a volume that is made again keeps what is in it", async () => {
+        const volume = await newVolume();
+        const { id } = await boot({ volume });
+        await execute(driver, id, inVolume("echo kept > file"));
+        await driver.remove(id);
+        const again = await boot({ volume });
+        expect(await out(again.id, inVolume("cat file"))).toBe("kept\n");
+      });
+
+      test("files are written to a volume as to any other place", async () => {
+        const { id } = await boot({ volume: await newVolume() });
+        const roots = { roots: ["/persist"] };
+        await driver.guest(id).writeFile("/persist/a/b", Buffer.from("text"), { mode: 0o600, ...roots });
+        await driver.guest(id).move("/persist/a/b", "/persist/c", { overwrite: false, ...roots });
+        expect((await contentOf(driver, id, "/persist/c")).toString()).toBe("text");
+        await driver.guest(id).remove("/persist/c", roots);
+        expect(await driver.guest(id).stat("/persist/c")).toBeUndefined();
+      });
+
+      test("one that should be there and is not is named as missing, and leaves no machine", async () => {
+        const volume = { ...(await newVolume()), isNew: false };
+        const spec = machineSpec(subject.image, { volume });
+        expect(await failureKind(driver.create(spec))).toBe("volume_missing");
+        expect(await stateOf(spec.id)).toBeUndefined();
+        expect(await driver.volumeUsage(volume.directory)).toBe(0);
+      });
+
+      test("a volume is one machine's at a time, and free once that is removed", async () => {
+        const volume = await newVolume();
+        const holder = await boot({ volume });
+        const late = machineSpec(subject.image, { volume });
+        expect(await failureKind(driver.create(late))).toBe("volume_in_use");
+        expect(await stateOf(late.id)).toBeUndefined();
+        expect(await out(holder.id, inVolume("echo unharmed > file; cat file"))).toBe("unharmed\n");
+        await driver.remove(holder.id);
+        await boot({ volume });
+      });
+
+      test("what a volume holds is counted, while a machine has it and after", async () => {
+        const volume = await newVolume();
+        const { id } = await boot({ volume });
+        const empty = await driver.volumeUsage(volume.directory);
+        await execute(driver, id, inVolume("head -c 8388608 /dev/urandom > file"));
+        for (const isAttached of [true, false]) {
+          if (!isAttached) await driver.remove(id);
+          const used = await driver.volumeUsage(volume.directory);
+          expect(used).toBeGreaterThanOrEqual(8 * MIB);
+          expect(used).toBeLessThan(9 * MIB + empty);
+        }
+      });
+
+      test("a restored machine has its volume again, as that is now", async () => {
+        const [directory, volume] = [await emptyPlace(), await newVolume()];
+        const spec = await boot({ volume });
+        await execute(driver, spec.id, inVolume("echo before > file"));
+        await driver.checkpoint(spec.id, directory);
+        expect((await driver.list()).find(({ id }) => id === spec.id)?.spec?.volume).toEqual(volume);
+        await driver.remove(spec.id);
+        const again = { ...spec, id: machineId(), volume: { ...volume, isNew: false } };
+        onTestFinished(() => driver.remove(again.id));
+        await driver.restore(again, directory);
+        expect(await out(again.id, inVolume("cat file; echo after > file; cat file"))).toBe(
+          "before\nafter\n",
+        );
+      });
+
+      test.runIf(can.isolation)("a full volume is full for its machine alone, at its size", async () => {
+        const { id } = await boot({ volume: await newVolume() });
+        const filled = await execute(driver, id, inVolume("cat /dev/zero > file; stat -c %s file"));
+        expect(filled.stderr.toString()).toMatch(/No space left/);
+        expect(Number(filled.stdout)).toBeGreaterThanOrEqual(64 * MIB);
+        expect(Number(filled.stdout)).toBeLessThan(96 * MIB);
+        expect(await out(id, "echo room > file; cat file")).toBe("room\n");
+        await execute(driver, id, inVolume("rm file; echo small > file"));
+        expect(await out(id, inVolume("cat file"))).toBe("small\n");
+      });
+
+      test.runIf(can.processesContinue)(
+        "processes go on with their open files on the volume, also where these were moved",
+        async () => {
+          const [directory, volume] = [await emptyPlace(), await newVolume()];
+          const spec = await boot({ volume });
+          await execute(
+            driver,
+            spec.id,
+            inVolume(`setsid bash -c 'exec 3>>ticks; echo new > other; mv ticks moved
+                i=0; while :; do i=$((i + 1)); echo $i >&3; sleep 0.01; done' >/dev/null 2>&1 &
+              until [ -s moved ]; do sleep 0.01; done`),
+          );
+          await driver.checkpoint(spec.id, directory);
+          await driver.remove(spec.id);
+          const again = { ...spec, id: machineId(), volume: { ...volume, isNew: false } };
+          onTestFinished(() => driver.remove(again.id));
+          await driver.restore(again, directory);
+          const ticks = async () =>
+            (await out(again.id, inVolume("cat moved"))).trim().split("\n").map(Number);
+          const before = (await ticks()).length;
+          await execute(driver, again.id, "sleep 0.3");
+          const after = await ticks();
+          expect(after.length).toBeGreaterThan(before);
+          expect(after).toEqual(after.map((_, index) => index + 1));
+        },
       );
     });
 

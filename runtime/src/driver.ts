@@ -26,6 +26,19 @@ export interface Resources {
   maxProcesses: number;
 }
 
+/**
+ * Files that outlive machines, mounted at `/persist`. At most one machine has a volume at a time. What a program there
+ * has synced is on the host's disk.
+ */
+export interface VolumeSpec {
+  /** The volume's own, whole or absent; the driver alone knows what is in it. */
+  directory: string;
+  /** What it holds; the guest gets ENOSPC past it. Fixed once it is made. */
+  sizeBytes: number;
+  /** An empty one is made where there is none. Otherwise a missing one is `volume_missing`, never an empty one. */
+  isNew: boolean;
+}
+
 export interface MachineSpec {
   id: MachineId;
   /** Counts up each time the machine is started somewhere; orders of an older generation are refused. */
@@ -40,6 +53,8 @@ export interface MachineSpec {
    * host's disk, so `list` answers it empty for a machine that was adopted; the machine itself keeps it.
    */
   env: Record<string, string>;
+  /** Fixed at create: a machine that waits in a pool cannot be given one. */
+  volume?: VolumeSpec;
 }
 
 /** What may change when a warm machine becomes somebody's: all of it is applied before `claim` answers. */
@@ -178,17 +193,20 @@ export interface Driver {
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
 
+  /** Bytes the files of a volume take, attached or not; zero where none was made. */
+  volumeUsage(directory: string): Promise<number>;
+
   /**
    * Writes the whole machine to `directory`, which must not exist: aside, hashed and on disk before it gets its name. The
    * machine is left frozen and its connections ended; `remove` frees its memory, `thaw` lets it go on where it was.
    * A failure leaves it running and unharmed, and no directory. `not_checkpointable` where something inside cannot be
-   * written down: `details` are `{ pid, process, file }`. `direct` writes past the page cache; the driver's choice where
+   * written down: `details` are `{ pid, process, file }`. A volume is not in it, but is synced with it. `direct` writes past the page cache; the driver's choice where
    * absent.
    */
   checkpoint(id: MachineId, directory: string, options?: { direct?: boolean }): Promise<Checkpoint>;
   /**
    * Boots a machine from a checkpoint, which stays as it is: with its files and processes where they were, and this
-   * spec's limits, network, hostname and environment. The id may be another than the checkpointed machine's, the image
+   * spec's limits, network, hostname, environment and volume. The id may be another than the checkpointed machine's, the image
    * may not. Answers when the guest does; on failure nothing of it is left. `not_restorable` where the checkpoint is
    * damaged, or was made by another runtime build or on another class of processors.
    */
@@ -368,6 +386,8 @@ export type RuntimeErrorKind =
   | "stale_generation"
   | "not_checkpointable"
   | "not_restorable"
+  | "volume_missing"
+  | "volume_in_use"
   | "connection_refused"
   // of files and processes inside
   | "path_not_found"

@@ -27,9 +27,17 @@ export const serverPackages: readonly SystemPackage[] = [
   { name: "mmdebstrap", provides: ["mmdebstrap"], why: "makes the root file systems of templates" },
   { name: "buildah", provides: ["buildah"], why: "builds container images" },
   { name: "git", provides: ["git"], why: "fetches and keeps repositories" },
-  { name: "e2fsprogs", provides: ["mkfs.ext4"], why: "gives every machine a disk of a fixed size" },
+  {
+    name: "e2fsprogs",
+    provides: ["mkfs.ext4", "e2fsck"],
+    why: "gives machines and volumes disks of a fixed size",
+  },
   { name: "mount", provides: ["mount", "losetup"], why: "mounts the machines' disks" },
-  { name: "util-linux", provides: ["unshare", "nsenter"], why: "enters and leaves namespaces" },
+  {
+    name: "util-linux",
+    provides: ["unshare", "nsenter", "fstrim"],
+    why: "enters and leaves namespaces, trims volumes",
+  },
   { name: "procps", provides: ["ps", "sysctl"], why: "reads and sets kernel values" },
   {
     name: "ca-certificates",

@@ -6,13 +6,14 @@
  * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
  * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.
  *
- * A checkpoint is a copy of the scratch directory: files come back, processes end.
+ * A checkpoint is a copy of the scratch directory: files come back, processes end. A volume is a directory that
+ * `/persist` leads to; nothing bounds it.
  *
  * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
  * directory, so that a second driver on the same directory finds what a first one left.
  */
 import { createHash } from "node:crypto";
-import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { access, cp, mkdir, readFile, readdir, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { constants, availableParallelism, release, totalmem } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -187,9 +188,36 @@ export class FakeDriver implements Driver {
         throw new RuntimeError("not_found", `there is no image ${spec.image}`);
       await this.#hook(verb);
       await fill(this.#root(spec.id));
+      await this.#attach(spec);
       await this.#write(spec);
       this.#keep(spec);
     });
+  }
+
+  async #attach({ id, volume }: MachineSpec): Promise<void> {
+    if (volume === undefined) return;
+    try {
+      const others = Array.from(this.#machines.values(), ({ spec }) => spec.volume?.directory);
+      if (others.includes(volume.directory)) {
+        throw new RuntimeError("volume_in_use", "another machine has the volume");
+      }
+      if (volume.isNew) await mkdir(volume.directory, { recursive: true });
+      await access(volume.directory).catch((error: unknown) => {
+        const message = "the volume's data is not where it should be";
+        throw new RuntimeError("volume_missing", message, { cause: error });
+      });
+      await rm(join(this.#root(id), "persist"), { recursive: true });
+      await symlink(volume.directory, join(this.#root(id), "persist"));
+    } catch (error) {
+      await rm(this.#machineDirectory(id), { recursive: true });
+      throw error;
+    }
+  }
+
+  async volumeUsage(directory: string): Promise<number> {
+    const names = await readdir(directory, { recursive: true }).catch(() => []);
+    const sizes = await Promise.all(names.map(async (name) => (await stat(join(directory, name))).size));
+    return sizes.reduce((sum, bytes) => sum + bytes, 0);
   }
 
   checkpoint(id: MachineId, directory: string): Promise<Checkpoint> {

@@ -78,7 +78,7 @@ export class GuestClient implements Guest {
     await this.#ask(REQUESTS.CONFIGURE, fields, REPLIES.OK, WORK_MS, nothing);
   }
 
-  /** What would make a checkpoint fail now: deleted files still open on the volume, connections to elsewhere. */
+  /** What would make a checkpoint fail now: deleted files in use on the volume, connections to elsewhere. */
   async checkpointBlockers(): Promise<CheckpointBlocker[]> {
     return this.#collect(REQUESTS.BLOCKERS, {}, REPLIES.BLOCKER, MAX_BLOCKERS, parseBlocker);
   }

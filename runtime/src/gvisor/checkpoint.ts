@@ -14,6 +14,7 @@ import type { Cgroups } from "../cgroup/cgroups.ts";
 import { RuntimeError, type Checkpoint } from "../driver.ts";
 import { run } from "../exec.ts";
 import { aside, begin, commit } from "../snapshots/manifest.ts";
+import { syncVolume } from "../volumes/image.ts";
 import { guestAnswers } from "./create.ts";
 import { diskUsage } from "./disk.ts";
 import type { GvisorMachine } from "./machine.ts";
@@ -55,6 +56,8 @@ export async function checkpointMachine(
   try {
     await hold(needs, machine, into, CHECKPOINT_TIMEOUT_MS + bytes / BYTES_PER_MS);
     await needs.reached("checkpoint.written");
+    // What the machine remembers having written must be there when it wakes, whatever becomes of the host meanwhile.
+    if (machine.spec.volume !== undefined) await syncVolume(machine.paths.volume);
     const { runtimeBuild, cpuClass } = needs;
     const { guestBuild } = machine;
     const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild });
@@ -83,6 +86,8 @@ export async function letGo(
 
 /** What makes a checkpoint fail, or its restore, is refused with its name. Connections do not: they are cut. */
 async function refuseBlocked(machine: GvisorMachine): Promise<void> {
+  // On the machine's own disk a deleted file is part of the checkpoint.
+  if (machine.spec.volume === undefined) return;
   const blockers = await machine.guest.checkpointBlockers();
   const blocker = blockers.find(({ reason }) => reason === "deleted_file");
   if (blocker === undefined) return;
@@ -90,7 +95,7 @@ async function refuseBlocked(machine: GvisorMachine): Promise<void> {
   const file = path.replace(/ \(deleted\)$/, "");
   throw new RuntimeError(
     "not_checkpointable",
-    `process ${pid} (${comm}) holds the deleted file ${file} open on the volume`,
+    `process ${pid} (${comm}) uses ${file}, which was deleted from the volume`,
     { details: { pid, process: comm, file } },
   );
 }

@@ -4,19 +4,31 @@
  * groups, mounts hold files. runsc itself is not asked: all it keeps is in directories and groups that are ours, and
  * `runsc delete` takes 35 ms, or hangs where a process is frozen.
  */
-import { rm } from "node:fs/promises";
+import { rm, rmdir } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import type { MachineId } from "../driver.ts";
 import { unmountBelow } from "../mounts.ts";
 import { together } from "../together.ts";
+import { trimVolume } from "../volumes/image.ts";
 import type { MachinePaths } from "./paths.ts";
 
 export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePaths): Promise<void> {
   await cgroups.killAll(id);
+  await trimVolume(paths.volume);
   await unmountBelow(paths.directory);
+  await removeMountPoint(paths.volume);
   await together(
     cgroups.remove(id),
     rm(paths.runDirectory, { recursive: true, force: true }),
     rm(paths.directory, { recursive: true, force: true }),
   );
+}
+
+/** Never with what is in it: should a volume still be mounted there, its files are not the machine's to delete. */
+async function removeMountPoint(path: string): Promise<void> {
+  try {
+    await rmdir(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+  }
 }

@@ -40,6 +40,7 @@ import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
+import { volumeUsage } from "../volumes/image.ts";
 import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "./checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
 import { createMachine, restoreMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
@@ -91,6 +92,8 @@ export class GvisorDriver implements Driver {
   readonly #machines = new Map<MachineId, GvisorMachine>();
   /** Network slots of machines that exist, are being made, or are being taken off. */
   readonly #slots = new Set<number>();
+  /** Volume's directory → the machine that has it. */
+  readonly #volumes = new Map<string, MachineId>();
   readonly #turns = new Turns<MachineId>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
@@ -126,6 +129,7 @@ export class GvisorDriver implements Driver {
     for (const machine of this.#machines.values()) await machine.connections.close();
     this.#machines.clear();
     this.#slots.clear();
+    this.#volumes.clear();
     await this.#network.close({ removeAll });
     if (!removeAll) return;
     await this.#cgroups.removeParent();
@@ -226,6 +230,7 @@ export class GvisorDriver implements Driver {
       const guestBuild = await guest();
       const slot = freeSlot(this.#slots);
       if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+      this.#takeVolume(spec);
       this.#slots.add(slot);
       const record: MachineRecord = { version: 1, slot, imageEnv: image.env, guestBuild, spec };
       const machine = new GvisorMachine(this.#host, record);
@@ -249,6 +254,17 @@ export class GvisorDriver implements Driver {
       }
       this.#keep(machine);
     });
+  }
+
+  /** Two filesystems on one image would destroy it. */
+  #takeVolume({ id, volume }: MachineSpec): void {
+    if (volume === undefined) return;
+    if (this.#volumes.has(volume.directory)) {
+      throw new RuntimeError("volume_in_use", "another machine has the volume", {
+        details: { machine: this.#volumes.get(volume.directory) },
+      });
+    }
+    this.#volumes.set(volume.directory, id);
   }
 
   /** The program of this server, as it was when it first started a machine. */
@@ -350,6 +366,11 @@ export class GvisorDriver implements Driver {
     return { at: new Date(), ...usage, diskBytes, egressDenied };
   }
 
+  volumeUsage(directory: string): Promise<number> {
+    const machine = this.#machines.get(this.#volumes.get(directory) ?? "");
+    return volumeUsage(directory, machine?.exit === null ? machine.paths.volume : undefined);
+  }
+
   guest(id: MachineId): Guest {
     return this.#alive(id).guest;
   }
@@ -378,6 +399,7 @@ export class GvisorDriver implements Driver {
   #keep(machine: GvisorMachine): void {
     this.#machines.set(machine.id, machine);
     this.#slots.add(machine.slot);
+    if (machine.spec.volume !== undefined) this.#volumes.set(machine.spec.volume.directory, machine.id);
     machine.connections.on("gone", () => this.#inBackground("guest_gone", machine, this.#silent(machine)));
   }
 
@@ -418,6 +440,7 @@ export class GvisorDriver implements Driver {
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
+    if (machine.spec.volume !== undefined) this.#volumes.delete(machine.spec.volume.directory);
     // A slot that could not be shut is given to nobody until the next `open` sweeps it.
     const detached = this.#network.detach(machine.slot).then(() => this.#slots.delete(machine.slot));
     this.#inBackground("detach", machine, detached);

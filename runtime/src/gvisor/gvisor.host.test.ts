@@ -1,5 +1,6 @@
 import { execFile } from "node:child_process";
-import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { randomUUID } from "node:crypto";
+import { mkdir, mkdtemp, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -286,23 +287,98 @@ describe("what only a real machine promises", () => {
     expect(await driver.list()).toEqual([]);
   });
 
-  test("a deleted file that is open on the volume is refused with its process, and the machine runs on", async () => {
-    const { id } = await boot();
-    const hold = "mkdir -p /persist; exec 3>/persist/lost; rm /persist/lost; echo up > up; exec sleep 61";
-    await execute(
-      driver,
-      id,
-      `setsid sh -c '${hold}' >/dev/null 2>&1 & until [ -s up ]; do sleep 0.01; done`,
-    );
-    const place = join(subject.stateDir, "snapshot");
-    await expect(driver.checkpoint(id, place)).rejects.toMatchObject({
-      kind: "not_checkpointable",
-      details: { pid: expect.any(Number), process: "sleep", file: "/persist/lost" },
+  describe("volumes", () => {
+    async function newVolume(sizeBytes = 1024 * MIB) {
+      const directory = join(subject.stateDir, `volume-${randomUUID()}`);
+      onTestFinished(() => rm(directory, { recursive: true, force: true }));
+      return { directory, sizeBytes, isNew: true };
+    }
+
+    /** Its image as it lies on the host, and the figures of its loop device. */
+    const imageOf = ({ directory }: { directory: string }) => join(directory, "volume.ext4");
+    async function flushes(id: MachineId): Promise<number> {
+      const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
+      const device = mounts.find((line) => line.includes(`${id}/volume `))?.split(" ")[2];
+      const figures = await readFile(`/sys/dev/block/${device}/stat`, "utf8");
+      return Number(figures.trim().split(/\s+/)[15]);
+    }
+
+    test("what a program synced to the volume is on the disk, and there after its machine was killed", async () => {
+      const volume = await newVolume();
+      const { id } = await boot({ volume });
+      await execute(driver, id, { shell: "echo kept > file", cwd: "/persist" });
+      const before = await flushes(id);
+      await execute(driver, id, { shell: "sync file", cwd: "/persist" });
+      expect(await flushes(id)).toBeGreaterThan(before);
+      await cgroups.killAll(id);
+      await driver.remove(id);
+      const again = await boot({ volume });
+      expect((await execute(driver, again.id, "cat /persist/file")).stdout.toString()).toBe("kept\n");
     });
-    await execute(driver, id, "pkill sleep");
-    expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
-    onTestFinished(() => rm(place, { recursive: true }));
-    await driver.checkpoint(id, place);
+
+    test("a volume that a host lost power over is made whole when it is attached", async () => {
+      const [volume, cutOff] = [await newVolume(), await newVolume()];
+      const { id } = await boot({ volume });
+      await execute(driver, id, { shell: "mkdir -p a/b; echo kept > a/b/file; sync", cwd: "/persist" });
+      await mkdir(cutOff.directory);
+      await exec("cp", ["--sparse=always", imageOf(volume), imageOf(cutOff)]);
+      const again = await boot({ volume: cutOff });
+      expect((await execute(driver, again.id, "cat /persist/a/b/file")).stdout.toString()).toBe("kept\n");
+      await driver.remove(again.id);
+      await exec("e2fsck", ["-f", "-n", imageOf(cutOff)]);
+    });
+
+    test("what was deleted from a volume is the host's again once the machine is gone", async () => {
+      const volume = await newVolume();
+      const { id } = await boot({ volume });
+      const shell = "head -c 100000000 /dev/urandom > big; sync big; rm big; echo small > small";
+      await execute(driver, id, { shell, cwd: "/persist" });
+      const taken = async () => (await stat(imageOf(volume))).blocks * 512;
+      expect(await taken()).toBeGreaterThan(100_000_000);
+      await driver.remove(id);
+      expect(await taken()).toBeLessThan(10_000_000);
+      expect(await driver.volumeUsage(volume.directory)).toBeLessThan(1_000_000);
+      expect(await leftOf(volume.directory, INSTANCE)).toEqual([]);
+    });
+
+    test.each([1, 100])("a volume of %i GiB holds all of it", async (gib) => {
+      const volume = await newVolume(gib * 1024 * MIB);
+      const { id } = await boot({ volume });
+      const { bavail, bsize } = await statfs(join(subject.stateDir, "machines", id, "volume"));
+      expect(bavail * bsize).toBeGreaterThanOrEqual(volume.sizeBytes);
+      expect(bavail * bsize).toBeLessThan(volume.sizeBytes * 1.02);
+    });
+
+    test.each([
+      ["an open file", "exec 3>lost; rm lost; touch /up; exec sleep 61"],
+      [
+        "a file that it has open and that was replaced",
+        "echo a > lost; exec 3<lost; touch new; mv new lost; touch /up; exec sleep 61",
+      ],
+      ["its working directory", "mkdir lost; cd lost; rmdir ../lost; touch /up; exec sleep 61"],
+      ["its program", "cp /bin/sleep lost; (sleep 0.3; rm lost; touch /up) & exec ./lost 61"],
+    ])(
+      "a process for which the volume holds no more than a deleted name, %s, is refused with both",
+      async (_, hold) => {
+        const { id } = await boot({ volume: await newVolume() });
+        // On the machine's own disk the same does no harm.
+        for (const cwd of ["/workspace", "/persist"]) {
+          await execute(driver, id, {
+            shell: `rm -f /up; setsid bash -c '${hold}' >/dev/null 2>&1 & until [ -e /up ]; do sleep 0.01; done`,
+            cwd,
+          });
+        }
+        const place = join(subject.stateDir, "snapshot");
+        await expect(driver.checkpoint(id, place)).rejects.toMatchObject({
+          kind: "not_checkpointable",
+          details: { pid: expect.any(Number), process: expect.any(String), file: "/persist/lost" },
+        });
+        await execute(driver, id, "pkill sleep; pkill lost");
+        expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
+        onTestFinished(() => rm(place, { recursive: true }));
+        await driver.checkpoint(id, place);
+      },
+    );
   });
 
   test("a machine that was paused is restored though the server brings another guest program now", async () => {
@@ -399,7 +475,7 @@ async function leftOf(stateDir: string, instance: number): Promise<string[]> {
     readFile("/proc/self/mountinfo", "utf8"),
     exec("losetup", ["--list", "--noheadings", "--output", "BACK-FILE"]),
     Cgroups.detect(`kontor${instance}`).then((cgroups) => cgroups.list()),
-    readdir(join(stateDir, "machines")),
+    readdir(join(stateDir, "machines")).catch(() => []),
     readdir(`/run/kontor/${instance}`),
   ]);
   const lines = [processes.stdout, mounts, loops.stdout].join("\n").split("\n");

@@ -5,6 +5,7 @@
  *     <state>/machines/<id>/config.json    the OCI spec
  *     <state>/machines/<id>/disk.img       what the guest may write, a sparse ext4 image, mounted on
  *     <state>/machines/<id>/disk/          where gVisor keeps the upper layer of the root filesystem
+ *     <state>/machines/<id>/volume/        where its volume is mounted, if it has one
  *     <state>/machines/<id>/runsc.log      errors of runsc itself, nothing from inside
  *     <state>/guests/<build>/kontor-guest  PID 1, every build that any machine was started with
  *
@@ -23,6 +24,7 @@ export interface MachinePaths {
   log: string;
   diskImage: string;
   disk: string;
+  volume: string;
   runDirectory: string;
   guestDirectory: string;
   guestSocket: string;
@@ -56,6 +58,7 @@ export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
     log: join(directory, "runsc.log"),
     diskImage: join(directory, "disk.img"),
     disk: join(directory, "disk"),
+    volume: join(directory, "volume"),
     runDirectory,
     guestDirectory: join(runDirectory, "guest"),
     guestSocket: join(runDirectory, "guest", "guest.sock"),

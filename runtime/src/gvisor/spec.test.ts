@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { ociSpec } from "./spec.ts";
 
-const spec = ociSpec({
-  paths: { guestDirectory: "/run/kontor/0/m1/guest" },
+const input = {
+  paths: { guestDirectory: "/run/kontor/0/m1/guest", volume: "/state/machines/m1/volume" },
   rootfs: "/images/debian/rootfs",
   guestBinary: "/opt/kontor-guest",
   resolvConf: "/state/resolv.conf",
@@ -10,7 +10,10 @@ const spec = ociSpec({
   netnsPath: "/run/netns/kv0-3",
   cgroupsPath: "/kontor0/m1",
   maxProcesses: 200,
-}) as {
+  hasVolume: false,
+};
+
+const spec = ociSpec(input) as {
   process: {
     args: string[];
     capabilities: Record<string, string[]>;
@@ -33,6 +36,18 @@ test("everything of the host's that is bound in is read-only", () => {
     ["/state/resolv.conf", "/etc/resolv.conf"],
   ]);
   for (const { options } of bound) expect(options).toEqual(["bind", "ro", "nosuid"]);
+});
+
+test("a volume is the one thing of the host's that a machine may write to", () => {
+  const withVolume = ociSpec({ ...input, hasVolume: true }) as typeof spec;
+  expect(withVolume.mounts.filter(({ options }) => options.includes("rw"))).toEqual([
+    {
+      destination: "/persist",
+      type: "bind",
+      source: "/state/machines/m1/volume",
+      options: ["bind", "rw", "nosuid"],
+    },
+  ]);
 });
 
 test("no program that PID 1 starts can have SYS_ADMIN", () => {

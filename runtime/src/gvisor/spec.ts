@@ -9,7 +9,7 @@ export const GUEST_PROGRAM = "/.kontor/guest";
 const GUEST_RUN_DIRECTORY = "/.kontor/run";
 
 export interface SpecInput {
-  paths: Pick<MachinePaths, "guestDirectory">;
+  paths: Pick<MachinePaths, "guestDirectory" | "volume">;
   rootfs: string;
   guestBinary: string;
   resolvConf: string;
@@ -17,6 +17,7 @@ export interface SpecInput {
   netnsPath: string;
   cgroupsPath: string;
   maxProcesses: number;
+  hasVolume: boolean;
 }
 
 /** Counted by gVisor alone: the sentry's own descriptors on the host have the host's limit. */
@@ -81,6 +82,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       // Read-only: a directory of the host's that the guest could fill would be outside its disk limit.
       bind(input.paths.guestDirectory, GUEST_RUN_DIRECTORY),
       bind(input.resolvConf, "/etc/resolv.conf"),
+      ...(input.hasVolume ? [bind(input.paths.volume, "/persist", "rw")] : []),
     ],
     linux: {
       namespaces: [
@@ -96,8 +98,8 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
   };
 }
 
-function bind(source: string, destination: string) {
-  return { destination, type: "bind", source, options: ["bind", "ro", "nosuid"] };
+function bind(source: string, destination: string, access: "ro" | "rw" = "ro") {
+  return { destination, type: "bind", source, options: ["bind", access, "nosuid"] };
 }
 
 /** `nameserver` is the host's end of every machine's veth; two tries of 2 s keep a closed door from hanging programs. */

@@ -105,7 +105,7 @@ async function hash(path: string): Promise<Hashed> {
 }
 
 /** A name is on disk only when its directory is (fsync(2)). */
-async function syncDirectory(path: string): Promise<void> {
+export async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   try {
     await directory.sync();

@@ -29,6 +29,13 @@ export const restoreFailed = defineError("restore_failed", 503, (cause: unknown)
   cause,
 }));
 
+export const volumeMissing = defineError("volume_missing", 503, (cause: unknown) => ({
+  detail:
+    "The volume's data is not at its place on the host; is the disk of its region mounted? Nothing was made in its stead.",
+  meta: { retry_after: 30 },
+  cause,
+}));
+
 export const templatePreparing = defineError(
   "template_preparing",
   503,
@@ -103,6 +110,8 @@ const translation: Record<RuntimeErrorKind, (error: RuntimeError) => DomainError
   host_unsupported: (error) => startFailed(error),
   not_checkpointable: (error) => notCheckpointable(error.message, error.details),
   not_restorable: (error) => restoreFailed(error),
+  volume_missing: (error) => volumeMissing(error),
+  volume_in_use: (error) => machineFailed(error),
   stale_generation: (error) => machineFailed(error),
   already_exists: (error) => machineFailed(error),
   connection_refused: (error) => machineFailed(error),

@@ -1,0 +1,64 @@
+import { mkdir, mkdtemp, open, readFile, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { beforeEach, expect, onTestFinished, test } from "vitest";
+import { RuntimeError } from "../driver.ts";
+import { copyVolume } from "./copy.ts";
+
+const MIB = 1024 * 1024;
+let place: string;
+let from: string;
+let to: string;
+
+beforeEach(async () => {
+  place = await mkdtemp(join(tmpdir(), "kontor-volumes-"));
+  onTestFinished(() => rm(place, { recursive: true }));
+  [from, to] = [join(place, "here", "v"), join(place, "there", "v")];
+  await mkdir(join(from, "deep", "empty"), { recursive: true });
+});
+
+const copy = (reserveBytes = 0, signal?: AbortSignal) =>
+  copyVolume(from, to, { reserveBytes, ...(signal ? { signal } : {}) });
+
+test("a copy is the same, byte for byte, and its holes take no room", async () => {
+  const file = await open(join(from, "image"), "w");
+  await file.write("begin", 0);
+  await file.write("middle", 40 * MIB - 3);
+  await file.truncate(100 * MIB + 7);
+  await file.close();
+  await writeFile(join(from, "deep", "small"), "small");
+  const { bytes, sha256 } = await copy();
+  const [copied, original] = await Promise.all([to, from].map((at) => readFile(join(at, "image"))));
+  expect(copied?.equals(original ?? Buffer.of())).toBe(true);
+  expect(await readFile(join(to, "deep", "small"), "utf8")).toBe("small");
+  expect(await readdir(join(to, "deep"))).toEqual(["empty", "small"]);
+  expect((await stat(join(to, "image"))).blocks * 512).toBeLessThan(4 * MIB);
+  expect(bytes).toBe(3 * MIB + 5);
+  expect(await copy()).toEqual({ bytes, sha256 });
+});
+
+test("what an earlier try left is started over, and goes where the next one fails too", async () => {
+  await writeFile(join(from, "image"), "new");
+  for (const left of [to, `${to}.unfinished`]) {
+    await mkdir(left, { recursive: true });
+    await writeFile(join(left, "image"), "old and longer");
+  }
+  await copy();
+  expect(await readFile(join(to, "image"), "utf8")).toBe("new");
+  expect(await readdir(join(place, "there"))).toEqual(["v"]);
+  const ended = copy(0, AbortSignal.abort(new Error("the server ends")));
+  await expect(ended).rejects.toThrow("the server ends");
+  expect(await readdir(join(place, "there"))).toEqual([]);
+});
+
+test("a disk that would be too full is left as it was", async () => {
+  await writeFile(join(from, "image"), "full");
+  await expect(copy(Number.MAX_SAFE_INTEGER)).rejects.toMatchObject({ kind: "no_capacity" });
+  expect(await readdir(join(place, "there"))).toEqual([]);
+});
+
+test("a volume that is not there is named as missing", async () => {
+  await rm(from, { recursive: true });
+  await expect(copy()).rejects.toThrow(RuntimeError);
+  await expect(copy()).rejects.toMatchObject({ kind: "volume_missing" });
+});

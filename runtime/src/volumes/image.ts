@@ -1,0 +1,143 @@
+/**
+ * A volume: a sparse file with an ext4 filesystem in it, in a directory of its own. While a machine has it, it is
+ * mounted through a loop device on a directory of that machine's, so that whatever takes a machine off the host takes
+ * the mount off as well. Its size is what the kernel enforces; it takes what is in it.
+ */
+import { mkdir, open, readFile, rename, rmdir, statfs } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { RuntimeError, type VolumeSpec } from "../driver.ts";
+import { run } from "../exec.ts";
+import { mountPointsBelow } from "../mounts.ts";
+import { begin, syncDirectory } from "../snapshots/manifest.ts";
+import {
+  fsckArgv,
+  JOURNAL_MIB,
+  mkfsVolumeArgv,
+  mountVolumeArgv,
+  repairArgv,
+  syncArgv,
+  trimArgv,
+} from "./argv.ts";
+
+/** Repairs were made; with 2 e2fsck asks for a reboot, which is for mounted filesystems. */
+const REPAIRED = [0, 1, 2];
+const FSCK_TIMEOUT_MS = 30_000;
+const REPAIR_TIMEOUT_MS = 300_000;
+const TRIM_TIMEOUT_MS = 20_000;
+const SYNC_TIMEOUT_MS = 60_000;
+const MIB = 1024 * 1024;
+
+/** Mounts a volume, which is made first where that is asked for and checked where it is not clean. */
+export async function attachVolume(volume: VolumeSpec, mountPoint: string): Promise<void> {
+  const image = imageOf(volume.directory);
+  const isThere = await exists(image);
+  if (!isThere && !volume.isNew) {
+    throw new RuntimeError("volume_missing", "the volume's data is not where it should be", {
+      details: { directory: volume.directory },
+    });
+  }
+  if (!isThere) await makeVolume(volume);
+  await check(image);
+  await mkdir(mountPoint, { recursive: true, mode: 0o700 });
+  await run(mountVolumeArgv(image, mountPoint));
+  // A volume that is empty looks empty; a repair that needs the directory makes it again.
+  if (!isThere) await rmdir(join(mountPoint, "lost+found"));
+}
+
+/** What was deleted goes back to the host. To be followed by the unmounting; does nothing where nothing is mounted. */
+export async function trimVolume(mountPoint: string): Promise<void> {
+  const mounts = await readFile("/proc/self/mountinfo", "utf8");
+  if (!mountPointsBelow(mounts, mountPoint).includes(mountPoint)) return;
+  try {
+    // What was deleted is free only once the journal says so.
+    await syncVolume(mountPoint);
+    await run(trimArgv(mountPoint), { timeoutMs: TRIM_TIMEOUT_MS });
+  } catch {
+    // One that cannot be trimmed, or not in time, is as good a volume as any.
+  }
+}
+
+/** All that was written to an attached volume is on the host's disk when this returns. */
+export async function syncVolume(mountPoint: string): Promise<void> {
+  await run(syncArgv(mountPoint), { timeoutMs: SYNC_TIMEOUT_MS });
+}
+
+/** Bytes that files take: asked of the filesystem where it is mounted, else read from its superblock. */
+export async function volumeUsage(directory: string, mountPoint: string | undefined): Promise<number> {
+  if (mountPoint !== undefined) {
+    const { bsize, blocks, bfree } = await statfs(mountPoint);
+    return (blocks - bfree) * bsize;
+  }
+  const block = Buffer.alloc(SUPERBLOCK_BYTES);
+  try {
+    const image = await open(imageOf(directory), "r");
+    try {
+      await image.read(block, 0, block.length, SUPERBLOCK_AT);
+    } finally {
+      await image.close();
+    }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return 0;
+    throw error;
+  }
+  return usedBytes(block);
+}
+
+const SUPERBLOCK_AT = 1024;
+const SUPERBLOCK_BYTES = 1024;
+
+/** From the superblock, as the kernel's "ext4 Data Structures and Algorithms" gives its fields. */
+export function usedBytes(superblock: Buffer): number {
+  const wide = (low: number, high: number) =>
+    superblock.readUInt32LE(low) + superblock.readUInt32LE(high) * 2 ** 32;
+  const blocks = wide(0x04, 0x150) - wide(0x0c, 0x158);
+  const overhead = superblock.readUInt32LE(0x248);
+  return Math.max(0, blocks - overhead) * (1024 << superblock.readUInt32LE(0x18));
+}
+
+/**
+ * What ext4 keeps for itself: inode tables (256 bytes for each 16 KiB), the journal, 16 MiB of reserved clusters, and
+ * bitmaps. The guest gets what it was promised.
+ */
+export function imageBytes(sizeBytes: number): number {
+  const whole = sizeBytes + Math.ceil(sizeBytes / 56) + (JOURNAL_MIB + 32) * MIB;
+  return Math.ceil(whole / MIB) * MIB;
+}
+
+async function makeVolume({ directory, sizeBytes }: VolumeSpec): Promise<void> {
+  const at = await begin(directory);
+  const image = await open(imageOf(at), "wx", 0o600);
+  try {
+    await image.truncate(imageBytes(sizeBytes));
+    await run(mkfsVolumeArgv(imageOf(at)));
+    await image.sync();
+  } finally {
+    await image.close();
+  }
+  await syncDirectory(at);
+  await rename(at, directory);
+  await syncDirectory(dirname(directory));
+}
+
+async function check(image: string): Promise<void> {
+  try {
+    await run(fsckArgv(image), { okCodes: REPAIRED, timeoutMs: FSCK_TIMEOUT_MS });
+  } catch (error) {
+    if (!(error instanceof RuntimeError) || error.kind !== "failed") throw error;
+    await run(repairArgv(image), { okCodes: REPAIRED, timeoutMs: REPAIR_TIMEOUT_MS });
+  }
+}
+
+function imageOf(directory: string): string {
+  return join(directory, "volume.ext4");
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await (await open(path, "r")).close();
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
+    throw error;
+  }
+}
