@@ -1,4 +1,4 @@
-// kontor-guest SOCKET: PID 1 inside every machine.
+// kontor-guest SOCKET: PID 1 inside every machine. kontor-guest capture: see capture.c.
 //
 // It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
 // takes the spare: the guest dials the next one and serves the taken one, one request, in a thread of its own
@@ -21,6 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "machine.h"
 #include "process.h"
 #include "services.h"
@@ -180,8 +181,9 @@ static void open_stdio(void) {
 
 int main(int count, char **arguments) {
   static struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (count == 2 && strcmp(arguments[1], "capture") == 0) return capture();
   if (count != 2 || strlen(arguments[1]) >= sizeof address.sun_path) {
-    fprintf(stderr, "usage: kontor-guest SOCKET\n");
+    fprintf(stderr, "usage: kontor-guest SOCKET | capture\n");
     return 2;
   }
   strcpy(address.sun_path, arguments[1]);

@@ -855,6 +855,60 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       expect(await failureKind(driver.guest(shared).connect(1))).toBe("connection_refused");
     });
 
+    describe("captured images", () => {
+      const imageId = () => `captured-${randomBytes(6).toString("hex")}`;
+
+      /** An image of a machine in which `shell` ran. */
+      async function captured(shell: string) {
+        const id = imageId();
+        const machine = await boot();
+        onTestFinished(() => driver.removeImage(id));
+        await execute(driver, machine.id, shell);
+        const image = await driver.captureImage(machine.id, { id, name: "mine" }, { timeoutMs: 60_000 });
+        return { id, image, machine };
+      }
+
+      test("a machine of a captured image has what the captured one had, and none of its processes", async () => {
+        const { id, image, machine } = await captured(
+          "mkdir -p a/b; echo kept > a/b/c; chmod 700 a; ln -s b a/link; sleep 300 & echo $! > pid",
+        );
+        const [base] = (await driver.images()).filter((each) => each.id === subject.image);
+        expect(image).toMatchObject({ id, name: "mine", env: base?.env, contents: base?.contents });
+        expect((await driver.images()).map((each) => each.id)).toContain(id);
+        expect(await out(machine.id, "cat a/link/c")).toBe("kept\n");
+        // A fake machine's processes are ones of this host, and those that left their group nobody's.
+        if (can.isolation)
+          expect(await out(machine.id, "kill -0 $(cat pid) 2>&1 || echo ended")).toMatch(/ended/);
+        await driver.remove(machine.id);
+        const next = await boot({ image: id });
+        expect(await out(next.id, "cat a/link/c; stat -c %a a; echo more >> a/b/c")).toBe("kept\n700\n");
+        // What a machine writes is its own.
+        const last = await boot({ image: id });
+        expect(await out(last.id, "cat a/b/c")).toBe("kept\n");
+      });
+
+      test("an image is captured once, of a machine that is there, and is gone once it was removed", async () => {
+        const { id, machine } = await captured("echo one > file");
+        const again = driver.captureImage(machine.id, { id, name: "other" }, { timeoutMs: 60_000 });
+        expect(await failureKind(again)).toBe("already_exists");
+        const nobody = driver.captureImage(machineId(), { id: imageId(), name: "x" }, { timeoutMs: 60_000 });
+        expect(await failureKind(nobody)).toBe("not_found");
+        await driver.removeImage(id);
+        await driver.removeImage(id);
+        expect((await driver.images()).map((each) => each.id)).not.toContain(id);
+        expect(await failureKind(driver.create(machineSpec(id)))).toBe("not_found");
+      });
+
+      test("a captured image is still there for another driver on the same state", async () => {
+        const { id } = await captured("echo kept > file");
+        await driver.close();
+        driver = await subject.again();
+        subject.driver = driver;
+        const next = await boot({ image: id });
+        expect(await out(next.id, "cat file")).toBe("kept\n");
+      });
+    });
+
     describe("adoption", () => {
       test("a new driver on the same state finds the machines, running and frozen, and works with them", async () => {
         const [running, frozen] = await Promise.all([boot(), boot()]);

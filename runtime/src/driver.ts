@@ -179,6 +179,18 @@ export interface Driver {
   /** Makes an image unless it is there; two callers at once share one build. */
   ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image>;
   images(): Promise<Image[]>;
+  /**
+   * Makes an image of what a machine made of its own: its files as they are now, its image's environment and contents.
+   * Every process inside but PID 1 is ended first; the machine lives on. Files, directories and links only, by anybody's
+   * ownership. `image_failed` past the machine's disk, also where a sparse file says so; `already_exists` for an id that
+   * is taken. On failure nothing of it is left.
+   */
+  captureImage(
+    id: MachineId,
+    image: { id: string; name: string },
+    options: { timeoutMs: number },
+  ): Promise<Image>;
+  /** The caller has made sure that no machine and no checkpoint needs it. Succeeds where there is none. */
   removeImage(id: string): Promise<void>;
 
   /** Boots a machine; answers when its guest does. On failure nothing of it is left. */

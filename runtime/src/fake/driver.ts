@@ -6,8 +6,8 @@
  * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
  * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.
  *
- * A checkpoint is a copy of the scratch directory: files come back, processes end. A volume is a directory that
- * `/persist` leads to; nothing bounds it.
+ * A checkpoint is a copy of the scratch directory: files come back, processes end. So is a captured image. A volume is
+ * a directory that `/persist` leads to; nothing bounds it.
  *
  * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
  * directory, so that a second driver on the same directory finds what a first one left.
@@ -41,6 +41,7 @@ import { FakeGuest } from "./guest.ts";
 
 export type FakeVerb =
   | "ensureImage"
+  | "captureImage"
   | "create"
   | "claim"
   | "setNetwork"
@@ -96,11 +97,21 @@ export class FakeDriver implements Driver {
 
   async open(): Promise<void> {
     await mkdir(join(this.#directory, "machines"), { recursive: true });
+    await this.#openImages();
     for (const id of await readdir(join(this.#directory, "machines"))) {
       const spec = await this.#readRecord(id);
       if (spec) this.#keep(spec);
       // Its process was killed in the middle of a create: nobody was told of it.
       else await rm(this.#machineDirectory(id), { recursive: true, force: true });
+    }
+  }
+
+  /** Those that were captured: the others are made again of nothing. */
+  async #openImages(): Promise<void> {
+    for (const id of await readdir(join(this.#directory, "images")).catch(() => [])) {
+      const text = await readFile(join(this.#imageDirectory(id), "image.json"), "utf8").catch(() => "");
+      if (text === "") await rm(this.#imageDirectory(id), { recursive: true, force: true });
+      else this.#images.set(id, { ...(JSON.parse(text) as Image), createdAt: new Date() });
     }
   }
 
@@ -164,12 +175,34 @@ export class FakeDriver implements Driver {
     return [...this.#images.values()];
   }
 
+  async captureImage(id: MachineId, image: { id: string; name: string }): Promise<Image> {
+    const machine = this.#alive(id);
+    const base = this.#images.get(machine.spec.image);
+    if (base === undefined) throw new RuntimeError("not_found", `there is no image ${machine.spec.image}`);
+    if (this.#images.has(image.id)) {
+      throw new RuntimeError("already_exists", `image ${image.id} exists already`);
+    }
+    for (const running of machine.guest.processes) running.signal(constants.signals.SIGKILL);
+    await this.#hook("captureImage");
+    this.#alive(id);
+    const directory = this.#imageDirectory(image.id);
+    await mkdir(directory, { recursive: true });
+    await cp(this.#root(id), join(directory, "root"), { recursive: true, verbatimSymlinks: true });
+    const made: Image = { ...base, ...image, createdAt: new Date() };
+    await writeFile(join(directory, "image.json"), JSON.stringify(made));
+    this.#images.set(image.id, made);
+    return made;
+  }
+
   async removeImage(id: string): Promise<void> {
     this.#images.delete(id);
+    await rm(this.#imageDirectory(id), { recursive: true, force: true });
   }
 
   create(spec: MachineSpec): Promise<void> {
     return this.#boot(spec, "create", async (root) => {
+      const from = join(this.#imageDirectory(spec.image), "root");
+      await cp(from, root, { recursive: true, verbatimSymlinks: true }).catch(ignoreMissing);
       for (const directory of ["workspace", "tmp", "persist", "root", "etc"]) {
         await mkdir(join(root, directory), { recursive: true });
       }
@@ -383,6 +416,10 @@ export class FakeDriver implements Driver {
     return join(this.#directory, "machines", id);
   }
 
+  #imageDirectory(id: string): string {
+    return join(this.#directory, "images", id);
+  }
+
   #root(id: MachineId): string {
     return join(this.#machineDirectory(id), "root");
   }
@@ -394,4 +431,8 @@ export class FakeDriver implements Driver {
   async #write(spec: MachineSpec): Promise<void> {
     await writeFile(this.#record(spec.id), JSON.stringify({ ...spec, env: {} }));
   }
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): void {
+  if (error.code !== "ENOENT") throw error;
 }

@@ -50,11 +50,13 @@ import { GvisorMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
 import type { Platform } from "./runsc.ts";
-import { RESOLV_CONF } from "./spec.ts";
+import { GUEST_PROGRAM, RESOLV_CONF } from "./spec.ts";
 import { needsProcSysNetMask } from "./start.ts";
 
 /** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
 const MAX_SLOTS = 65_000;
+/** Names in one image: several times what a distribution with compilers has. */
+const MAX_IMAGE_ENTRIES = 2_000_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
 
@@ -185,6 +187,22 @@ export class GvisorDriver implements Driver {
 
   images(): Promise<Image[]> {
     return this.#images.list();
+  }
+
+  /** Takes no turn: whoever removes the machine meanwhile ends this too. */
+  async captureImage(
+    id: MachineId,
+    image: { id: string; name: string },
+    { timeoutMs }: { timeoutMs: number },
+  ): Promise<Image> {
+    const machine = this.#alive(id);
+    const begin = performance.now();
+    const maxBytes = machine.spec.resources.diskBytes;
+    const stream = captureStream(machine.guest, timeoutMs);
+    const limits = { maxBytes, maxEntries: MAX_IMAGE_ENTRIES };
+    const made = await this.#images.capture(machine.spec.image, image, stream, limits);
+    this.#options.log("image_captured", { machine: id, image: image.id, ms: performance.now() - begin });
+    return made;
   }
 
   removeImage(id: string): Promise<void> {
@@ -512,6 +530,25 @@ export class GvisorDriver implements Driver {
     }
     await this.#notice(machine);
     this.#options.log("machine_adopted", { machine: machine.id, exit: machine.exit });
+  }
+}
+
+/** What the guest's own capture program prints; ends, or fails with what it said. */
+async function* captureStream(guest: Guest, timeoutMs: number): AsyncGenerator<Buffer> {
+  const argv = [GUEST_PROGRAM, "capture"];
+  const running = await guest.spawn({ argv, cwd: "/", timeoutMs, onDisconnect: "kill" });
+  let said = "";
+  try {
+    running.endStdin();
+    for await (const { stream, data } of running.output) {
+      if (stream === "stdout") yield data;
+      else said = (said + data.toString()).slice(0, 500);
+    }
+    const { code, timedOut } = await running.exit;
+    if (timedOut) throw new RuntimeError("timeout", "the machine's files could not be read in time");
+    if (code !== 0) throw new RuntimeError("failed", `the machine's files could not be read: ${said}`);
+  } finally {
+    running.close();
   }
 }
 

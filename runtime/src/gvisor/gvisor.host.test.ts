@@ -1,6 +1,6 @@
 import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdir, mkdtemp, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
+import { lstat, mkdir, mkdtemp, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -101,6 +101,64 @@ describe("what only a real machine promises", () => {
     expect(machine).toMatchObject({ state: "dead", exit: { reason: "out_of_memory" } });
     expect(await failureKind(driver.freeze(id))).toBe("not_running");
     await driver.remove(id);
+  });
+
+  test("a captured image shares what did not change with its base, and holds neither devices nor what was deleted", async () => {
+    const { id } = await boot();
+    const [captured, images] = ["captured-host-test", TEST_IMAGES];
+    await driver.removeImage(captured);
+    onTestFinished(() => driver.removeImage(captured));
+    const steps = [
+      "rm -r /usr/share/zoneinfo /etc/issue",
+      // Linked first: a link takes what was set before away again, in the gVisor of 2024-07.
+      "cp /bin/true /opt/suid && ln /opt/suid /opt/suid2 && chown 7:8 /opt/suid && chmod 4755 /opt/suid",
+      "mkfifo /opt/pipe && mknod /opt/disk b 8 0 && touch -d 2001-02-03T04:05:06Z /opt/old",
+      "chmod 600 /etc/passwd && mv /etc/profile /etc/profile.moved && ln -s /etc/shadow /opt/link",
+    ];
+    const ran = await execute(driver, id, steps.join(" && "));
+    expect(ran.exit.code, ran.stderr.toString()).toBe(0);
+    await driver.captureImage(id, { id: captured, name: "captured" }, { timeoutMs: 60_000 });
+    const of = (image: string, name: string) => lstat(join(images, image, "rootfs", name));
+    const isGone = (name: string) =>
+      of(captured, name).then(
+        () => false,
+        (error: { code: string }) => error.code === "ENOENT",
+      );
+    for (const name of ["usr/share/zoneinfo", "etc/issue", "etc/profile", "opt/pipe", "opt/disk"])
+      expect(await isGone(name), name).toBe(true);
+    const suid = await of(captured, "opt/suid");
+    expect([suid.mode & 0o7777, suid.uid, suid.gid, suid.nlink]).toEqual([0o4755, 7, 8, 2]);
+    // Nobody but root gets as far as that program.
+    expect((await lstat(join(images, captured))).mode & 0o777).toBe(0o700);
+    expect((await of(captured, "opt/old")).mtime.toISOString()).toBe("2001-02-03T04:05:06.000Z");
+    expect((await of(captured, "etc/passwd")).mode & 0o777).toBe(0o600);
+    expect((await of(subject.image, "etc/passwd")).mode & 0o777).toBe(0o644);
+    expect((await of(captured, "usr/bin/git")).ino).toBe((await of(subject.image, "usr/bin/git")).ino);
+    const next = await boot({ image: captured });
+    const seen = await execute(driver, next.id, "cat /etc/profile.moved | wc -l; ls /opt; git --version");
+    expect(seen.stdout.toString()).toMatch(/^[1-9]\d+\nlink\nold\nsuid\nsuid2\ngit version /);
+  });
+
+  test("a machine that is removed while its image is captured leaves neither", async () => {
+    const { id } = await boot();
+    await execute(driver, id, "head -c 200M /dev/urandom > /workspace/large");
+    const ours = async () =>
+      (await readdir(TEST_IMAGES)).filter((name) => name.startsWith(`.building-${process.pid}-`));
+    const capture = failureKind(
+      driver.captureImage(id, { id: "captured-cut", name: "cut" }, { timeoutMs: 60_000 }),
+    );
+    await expect.poll(ours).toHaveLength(1);
+    await driver.remove(id);
+    expect(["machine_died", "not_running"]).toContain(await capture);
+    expect(await ours()).toEqual([]);
+    expect((await driver.images()).map((image) => image.id)).not.toContain("captured-cut");
+  });
+
+  test("a file that says it is larger than the machine's disk is no part of an image", async () => {
+    const { id } = await boot();
+    await execute(driver, id, "truncate -s 100G /workspace/sparse");
+    const capture = driver.captureImage(id, { id: "captured-bomb", name: "bomb" }, { timeoutMs: 60_000 });
+    await expect(capture).rejects.toThrow("more than 1024 MiB");
   });
 
   test("a machine whose processes are killed from outside is dead, and says so", async () => {

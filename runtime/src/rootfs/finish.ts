@@ -1,5 +1,8 @@
-/** What every root filesystem gets and loses after its steps, whatever they were. */
-import { chmod, mkdir, readdir, rm, writeFile } from "node:fs/promises";
+/**
+ * What every root filesystem gets and loses after its steps, whatever they were. It may be one that an enemy left: a
+ * symlink on the way to a file could lead out of it, so no name below is reached through anything but real directories.
+ */
+import { chmod, lstat, mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 
 /** Mount points of a machine: the guest program, its socket's directory, and where people's files go. */
@@ -34,23 +37,43 @@ const REMOVED = [
 
 export async function finish(rootfs: string): Promise<void> {
   for (const pattern of REMOVED) await removeMatching(rootfs, pattern);
-  for (const directory of DIRECTORIES) await mkdir(path.join(rootfs, directory), { recursive: true });
+  for (const directory of DIRECTORIES) await makeDirectory(rootfs, directory);
   for (const file of FILES) {
+    await makeDirectory(rootfs, path.dirname(file.path));
     const target = path.join(rootfs, file.path);
-    // It may be a symlink that points out of the image.
-    await rm(target, { force: true });
-    await writeFile(target, file.text, { mode: file.mode });
+    await rm(target, { recursive: true, force: true });
+    await writeFile(target, file.text, { mode: file.mode, flag: "wx" });
     await chmod(target, file.mode);
   }
   await chmod(path.join(rootfs, "tmp"), 0o1777);
   await chmod(rootfs, 0o755);
 }
 
+/** The real directory of that name; what stands in its way goes. */
+async function makeDirectory(rootfs: string, name: string): Promise<void> {
+  let at = rootfs;
+  for (const component of name.split("/")) {
+    at = path.join(at, component);
+    if (await isDirectory(at)) continue;
+    await rm(at, { force: true });
+    await mkdir(at, { mode: 0o755 });
+  }
+}
+
+async function isDirectory(at: string): Promise<boolean> {
+  const info = await lstat(at).catch(() => undefined);
+  return info?.isDirectory() === true;
+}
+
 /** `*` stands for any part of the last name. */
 async function removeMatching(rootfs: string, pattern: string): Promise<void> {
-  const directory = path.join(rootfs, path.dirname(pattern));
+  let directory = rootfs;
+  for (const component of path.dirname(pattern).split("/")) {
+    directory = path.join(directory, component);
+    if (!(await isDirectory(directory))) return;
+  }
   const [begin = "", end] = path.basename(pattern).split("*");
-  const names = await readdir(directory).catch(() => []);
+  const names = await readdir(directory);
   const matching = names.filter((name) =>
     end === undefined
       ? name === begin

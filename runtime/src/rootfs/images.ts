@@ -12,6 +12,7 @@ import path from "node:path";
 import { RuntimeError, type Image, type ImageRecipe, type Progress } from "../driver.ts";
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
+import { applyCapture, type CaptureLimits } from "./capture.ts";
 import { finish } from "./finish.ts";
 import { BUILT_IN_RECIPES, finder, imageId, loadRecipes, type FindRecipe } from "./recipes.ts";
 import { IMAGE_PATH, makeSteps, runInside } from "./steps.ts";
@@ -31,7 +32,9 @@ interface Build {
 
 /** `.building-<process id>-<n>`; a name of its own also for a removal, which takes seconds. */
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
+const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]*$/;
 const DU_TIMEOUT_MS = 120_000;
+const COPY_TIMEOUT_MS = 10 * 60_000;
 
 /** Directories this process works in: another `Images` of it may share the directory. */
 const ours = new Set<string>();
@@ -66,6 +69,39 @@ export class Images {
     return image;
   }
 
+  /**
+   * Makes the image `to.id` of image `base` with what a machine made of it, as the guest's capture says it. Fails with
+   * `already_exists` where the id is taken, and as `applyCapture` does.
+   */
+  async capture(
+    base: string,
+    to: { id: string; name: string },
+    stream: AsyncIterable<Buffer>,
+    limits: CaptureLimits,
+  ): Promise<Image> {
+    if (!IMAGE_ID.test(to.id)) throw new RuntimeError("failed", `"${to.id}" is no image id`);
+    await this.#sweepOnce();
+    const record = await this.#read(base);
+    if (record === undefined) throw new RuntimeError("not_found", `there is no image ${base}`);
+    return this.#withDirectory("building", async (aside) => {
+      const rootfs = path.join(aside, to.id, "rootfs");
+      // Closed to others from the first byte on: what comes may be set-user-id programs of anybody's.
+      await mkdir(path.dirname(rootfs), { mode: 0o700 });
+      // Hard links: the files that did not change cost a name each, in every image they are in.
+      await run(["cp", "-al", this.rootfsPath(base), rootfs], { timeoutMs: COPY_TIMEOUT_MS });
+      await applyCapture(rootfs, stream, limits);
+      await finish(rootfs);
+      const sizeBytes = await usedBytes(rootfs);
+      const image: Image = { ...record, ...to, sizeBytes, createdAt: new Date() };
+      await this.#publish(aside, image, (error) => {
+        throw error.code === "ENOTEMPTY" || error.code === "EEXIST"
+          ? new RuntimeError("already_exists", `image ${to.id} exists already`)
+          : error;
+      });
+      return image;
+    });
+  }
+
   /** Complete ones, by id. */
   async list(): Promise<Image[]> {
     await this.#sweepOnce();
@@ -76,7 +112,7 @@ export class Images {
 
   /** The caller has made sure that no machine uses it. Succeeds where there is none. */
   async remove(id: string): Promise<void> {
-    if (!/^[a-z0-9][a-z0-9_.-]*$/.test(id)) throw new RuntimeError("not_found", `there is no image ${id}`);
+    if (!IMAGE_ID.test(id)) throw new RuntimeError("not_found", `there is no image ${id}`);
     await this.#sweepOnce();
     await this.#withDirectory("removing", async (aside) => {
       await rename(path.join(this.#options.directory, id), path.join(aside, id)).catch(ignoreMissing);
@@ -134,18 +170,25 @@ export class Images {
           !keepsPromise(recipe.promise, contents),
         createdAt: new Date(),
       };
-      await writeFile(path.join(aside, id, "image.json"), `${JSON.stringify(image, null, 2)}\n`);
       progress({ fraction: 0.98, step: "writing to disk" });
-      await run(["sync", "-f", aside], { timeoutMs: DU_TIMEOUT_MS });
       // Another process may have been faster; what it made is the same.
-      await rename(path.join(aside, id), path.join(this.#options.directory, id)).catch(
-        (error: NodeJS.ErrnoException) => {
-          if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
-        },
-      );
+      await this.#publish(aside, image, (error) => {
+        if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
+      });
       progress({ fraction: 1, step: "ready" });
       return image;
     });
+  }
+
+  /** The image gets its name when all of it, its record last, is on disk. */
+  async #publish(
+    aside: string,
+    image: Image,
+    notRenamed: (error: NodeJS.ErrnoException) => void,
+  ): Promise<void> {
+    await writeFile(path.join(aside, image.id, "image.json"), `${JSON.stringify(image, null, 2)}\n`);
+    await run(["sync", "-f", aside], { timeoutMs: DU_TIMEOUT_MS });
+    await rename(path.join(aside, image.id), path.join(this.#options.directory, image.id)).catch(notRenamed);
   }
 
   async #read(id: string): Promise<Image | undefined> {
