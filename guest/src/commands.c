@@ -24,8 +24,11 @@ enum {
   FINISHED_BYTES = 64 * 1024 * 1024, // rings of all finished commands together; the newest one stays in any case
   FINISHED_LIMIT = 100,
   RUNNING_LIMIT = 128,
+  TERMINAL_LIMIT = 16,
   FOLLOWER_LIMIT = 16,
   KILL_AFTER_US = 5 * 1000 * 1000,
+  LEAD_LIMIT = 256 * 1024, // how far a terminal's output may run ahead of its slowest reader
+  LAST_WORDS_LIMIT = 1024 * 1024,
   ID_LIMIT = 64,
   TAG_LIMIT = 256,
   TEXT_LIMIT = 4096,
@@ -44,6 +47,9 @@ struct command {
   int exit_code, exit_signal; // -1 where it is the other
   struct ring ring;
   int followers[FOLLOWER_LIMIT]; // eventfds of requests that wait for output; -1 where free
+  uint64_t follower_offsets[FOLLOWER_LIMIT]; // what they have taken
+  bool on_terminal, held; // held: not read, for a reader is too far behind
+  unsigned short cols, rows;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,6 +123,32 @@ static void take_rest(struct command *c, int *pipe, uint8_t stream, unsigned cha
   }
 }
 
+// What a terminal said last. Its size is asked of nobody: what is written to one is there at once, inside gVisor, and a
+// moment later on Linux.
+static void take_last_words(struct command *c, int terminal, unsigned char *bytes) {
+  enum { MOMENT_MS = 10 };
+  struct pollfd there = {.fd = terminal, .events = POLLIN};
+  for (size_t left = LAST_WORDS_LIMIT; left > 0 && poll(&there, 1, MOMENT_MS) == 1;) {
+    size_t got = pipe_read(terminal, bytes, left < RECORD_LIMIT ? left : RECORD_LIMIT);
+    if (got == 0) return;
+    keep(c, 1, bytes, got);
+    left -= got;
+  }
+}
+
+// A terminal waits for who looks at it: a person who reads slowly sees all of it, and Ctrl-C acts on what they see.
+// Where nobody looks it runs on, and the ring keeps its end.
+static bool is_held(struct command *c) {
+  if (!c->on_terminal) return false;
+  pthread_mutex_lock(&lock);
+  c->held = false;
+  for (int i = 0; i < FOLLOWER_LIMIT; i++)
+    c->held |= c->followers[i] >= 0 && c->ring.written > LEAD_LIMIT && c->follower_offsets[i] < c->ring.written - LEAD_LIMIT;
+  bool held = c->held;
+  pthread_mutex_unlock(&lock);
+  return held;
+}
+
 // Kills what is due and answers how long to wait for the next thing that may be, in ms.
 static int look_at_clock(struct command *c) {
   uint64_t now = now_us(), next = 0;
@@ -159,7 +191,7 @@ static void *run(void *argument) {
   for (;;) {
     struct pollfd fds[] = {{.fd = p->exit_event, .events = POLLIN},
                            {.fd = c->wake, .events = POLLIN},
-                           {.fd = p->output, .events = POLLIN},
+                           {.fd = is_held(c) ? -1 : p->output, .events = POLLIN},
                            {.fd = p->error, .events = POLLIN}};
     poll(fds, 4, look_at_clock(c));
     eventfd_t count;
@@ -169,8 +201,12 @@ static void *run(void *argument) {
     if (fds[3].revents) take_output(c, &p->error, 2, bytes);
   }
   if (c->killed) process_kill_rest(p);
-  take_rest(c, &p->output, 1, bytes);
-  take_rest(c, &p->error, 2, bytes);
+  if (c->on_terminal) {
+    take_last_words(c, p->output, bytes);
+  } else {
+    take_rest(c, &p->output, 1, bytes);
+    take_rest(c, &p->error, 2, bytes);
+  }
   free(bytes);
   finish(c);
   return NULL;
@@ -189,14 +225,22 @@ static void describe(struct command *c, const struct request *request) {
 static struct command *reserve(const struct request *request, struct failure *failure) {
   const char *id = request->text[F_COMMAND_ID], *tag = request->has[F_TAG] ? request->text[F_TAG] : "";
   struct command *c = NULL;
-  int running = 0;
+  int running = 0, terminals = 0;
+  bool on_terminal = request->has[F_COLS] && request->has[F_ROWS];
   if (!*id || strlen(id) > ID_LIMIT || strlen(tag) > TAG_LIMIT) {
     fail(failure, "guest_protocol", "a command id has 1-%d bytes, a tag at most %d", ID_LIMIT, TAG_LIMIT);
     return NULL;
   }
   pthread_mutex_lock(&lock);
-  for (struct command *other = commands; other; other = other->next) running += other->process != NULL;
-  if (find_locked(id)) fail(failure, "exists", "command %s exists", id);
+  for (struct command *other = commands; other; other = other->next) {
+    // One that is being started has no process yet, and counts.
+    bool runs = other->process || !other->pid;
+    running += runs;
+    terminals += runs && other->on_terminal;
+  }
+  if (on_terminal && terminals >= TERMINAL_LIMIT)
+    fail(failure, "too_many_processes", "%d terminals are open", terminals);
+  else if (find_locked(id)) fail(failure, "exists", "command %s exists", id);
   else if (running >= RUNNING_LIMIT || !(c = calloc(1, sizeof *c)))
     fail(failure, "too_many_processes", "%d background commands are running", running);
   if (c) {
@@ -206,6 +250,9 @@ static struct command *reserve(const struct request *request, struct failure *fa
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->references = 2;
     c->exit_code = c->exit_signal = -1;
+    c->on_terminal = on_terminal;
+    c->cols = (unsigned short)request->number[F_COLS];
+    c->rows = (unsigned short)request->number[F_ROWS];
     for (int i = 0; i < FOLLOWER_LIMIT; i++) c->followers[i] = -1;
     c->next = commands;
     commands = c;
@@ -276,6 +323,9 @@ static void reply_command_locked(struct reply *reply, const struct command *c) {
   if (c->ended_ms) reply_number(reply, F_ENDED_MS, c->ended_ms);
   reply_number(reply, F_OUTPUT_BYTES, c->ring.written);
   reply_number(reply, F_DROPPED_BYTES, c->ring.dropped);
+  if (!c->on_terminal) return;
+  reply_number(reply, F_COLS, c->cols);
+  reply_number(reply, F_ROWS, c->rows);
 }
 
 static bool send_command(int connection, struct command *c) {
@@ -307,7 +357,10 @@ static void send_list(int connection) {
 
 static void kill_command(struct command *c) {
   pthread_mutex_lock(&lock);
-  if (c->process && process_signal(c->process, SIGTERM) && !c->kill_asked) {
+  // An interactive shell does not mind SIGTERM; SIGHUP is what a terminal's end is. A job that is stopped must run to see.
+  bool told = c->process && process_signal(c->process, c->on_terminal ? SIGHUP : SIGTERM);
+  if (told && c->on_terminal) process_signal(c->process, SIGCONT);
+  if (told && !c->kill_asked) {
     c->kill_asked = true;
     c->kill_at_us = now_us() + KILL_AFTER_US;
     eventfd_write(c->wake, 1);
@@ -334,7 +387,7 @@ static void write_input(int connection, struct command *c, const struct request 
   const unsigned char *at = request->data;
   bool gone = false;
   for (size_t left = request->data_length; left > 0 && !gone;) {
-    ssize_t wrote = write(fd, at, left);
+    ssize_t wrote = c->on_terminal ? terminal_write(fd, at, left) : write(fd, at, left);
     if (wrote > 0) at += wrote, left -= (size_t)wrote;
     else if (errno != EAGAIN && errno != EINTR) gone = true;
     else {
@@ -356,6 +409,20 @@ static void write_input(int connection, struct command *c, const struct request 
   else send_empty(connection, OK);
 }
 
+static void resize(int connection, struct command *c, const struct request *request) {
+  uint64_t cols = request->number[F_COLS], rows = request->number[F_ROWS];
+  if (!c->on_terminal || cols > UINT16_MAX || rows > UINT16_MAX) {
+    send_error(connection, "guest_protocol", "no terminal, or none of that size");
+    return;
+  }
+  pthread_mutex_lock(&lock);
+  bool done = c->process && c->process->input >= 0 && terminal_resize(c->process->input, c->process, cols, rows);
+  if (done) c->cols = (unsigned short)cols, c->rows = (unsigned short)rows;
+  pthread_mutex_unlock(&lock);
+  if (done) send_empty(connection, OK);
+  else send_error(connection, "not_running", "the terminal is closed");
+}
+
 // ---- its output
 
 static bool send_chunk(int connection, unsigned char *frame, uint64_t offset, uint8_t stream, uint32_t length) {
@@ -366,13 +433,29 @@ static bool send_chunk(int connection, unsigned char *frame, uint64_t offset, ui
   return send_prefixed(connection, frame, 13 + 13 + 5 + length, CHUNK);
 }
 
-static bool follow(struct command *c, int event, bool on) {
-  for (int i = 0; i < FOLLOWER_LIMIT; i++) {
-    if (c->followers[i] != (on ? -1 : event)) continue;
-    c->followers[i] = on ? event : -1;
-    return true;
-  }
-  return false;
+static int follower_index(const struct command *c, int event) {
+  for (int i = 0; i < FOLLOWER_LIMIT; i++)
+    if (c->followers[i] == event) return i;
+  return -1;
+}
+
+static bool follow(struct command *c, int event, uint64_t offset) {
+  int index = follower_index(c, -1);
+  if (index < 0) return false;
+  c->followers[index] = event;
+  c->follower_offsets[index] = offset;
+  return true;
+}
+
+// What a follower has taken may be what a terminal waited for; so may its end.
+static void follow_on(struct command *c, int event, uint64_t offset) {
+  c->follower_offsets[follower_index(c, event)] = offset;
+  if (c->held) eventfd_write(c->wake, 1);
+}
+
+static void unfollow(struct command *c, int event) {
+  c->followers[follower_index(c, event)] = -1;
+  if (c->held) eventfd_write(c->wake, 1);
 }
 
 static bool wait_for_more(int connection, int event) {
@@ -392,7 +475,7 @@ static void send_logs(int connection, struct command *c, const struct request *r
   unsigned char *frame = malloc(HEAD + RECORD_LIMIT);
   int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   pthread_mutex_lock(&lock);
-  bool accepted = frame && event >= 0 && (!following || follow(c, event, true));
+  bool accepted = frame && event >= 0 && (!following || follow(c, event, offset));
   pthread_mutex_unlock(&lock);
   if (!accepted) send_error(connection, "busy", "too many readers follow this command");
   while (accepted && ok && !end) {
@@ -401,6 +484,7 @@ static void send_logs(int connection, struct command *c, const struct request *r
     uint32_t got = ring_read(&c->ring, &cursor, &offset, &stream, frame + HEAD,
                              left < RECORD_LIMIT ? (uint32_t)left : RECORD_LIMIT);
     bool running = c->process != NULL;
+    if (following) follow_on(c, event, offset);
     pthread_mutex_unlock(&lock);
     if (got > 0) ok = send_chunk(connection, frame, offset, stream, got);
     else if (following && running) ok = wait_for_more(connection, event);
@@ -409,7 +493,7 @@ static void send_logs(int connection, struct command *c, const struct request *r
     left -= got;
   }
   pthread_mutex_lock(&lock);
-  if (following) follow(c, event, false);
+  if (following && accepted) unfollow(c, event);
   pthread_mutex_unlock(&lock);
   if (event >= 0) close(event);
   free(frame);
@@ -436,6 +520,7 @@ void serve_command(int connection, const struct request *request) {
   }
   if (request->type == COMMAND_STDIN) write_input(connection, c, request);
   else if (request->type == COMMAND_LOGS) send_logs(connection, c, request);
+  else if (request->type == COMMAND_RESIZE) resize(connection, c, request);
   else {
     if (request->type == COMMAND_KILL) kill_command(c);
     send_command(connection, c);

@@ -39,6 +39,8 @@ static const struct field {
     [F_EOF] = {NUMBER, "eof"},
     [F_SIGNAL] = {NUMBER, "signal"},
     [F_PID] = {NUMBER, "pid"},
+    [F_COLS] = {NUMBER, "cols"},
+    [F_ROWS] = {NUMBER, "rows"},
 };
 
 uint32_t get_u32(const unsigned char *b) {

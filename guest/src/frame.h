@@ -35,6 +35,7 @@ enum frame_type {
   COMMAND_LOGS = 0x32,
   COMMAND_KILL = 0x33,
   COMMAND_STDIN = 0x34,
+  COMMAND_RESIZE = 0x35,
   BLOCKERS = 0x38,
   // what the host sends after a request
   STDIN = 0x40,
@@ -85,6 +86,8 @@ enum field_tag {
   F_EOF = 23,
   F_SIGNAL = 24,
   F_PID = 25,
+  F_COLS = 26,
+  F_ROWS = 27,
   // only in replies
   F_VERSION = 32,
   F_BUILD = 33,

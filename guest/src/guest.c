@@ -84,6 +84,7 @@ static void (*const SERVICES[256])(int connection, const struct request *request
     [COMMAND_LOGS] = serve_command,
     [COMMAND_KILL] = serve_command,
     [COMMAND_STDIN] = serve_command,
+    [COMMAND_RESIZE] = serve_command,
     [BLOCKERS] = serve_any_blockers,
 };
 

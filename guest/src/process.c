@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +69,7 @@ struct launch {
   char *const *argv;
   char *const *env;
   int input, output, error;
+  struct winsize size;
 };
 
 static int child_failed(struct launch *launch, const char *stage) {
@@ -112,6 +115,7 @@ static int child_main(void *argument) {
   struct launch *launch = argument;
   launch->process->pid = getpid();
   setsid();
+  if (launch->process->on_terminal && ioctl(launch->input, TIOCSCTTY, 0)) child_failed(launch, "terminal");
   struct sigaction plain = {.sa_handler = SIG_DFL};
   for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error, 2) < 0)
@@ -143,6 +147,23 @@ static bool open_pipes(int pipes[3][2]) {
     fcntl(pipes[i][0], F_SETPIPE_SZ, PIPE_BYTES);
   }
   return true;
+}
+
+// The slave by its path: gVisor has no TIOCGPTPEER. Whoever put something else there finds that TIOCSCTTY refuses it.
+static bool open_terminal(const struct launch *launch, int pipes[3][2]) {
+  char path[32];
+  int number, unlock = 0;
+  int master = pipes[1][0] = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  if (master < 0 || ioctl(master, TIOCSPTLCK, &unlock) || ioctl(master, TIOCGPTN, &number)) return false;
+  snprintf(path, sizeof path, "/dev/pts/%d", number);
+  int slave = pipes[0][0] = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (slave < 0 || ioctl(master, TIOCSWINSZ, &launch->size)) return false;
+  // As grantpt does; where it cannot be, the program still has the descriptors.
+  if (fchown(slave, launch->user->uid, (gid_t)-1) == 0) fchmod(slave, 0620);
+  pipes[0][1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
+  pipes[1][1] = fcntl(slave, F_DUPFD_CLOEXEC, 3);
+  pipes[2][1] = fcntl(slave, F_DUPFD_CLOEXEC, 3);
+  return pipes[0][1] >= 0 && pipes[1][1] >= 0 && pipes[2][1] >= 0;
 }
 
 static void forget(struct process *process) {
@@ -179,7 +200,9 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   char *stack = malloc(CHILD_STACK);
   process->exit_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   process->exec_stage = "pipe";
-  if (!stack || process->exit_event < 0 || !open_pipes(pipes)) {
+  bool opened = stack && process->exit_event >= 0;
+  opened = opened && (process->on_terminal ? open_terminal(launch, pipes) : open_pipes(pipes));
+  if (!opened) {
     int error = errno;
     for (int i = 0; i < 3; i++) close_end(&pipes[i][0]), close_end(&pipes[i][1]);
     free(stack);
@@ -213,6 +236,10 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   return error == 0 || refuse_start(launch, error, failure);
 }
 
+static struct winsize window(uint64_t cols, uint64_t rows) {
+  return (struct winsize){.ws_col = (unsigned short)cols, .ws_row = (unsigned short)rows};
+}
+
 // argv as given, or the shell's. `shell_argv` is where the latter is put.
 static char *const *choose_argv(const struct request *request, const char *shell_argv[4]) {
   if (!request->has[F_SHELL]) return request->argv;
@@ -226,6 +253,8 @@ static char *const *choose_argv(const struct request *request, const char *shell
 bool process_start(const struct request *request, struct process **started, struct failure *failure) {
   if (request->has[F_SHELL] == (request->argv_count > 0))
     return fail(failure, "guest_protocol", "exactly one of argv and shell is needed");
+  if (request->number[F_COLS] > UINT16_MAX || request->number[F_ROWS] > UINT16_MAX)
+    return fail(failure, "guest_protocol", "no terminal is that large");
   struct user *user = malloc(sizeof *user);
   struct process *process = calloc(1, sizeof *process);
   char **env = NULL;
@@ -243,6 +272,8 @@ bool process_start(const struct request *request, struct process **started, stru
     struct launch launch = {.process = process, .user = user, .cwd = cwd, .env = env};
     launch.argv = choose_argv(request, shell_argv);
     process->input = process->output = process->error = process->exit_event = -1;
+    process->on_terminal = request->has[F_COLS] && request->has[F_ROWS];
+    launch.size = window(request->number[F_COLS], request->number[F_ROWS]);
     pthread_mutex_lock(&registry_lock);
     process->next = registry;
     registry = process;
@@ -258,11 +289,76 @@ bool process_start(const struct request *request, struct process **started, stru
 
 // ---- signals and the end
 
+// The session a process is in, of /proc/PID/stat: "pid (any text) state ppid pgrp session …". 0 where it is none or dead.
+static pid_t session_of(const char *pid) {
+  char path[300], line[512], state;
+  int session = 0;
+  snprintf(path, sizeof path, "/proc/%s/stat", pid);
+  FILE *file = fopen(path, "re");
+  const char *rest = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+  if (rest && (sscanf(rest, ") %c %*d %*d %d", &state, &session) != 2 || state == 'Z')) session = 0;
+  if (file) fclose(file);
+  return session;
+}
+
+// Answers how many there were. A leader's number is not given anew while its session has members.
+static int signal_session(pid_t leader, int signal) {
+  int count = 0;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *entry; processes && (entry = readdir(processes));) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || session_of(entry->d_name) != leader) continue;
+    count += kill((pid_t)atoi(entry->d_name), signal) == 0;
+  }
+  if (processes) closedir(processes);
+  return count;
+}
+
+static int signal_all(const struct process *process, int signal) {
+  if (process->on_terminal) return signal_session(process->pid, signal);
+  return kill(-process->pid, signal) == 0;
+}
+
+static bool is_key(const struct termios *settings, unsigned char byte) {
+  return byte == settings->c_cc[VINTR] || byte == settings->c_cc[VQUIT] || byte == settings->c_cc[VSUSP];
+}
+
+// gVisor makes signals of Ctrl-C, Ctrl-\ and Ctrl-Z even for a program that has asked for the keys themselves (ISIG of
+// termios(3)): they would kill a tmux, an ssh or a node that only means to read them. So while such a key is written
+// to such a program, none has a meaning. What the program sets meanwhile stays.
+ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length) {
+  static const int KEYS[] = {VINTR, VQUIT, VSUSP};
+  struct termios before, now;
+  if (tcgetattr(terminal, &before) || (before.c_lflag & ISIG)) return write(terminal, bytes, length);
+  size_t plain = 0;
+  while (plain < length && !is_key(&before, bytes[plain])) plain++;
+  if (plain > 0 || length == 0) return write(terminal, bytes, plain);
+  now = before;
+  for (size_t i = 0; i < 3; i++) now.c_cc[KEYS[i]] = _POSIX_VDISABLE;
+  tcsetattr(terminal, TCSANOW, &now);
+  ssize_t wrote = write(terminal, bytes, 1);
+  int error = errno;
+  tcgetattr(terminal, &now);
+  for (size_t i = 0; i < 3; i++)
+    if (now.c_cc[KEYS[i]] == _POSIX_VDISABLE) now.c_cc[KEYS[i]] = before.c_cc[KEYS[i]];
+  tcsetattr(terminal, TCSANOW, &now);
+  errno = error;
+  return wrote;
+}
+
+// gVisor sends no SIGWINCH itself, and does not say from outside which group is in the foreground. So all get it; who
+// does not care about sizes does not notice: to ignore it is the default.
+bool terminal_resize(int terminal, const struct process *process, uint64_t cols, uint64_t rows) {
+  struct winsize size = window(cols, rows);
+  if (ioctl(terminal, TIOCSWINSZ, &size)) return false;
+  signal_session(process->pid, SIGWINCH);
+  return true;
+}
+
 // Under the lock, so that the reaper cannot free the number between the look and the kill.
 bool process_signal(struct process *process, int signal) {
   pthread_mutex_lock(&registry_lock);
   bool alive = !process->exited;
-  if (alive) kill(-process->pid, signal);
+  if (alive) signal_all(process, signal);
   pthread_mutex_unlock(&registry_lock);
   return alive;
 }
@@ -273,7 +369,7 @@ bool process_signal(struct process *process, int signal) {
 void process_kill_rest(const struct process *process) {
   enum { PATIENCE_US = 10000000 };
   uint64_t deadline = now_us() + PATIENCE_US;
-  while (kill(-process->pid, SIGKILL) == 0 && now_us() < deadline) sched_yield();
+  while (signal_all(process, SIGKILL) && now_us() < deadline) sched_yield();
 }
 
 bool process_signal_pid(pid_t pid, int signal) {
@@ -349,7 +445,9 @@ static void leave_to_drainer(int *fd) {
 }
 
 void process_release(struct process *process) {
-  leave_to_drainer(&process->output);
-  leave_to_drainer(&process->error);
+  if (!process->on_terminal) {
+    leave_to_drainer(&process->output);
+    leave_to_drainer(&process->error);
+  }
   forget(process);
 }

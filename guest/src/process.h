@@ -16,6 +16,7 @@ struct process {
   struct process *next;
   volatile pid_t pid;       // 0 until the child itself has stored it
   int input, output, error; // our ends of its pipes; -1 once closed
+  bool on_terminal;         // `input` and `output` are its terminal's master then, and there is no `error`
   int exit_event;           // an eventfd, readable once it has been reaped
   bool exited;              // this and what follows: under the registry's lock until `exit_event` is readable
   int status;               // as of waitpid
@@ -29,14 +30,21 @@ uint64_t now_ms(void); // CLOCK_REALTIME
 
 // Starts what a SPAWN request describes. Blocks until its program runs or is known not to.
 bool process_start(const struct request *request, struct process **started, struct failure *failure);
-// Signals a process's group. False where it has been reaped: its number may be somebody else's by now.
+// Signals a process's group, or its session where it has a terminal: a shell gives each of its jobs a group. False
+// where it has been reaped: its number may be somebody else's by now.
 bool process_signal(struct process *process, int signal);
-// After SIGKILL ended the process: ends what is left of its group.
+// After SIGKILL ended the process: ends what is left of its group or session.
 void process_kill_rest(const struct process *process);
 // The same by the number of a leader that the registry knows.
 bool process_signal_pid(pid_t pid, int signal);
-// Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere.
+// Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere; a terminal is
+// closed, as its window is when its shell ends.
 void process_release(struct process *process);
+
+// Writes what is typed at a terminal; answers as write() does. `terminal` is the master, here and below.
+ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length);
+// A terminal's size, told to its session by SIGWINCH.
+bool terminal_resize(int terminal, const struct process *process, uint64_t cols, uint64_t rows);
 
 // Puts the exit of a process into a reply.
 void reply_exit(struct reply *reply, const struct process *process, bool timed_out);

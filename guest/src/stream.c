@@ -181,7 +181,9 @@ void serve_spawn(int connection, const struct request *request) {
   struct stream s = {.connection = connection, .kill_on_disconnect = request->number[F_KILL_ON_DISCONNECT]};
   s.out = malloc(HEADER_BYTES + PIECE);
   s.in = malloc(INPUT_PIECE);
-  if (!s.out || !s.in) {
+  if (request->has[F_COLS]) {
+    send_error(connection, "guest_protocol", "a terminal belongs to no connection");
+  } else if (!s.out || !s.in) {
     send_error(connection, "too_many_processes", "no memory for a stream");
   } else if (!process_start(request, &s.process, &failure)) {
     send_failure(connection, &failure);

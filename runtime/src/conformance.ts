@@ -11,7 +11,9 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import {
   RuntimeError,
   type CommandChunk,
+  type CommandRecord,
   type Driver,
+  type Guest,
   type GuestProcess,
   type MachineExit,
   type MachineId,
@@ -417,6 +419,28 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       );
 
       test.runIf(can.processesContinue)(
+        "a terminal goes on after a restore, with what it showed",
+        async () => {
+          const [spec, directory] = [await boot(), await emptyPlace()];
+          const shell = "echo before; read line; echo after $line; stty size; exit 4";
+          await driver
+            .guest(spec.id)
+            .startCommand({ id: "pty_kept", shell, terminal: { cols: 80, rows: 24 } });
+          await driver.guest(spec.id).followCommand("pty_kept", 0).next();
+          await driver.checkpoint(spec.id, directory);
+          await driver.remove(spec.id);
+          const guest = driver.guest((await restored(spec, directory)).id);
+          await guest.resizeCommand("pty_kept", { cols: 70, rows: 20 });
+          await guest.writeCommandStdin("pty_kept", Buffer.from("typed\n"), false);
+          const ended = async () => (await guest.getCommand("pty_kept")).exitCode;
+          await expect.poll(ended, { timeout: 10_000 }).toBe(4);
+          const { chunks } = await guest.commandLogs("pty_kept", 0, MIB);
+          const text = Buffer.concat(chunks.map(({ data }) => data)).toString();
+          expect(text).toBe("before\r\ntyped\r\nafter typed\r\n20 70\r\n");
+        },
+      );
+
+      test.runIf(can.processesContinue)(
         "twenty checkpoints and restores in a row lose nothing",
         async () => {
           let spec = await boot();
@@ -755,6 +779,168 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await driver.remove(id);
         expect(await ended).toBe("machine_died");
       });
+    });
+
+    describe("terminals", () => {
+      /** What a terminal shows, and what is typed at it. */
+      class Screen {
+        text = "";
+        last: CommandRecord | undefined;
+        readonly #guest: Guest;
+        readonly #id: string;
+        readonly #reading: Promise<void>;
+        readonly #reader = new AbortController();
+
+        private constructor(guest: Guest, id: string) {
+          this.#guest = guest;
+          this.#id = id;
+          this.#reading = this.#read().catch(() => {});
+        }
+
+        static async open(machine: MachineId, shell: string, size = { cols: 80, rows: 24 }): Promise<Screen> {
+          const [guest, id] = [driver.guest(machine), `pty_${randomBytes(6).toString("hex")}`];
+          await guest.startCommand({ id, shell, env: { TERM: "xterm", PS1: "$ " }, terminal: size });
+          onTestFinished(async () => {
+            await driver.guest(machine).killCommand(id);
+            screen.#reader.abort();
+          });
+          const screen = new Screen(guest, id);
+          return screen;
+        }
+
+        async #read(): Promise<void> {
+          const output = this.#guest.followCommand(this.#id, 0, this.#reader.signal);
+          for (;;) {
+            const step = await output.next();
+            if (step.done === true) return void (this.last = step.value);
+            expect(step.value.stream).toBe("stdout");
+            this.text += step.value.data.toString();
+          }
+        }
+
+        type(text: string): Promise<void> {
+          return this.#guest.writeCommandStdin(this.#id, Buffer.from(text), false);
+        }
+
+        resize(cols: number, rows: number): Promise<void> {
+          return this.#guest.resizeCommand(this.#id, { cols, rows });
+        }
+
+        record(): Promise<CommandRecord> {
+          return this.#guest.getCommand(this.#id);
+        }
+
+        kill(): Promise<CommandRecord> {
+          return this.#guest.killCommand(this.#id);
+        }
+
+        async shows(text: string): Promise<void> {
+          await expect.poll(() => this.text, { timeout: 10_000 }).toContain(text);
+        }
+
+        async ended(): Promise<CommandRecord> {
+          await this.#reading;
+          return this.last ?? expect.unreachable("it has no end");
+        }
+      }
+
+      const bash = "exec bash --norc --noprofile -i";
+
+      test("a program on a terminal knows its size, hears of another one, and ends with its own code", async () => {
+        const screen = await Screen.open(
+          shared,
+          "stty size; trap 'stty size' WINCH; read line; read line; exit 3",
+          {
+            cols: 111,
+            rows: 33,
+          },
+        );
+        await screen.shows("33 111\r\n");
+        expect((await screen.record()).terminal).toEqual({ cols: 111, rows: 33 });
+        await screen.resize(100, 30);
+        await screen.type("\n");
+        await screen.shows("30 100\r\n");
+        await screen.type("\n\n");
+        expect(await screen.ended()).toMatchObject({
+          status: "exited",
+          exitCode: 3,
+          terminal: { cols: 100, rows: 30 },
+        });
+      });
+
+      test("Ctrl-C ends what is in the foreground, and not the shell", async () => {
+        const screen = await Screen.open(shared, bash);
+        await screen.type("sh -c 'echo u\"\"p; exec sleep 60'\n");
+        await screen.shows("up\r\n");
+        await screen.type("\x03");
+        await screen.type("echo st''ill here; exit 5\n");
+        await screen.shows("still here");
+        expect(await screen.ended()).toMatchObject({ exitCode: 5, signal: null });
+      });
+
+      test("bytes go both ways as they are", async () => {
+        const screen = await Screen.open(shared, "stty raw -echo; echo ready; head -c 12; exit");
+        await screen.shows("ready");
+        await screen.type("grüße\0\x7f\x03\r\n");
+        await screen.ended();
+        expect(screen.text).toBe("ready\ngrüße\0\x7f\x03\r\n");
+      });
+
+      test("what is written last is kept when it ends", async () => {
+        const screen = await Screen.open(shared, "seq 1 20000");
+        await screen.ended();
+        expect(screen.text.trimEnd().split("\r\n")).toHaveLength(20_000);
+      });
+
+      test("a terminal waits for its slowest reader, and for none once all have gone", async () => {
+        const guest = driver.guest(shared);
+        const terminal = { cols: 80, rows: 24 };
+        await guest.startCommand({ id: "pty_flood", shell: "yes", terminal });
+        onTestFinished(async () => void (await driver.guest(shared).killCommand("pty_flood")));
+        const reader = new AbortController();
+        const output = guest.followCommand("pty_flood", 0, reader.signal);
+        await output.next();
+        const written = async () => (await guest.getCommand("pty_flood")).outputBytes;
+        let before = -1;
+        await expect
+          .poll(async () => [before, (before = await written())], { interval: 300, timeout: 20_000 })
+          .toSatisfy(([earlier, now]) => earlier === now);
+        expect(before).toBeLessThan(4 * MIB);
+        reader.abort();
+        await output.return(undefined as never);
+        await expect.poll(written, { timeout: 20_000 }).toBeGreaterThan(before);
+      });
+
+      test("a terminal that is killed hangs up on all its programs", async () => {
+        const screen = await Screen.open(shared, bash);
+        await screen.type("sleep 6161\n");
+        await screen.shows("sleep 6161\r\n");
+        await screen.kill();
+        expect(await screen.ended()).toMatchObject({ status: "killed" });
+        await expect.poll(() => out(shared, "pgrep -f 'sleep 616[1]' || echo none")).toBe("none\n");
+      });
+
+      test("only what runs on a terminal has a size, and only while it runs", async () => {
+        const guest = driver.guest(shared);
+        const size = { cols: 1, rows: 1 };
+        await guest.startCommand({ id: "cmd_plain", argv: ["true"] });
+        expect((await guest.getCommand("cmd_plain")).terminal).toBeNull();
+        expect(await failureKind(guest.resizeCommand("cmd_plain", size))).toBe("guest_protocol");
+        expect(await failureKind(guest.resizeCommand("cmd_none", size))).toBe("not_found");
+        const screen = await Screen.open(shared, "true");
+        await screen.ended();
+        expect(await failureKind(screen.resize(1, 1))).toBe("not_running");
+      });
+
+      test("there are 16 at most", async () => {
+        const { id } = await boot();
+        const terminal = { cols: 80, rows: 24 };
+        const open = (index: number) =>
+          driver.guest(id).startCommand({ id: `pty_${index}`, argv: ["sleep", "60"], terminal });
+        const kinds = await Promise.all(Array.from({ length: 18 }, (_, index) => failureKind(open(index))));
+        expect(kinds.filter((kind) => kind === "none")).toHaveLength(16);
+        expect(kinds.filter((kind) => kind === "too_many_processes")).toHaveLength(2);
+      }, 30_000);
     });
 
     describe("files", () => {

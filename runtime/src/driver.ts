@@ -277,6 +277,14 @@ export interface CommandSpec extends Omit<SpawnSpec, "onDisconnect"> {
   id: string;
   /** At most 256 bytes. */
   tag?: string;
+  /** Runs on a terminal of this size; both its outputs are one stream then, `stdout`. */
+  terminal?: TerminalSize;
+}
+
+/** In characters, each at most 65535. */
+export interface TerminalSize {
+  cols: number;
+  rows: number;
 }
 
 /** A background command as its machine remembers it. */
@@ -296,6 +304,8 @@ export interface CommandRecord {
   /** All it ever wrote; the first `droppedBytes` of it are no longer kept. */
   outputBytes: number;
   droppedBytes: number;
+  /** As it is now; null where it runs on none. */
+  terminal: TerminalSize | null;
 }
 
 export interface CommandChunk extends OutputChunk {
@@ -358,22 +368,29 @@ export interface Guest {
 
   /**
    * Starts a process that outlives every connection and this server; its output goes to a ring of 16 MiB inside.
-   * Fails with `exists` for an id that is taken, `too_many_processes` while 128 run, and as `spawn` does.
+   * Fails with `exists` for an id that is taken, `too_many_processes` while 128 run, or 16 on terminals, and as `spawn`
+   * does.
    */
   startCommand(spec: CommandSpec): Promise<{ pid: number }>;
   /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
   listCommands(): Promise<CommandRecord[]>;
   /** Fails with `not_found` for a command the machine does not know (any more), as all below do. */
   getCommand(id: string): Promise<CommandRecord>;
-  /** SIGTERM to the group now, SIGKILL after 5 s; nothing for one that ended. Answers with the record as of now. */
+  /**
+   * SIGTERM to the group now, SIGKILL after 5 s; nothing for one that ended. On a terminal it is SIGHUP, and to the
+   * session. Answers with the record as of now.
+   */
   killCommand(id: string): Promise<CommandRecord>;
   /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
+  /** Its terminal's size; its programs get SIGWINCH. `not_running` once it has ended, `guest_protocol` where it has none. */
+  resizeCommand(id: string, size: TerminalSize): Promise<void>;
   /** What is kept from `offset` on, at most `limit` bytes; of output that was dropped, from the first kept byte on. */
   commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs>;
   /**
    * Output from `offset` on as it comes, until the command has ended; returns its last record. Aborting `signal` lets
    * go of the machine, also while nothing comes, and ends with the signal's reason. `no_capacity` past 16 followers.
+   * A command on a terminal waits for its slowest follower; any other writes on, and the ring forgets.
    */
   followCommand(
     id: string,

@@ -6,6 +6,7 @@ import {
   type CommandLogs,
   type CommandRecord,
   type CommandSpec,
+  type TerminalSize,
 } from "../driver.ts";
 import type { FakeProcess } from "./process.ts";
 
@@ -13,13 +14,17 @@ const RING_BYTES = 16 * 1024 * 1024;
 const RUNNING_LIMIT = 128;
 const FINISHED_LIMIT = 100;
 const FOLLOWER_LIMIT = 16;
+const TERMINAL_LIMIT = 16;
+/** How far a terminal's output runs ahead of its slowest reader. */
+const LEAD_BYTES = 256 * 1024;
 const KILL_AFTER_MS = 5000;
 
 interface FakeCommand {
   record: CommandRecord;
   process: FakeProcess;
   chunks: CommandChunk[];
-  followers: number;
+  /** What each has taken, as an offset. */
+  followers: Set<{ at: number }>;
   /** Replaced whenever something happened. */
   changed: PromiseWithResolvers<void>;
   died: boolean;
@@ -29,13 +34,21 @@ export class FakeCommands {
   /** Oldest first. */
   readonly #commands = new Map<string, FakeCommand>();
   readonly #killed = new Set<string>();
+  readonly #starting: CommandSpec[] = [];
 
   async start(spec: CommandSpec, spawn: () => Promise<FakeProcess>): Promise<{ pid: number }> {
-    if (this.#commands.has(spec.id)) throw new RuntimeError("exists", `command ${spec.id} exists`);
-    const running = [...this.#commands.values()].filter(({ record }) => record.status === "running").length;
-    if (running >= RUNNING_LIMIT)
-      throw new RuntimeError("too_many_processes", `${running} background commands are running`);
-    const process = await spawn();
+    if (this.#commands.has(spec.id) || this.#starting.some(({ id }) => id === spec.id))
+      throw new RuntimeError("exists", `command ${spec.id} exists`);
+    const running = [...this.#commands.values()]
+      .map(({ record }) => record)
+      .filter(({ status }) => status === "running");
+    if (running.length >= RUNNING_LIMIT)
+      throw new RuntimeError("too_many_processes", `${running.length} background commands are running`);
+    const terminals = [...running, ...this.#starting].filter(({ terminal }) => terminal).length;
+    if (spec.terminal && terminals >= TERMINAL_LIMIT)
+      throw new RuntimeError("too_many_processes", `${terminals} terminals are open`);
+    this.#starting.push(spec);
+    const process = await spawn().finally(() => this.#starting.splice(this.#starting.indexOf(spec), 1));
     const command: FakeCommand = {
       record: {
         id: spec.id,
@@ -52,10 +65,11 @@ export class FakeCommands {
         endedAt: null,
         outputBytes: 0,
         droppedBytes: 0,
+        terminal: spec.terminal ?? null,
       },
       process,
       chunks: [],
-      followers: 0,
+      followers: new Set(),
       changed: Promise.withResolvers(),
       died: false,
     };
@@ -76,7 +90,7 @@ export class FakeCommands {
     const { record, process } = this.#find(id);
     if (record.status === "running" && !this.#killed.has(id)) {
       this.#killed.add(id);
-      process.signal(constants.signals.SIGTERM);
+      process.signal(record.terminal ? constants.signals.SIGHUP : constants.signals.SIGTERM);
       const timer = setTimeout(() => process.signal(constants.signals.SIGKILL), KILL_AFTER_MS).unref();
       void process.ended.then(() => clearTimeout(timer));
     }
@@ -88,6 +102,14 @@ export class FakeCommands {
     if (record.status !== "running") throw new RuntimeError("not_running", "the command takes no more input");
     await process.writeStdin(data);
     if (eof) process.endStdin();
+  }
+
+  resize(id: string, size: TerminalSize): void {
+    const { record, process } = this.#find(id);
+    if (record.terminal === null) throw new RuntimeError("guest_protocol", "the command has no terminal");
+    if (record.status !== "running") throw new RuntimeError("not_running", "the terminal is closed");
+    record.terminal = size;
+    process.resize(size);
   }
 
   logs(id: string, offset: number, limit: number): CommandLogs {
@@ -110,32 +132,40 @@ export class FakeCommands {
     signal?: AbortSignal,
   ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
     const command = this.#find(id);
-    if (command.followers >= FOLLOWER_LIMIT)
+    if (command.followers.size >= FOLLOWER_LIMIT)
       throw new RuntimeError("no_capacity", "too many readers follow this command");
     const aborted = Promise.withResolvers<void>();
     const abort = (): void => aborted.resolve();
     signal?.addEventListener("abort", abort, { once: true });
-    command.followers += 1;
+    const follower = { at: offset };
+    command.followers.add(follower);
     try {
-      for (let at = offset; ;) {
+      for (;;) {
         signal?.throwIfAborted();
         const { changed } = command;
-        const [next] = from(command, at);
+        const [next] = from(command, follower.at);
         if (next !== undefined) {
-          at = next.offset + next.data.length;
           yield next;
+          follower.at = next.offset + next.data.length;
+          happened(command);
         } else if (command.died) throw new RuntimeError("machine_died", "the machine ended");
         else if (command.record.status !== "running") return { ...command.record };
         else await Promise.race([changed.promise, aborted.promise]);
       }
     } finally {
-      command.followers -= 1;
+      command.followers.delete(follower);
+      happened(command);
       signal?.removeEventListener("abort", abort);
     }
   }
 
   async #keep(command: FakeCommand): Promise<void> {
     const { record, process } = command;
+    let isOver = false;
+    void process.ended.then(() => {
+      isOver = true;
+      happened(command);
+    });
     try {
       for await (const { stream, data } of process.output) {
         command.chunks.push({ stream, data, offset: record.outputBytes });
@@ -143,6 +173,7 @@ export class FakeCommands {
         while (record.outputBytes - record.droppedBytes > RING_BYTES)
           record.droppedBytes += command.chunks.shift()?.data.length ?? 0;
         happened(command);
+        while (isAhead(command) && !isOver) await command.changed.promise;
       }
       const { code, signal, timedOut } = await process.exit;
       Object.assign(record, { exitCode: code, signal, timedOut, endedAt: new Date() });
@@ -164,6 +195,11 @@ export class FakeCommands {
     if (command === undefined) throw new RuntimeError("not_found", "no such command");
     return command;
   }
+}
+
+function isAhead({ record, followers }: FakeCommand): boolean {
+  if (record.terminal === null) return false;
+  return Array.from(followers).some(({ at }) => record.outputBytes - at > LEAD_BYTES);
 }
 
 function* from(command: FakeCommand, offset: number): Generator<CommandChunk> {

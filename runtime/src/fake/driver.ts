@@ -1,7 +1,7 @@
 /**
  * A driver for fast tests of everything above the seam; a server that serves people never uses it. A machine is a
  * scratch directory, its processes are ordinary processes of the host and nothing isolates them: run only what a test
- * itself wrote. It needs neither root nor anything installed.
+ * itself wrote. It needs neither root nor anything installed, but Python for terminals.
  *
  * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
  * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.

@@ -31,6 +31,7 @@ import {
   type GuestProcess,
   type ReadOptions,
   type SpawnSpec,
+  type TerminalSize,
   type Within,
 } from "../driver.ts";
 import { FakeCommands } from "./commands.ts";
@@ -63,7 +64,7 @@ export class FakeGuest implements Guest {
     return this.#do(() => this.#start(spec));
   }
 
-  async #start(spec: SpawnSpec): Promise<FakeProcess> {
+  async #start(spec: SpawnSpec & { terminal?: TerminalSize }): Promise<FakeProcess> {
     const user = await findUser(spec.user ?? "root");
     const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
     if (!(await stat(cwd)).isDirectory())
@@ -84,6 +85,7 @@ export class FakeGuest implements Guest {
         ...spec.env,
       },
       onDisconnect: spec.onDisconnect,
+      ...(spec.terminal === undefined ? {} : { terminal: spec.terminal }),
       ...(spec.timeoutMs === undefined ? {} : { timeoutMs: spec.timeoutMs }),
       ...(user.uid === process.getuid?.() ? {} : { uid: user.uid, gid: user.gid }),
     });
@@ -227,6 +229,10 @@ export class FakeGuest implements Guest {
 
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     return this.#do(() => this.#commands.writeStdin(id, data, eof));
+  }
+
+  resizeCommand(id: string, size: TerminalSize): Promise<void> {
+    return this.#do(async () => this.#commands.resize(id, size));
   }
 
   commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {

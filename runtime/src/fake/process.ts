@@ -2,12 +2,22 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import { constants } from "node:os";
-import type { Readable } from "node:stream";
+import { join } from "node:path";
+import type { Readable, Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { RuntimeError, type GuestProcess, type OutputChunk, type ProcessExit } from "../driver.ts";
+import {
+  RuntimeError,
+  type GuestProcess,
+  type OutputChunk,
+  type ProcessExit,
+  type TerminalSize,
+} from "../driver.ts";
 
 /** What a leader leaves in the pipes is read in one go; a background child that holds them gets no more than this. */
 const DRAIN_MS = 20;
+
+/** Node makes no terminals. */
+const terminalProgram = join(import.meta.dirname, "terminal.py");
 
 export interface FakeProcessSpec {
   argv: [string, ...string[]];
@@ -17,6 +27,7 @@ export interface FakeProcessSpec {
   gid?: number;
   timeoutMs?: number;
   onDisconnect: "kill" | "run_on";
+  terminal?: TerminalSize;
 }
 
 export class FakeProcess implements GuestProcess {
@@ -55,6 +66,7 @@ export class FakeProcess implements GuestProcess {
     this.exit.catch(() => {});
     this.output = this.#chunks();
     child.stdin?.on("error", () => {});
+    child.stdio[3]?.on("error", () => {});
     if (spec.timeoutMs !== undefined) {
       const timer = setTimeout(() => {
         this.#timedOut = true;
@@ -65,12 +77,15 @@ export class FakeProcess implements GuestProcess {
   }
 
   static async start(spec: FakeProcessSpec): Promise<FakeProcess> {
-    const [program, ...args] = spec.argv;
+    const { terminal } = spec;
+    const [program, ...args]: [string, ...string[]] = terminal
+      ? ["python3", terminalProgram, `${terminal.cols}`, `${terminal.rows}`, ...spec.argv]
+      : spec.argv;
     const child = spawn(program, args, {
       cwd: spec.cwd,
       env: spec.env,
       detached: true,
-      stdio: ["pipe", "pipe", "pipe"],
+      stdio: ["pipe", "pipe", "pipe", ...(terminal ? (["pipe"] as const) : [])],
       ...(spec.uid === undefined ? {} : { uid: spec.uid }),
       ...(spec.gid === undefined ? {} : { gid: spec.gid }),
     });
@@ -97,6 +112,13 @@ export class FakeProcess implements GuestProcess {
 
   endStdin(): void {
     this.#child.stdin?.end();
+  }
+
+  resize({ cols, rows }: TerminalSize): void {
+    const size = Buffer.alloc(4);
+    size.writeUInt16LE(cols, 0);
+    size.writeUInt16LE(rows, 2);
+    (this.#child.stdio[3] as Writable).write(size);
   }
 
   signal(signal: number): void {

@@ -16,6 +16,7 @@ import type {
   GuestProcess,
   ReadOptions,
   SpawnSpec,
+  TerminalSize,
   Within,
 } from "../driver.ts";
 import { RuntimeError } from "../driver.ts";
@@ -185,7 +186,7 @@ export class GuestClient implements Guest {
   // ---- background commands
 
   async startCommand(spec: CommandSpec): Promise<{ pid: number }> {
-    const fields = { ...toSpawn(spec), command_id: spec.id, tag: spec.tag };
+    const fields = { ...toSpawn(spec), command_id: spec.id, tag: spec.tag, ...spec.terminal };
     return this.#ask(REQUESTS.SPAWN, fields, REPLIES.STARTED, WORK_MS, parseStarted);
   }
 
@@ -211,6 +212,11 @@ export class GuestClient implements Guest {
       };
       await this.#ask(REQUESTS.COMMAND_STDIN, fields, REPLIES.OK, WORK_MS, nothing);
     }
+  }
+
+  async resizeCommand(id: string, { cols, rows }: TerminalSize): Promise<void> {
+    const fields = { command_id: id, cols, rows };
+    await this.#ask(REQUESTS.COMMAND_RESIZE, fields, REPLIES.OK, ANSWER_MS, nothing);
   }
 
   async commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {

@@ -29,6 +29,7 @@ export const REQUESTS = {
   COMMAND_LOGS: 0x32,
   COMMAND_KILL: 0x33,
   COMMAND_STDIN: 0x34,
+  COMMAND_RESIZE: 0x35,
   BLOCKERS: 0x38,
 } as const;
 
@@ -81,6 +82,8 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   23: { name: "eof", kind: "number" },
   24: { name: "signal", kind: "number" },
   25: { name: "pid", kind: "number" },
+  26: { name: "cols", kind: "number" },
+  27: { name: "rows", kind: "number" },
   32: { name: "version", kind: "number" },
   33: { name: "build", kind: "text" },
   34: { name: "code", kind: "text" },
@@ -332,6 +335,10 @@ export function parseCommand(payload: Buffer): CommandRecord {
     endedAt: fields["ended_ms"] === undefined ? null : date(fields, "ended_ms"),
     outputBytes: number(fields, "output_bytes"),
     droppedBytes: number(fields, "dropped_bytes"),
+    terminal:
+      fields["cols"] === undefined
+        ? null
+        : { cols: number(fields, "cols", 0xffff), rows: number(fields, "rows", 0xffff) },
   };
 }
 
