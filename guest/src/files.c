@@ -89,11 +89,21 @@ void serve_read(int connection, const struct request *request) {
 
 // ---- writing
 
-static void temporary_beside(const char *target, char *path, size_t size) {
+#define TEMPORARY ".kontor-"
+
+// The name says whether an old file is there, for those who watch the directory: a rename does not tell them.
+static void temporary_beside(const char *target, bool replaces, char *path, size_t size) {
   int directory = (int)(strrchr(target, '/') - target);
-  snprintf(path, size, "%.*s/.kontor-%d-%llu", directory, target, getpid(),
+  snprintf(path, size, "%.*s/" TEMPORARY "%c-%d-%llu", directory, target, replaces ? 'r' : 'n', getpid(),
            (unsigned long long)atomic_fetch_add(&temporaries, 1));
 }
+
+bool is_temporary(const char *name) {
+  size_t length = strlen(TEMPORARY);
+  return !strncmp(name, TEMPORARY, length) && (name[length] == 'r' || name[length] == 'n') && name[length + 1] == '-';
+}
+
+bool is_replacement(const char *name) { return is_temporary(name) && name[strlen(TEMPORARY)] == 'r'; }
 
 // A file that will take the target's place; an old one's owner is kept.
 static int create_beside(struct real_path *target, char *path, size_t size, struct failure *failure) {
@@ -103,7 +113,7 @@ static int create_beside(struct real_path *target, char *path, size_t size, stru
   if (replaces && !S_ISREG(old.st_mode))
     return fail(failure, "not_permitted", "%.400s is not a regular file", target->text), -1;
   if (!make_parents(target, failure)) return -1;
-  temporary_beside(target->text, path, size);
+  temporary_beside(target->text, replaces, path, size);
   int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return fail_errno(failure, errno, target->text), -1;
   if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // only where we may: not on every mount

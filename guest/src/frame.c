@@ -41,6 +41,7 @@ static const struct field {
     [F_PID] = {NUMBER, "pid"},
     [F_COLS] = {NUMBER, "cols"},
     [F_ROWS] = {NUMBER, "rows"},
+    [F_RECURSIVE] = {NUMBER, "recursive"},
 };
 
 uint32_t get_u32(const unsigned char *b) {

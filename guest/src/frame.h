@@ -29,6 +29,7 @@ enum frame_type {
   MKDIR = 0x14,
   MOVE = 0x15,
   REMOVE = 0x16,
+  WATCH = 0x17,
   TUNNEL = 0x20,
   COMMAND_LIST = 0x30,
   COMMAND_GET = 0x31,
@@ -58,6 +59,7 @@ enum frame_type {
   COMMAND = 0x8c,
   CHUNK = 0x8d,
   BLOCKER = 0x8e,
+  CHANGE = 0x8f,
 };
 
 enum field_tag {
@@ -88,6 +90,7 @@ enum field_tag {
   F_PID = 25,
   F_COLS = 26,
   F_ROWS = 27,
+  F_RECURSIVE = 28,
   // only in replies
   F_VERSION = 32,
   F_BUILD = 33,
@@ -109,6 +112,8 @@ enum field_tag {
   F_COMM = 49,
   F_REASON = 50,
   F_COMMAND_TEXT = 51,
+  F_KIND = 52,
+  F_FROM = 53,
   FIELD_TAGS = 64,
 };
 

@@ -78,6 +78,7 @@ static void (*const SERVICES[256])(int connection, const struct request *request
     [MKDIR] = serve_change,
     [MOVE] = serve_change,
     [REMOVE] = serve_change,
+    [WATCH] = serve_watch,
     [TUNNEL] = serve_tunnel,
     [COMMAND_LIST] = serve_command,
     [COMMAND_GET] = serve_command,

@@ -12,7 +12,12 @@ void serve_write(int connection, const struct request *request);
 void serve_list(int connection, const struct request *request);
 void serve_stat(int connection, const struct request *request);
 void serve_change(int connection, const struct request *request);      // MKDIR, MOVE, REMOVE
+void serve_watch(int connection, const struct request *request);       // watch.c
 void serve_tunnel(int connection, const struct request *request);      // tunnel.c
 void end_tunnels(void);                                                // all of them; their threads close them
+
+// Names of files that are being written beside their place (files.c), and of those that will replace another.
+bool is_temporary(const char *name);
+bool is_replacement(const char *name);
 
 #endif

@@ -54,6 +54,12 @@ static void build_reply(struct reply *reply, const char *name) {
     reply_number(reply, F_MODE, 420);
     reply_number(reply, F_MODIFIED_MS, 1700000000123);
     reply_number(reply, F_IS_DIR, 0);
+  } else if (!strcmp(name, "change")) {
+    reply_begin(reply, CHANGE);
+    reply_text(reply, F_KIND, "moved");
+    reply_text(reply, F_PATH, "/workspace/new");
+    reply_text(reply, F_FROM, "/workspace/old");
+    reply_number(reply, F_IS_DIR, 0);
   } else if (!strcmp(name, "ok")) {
     reply_begin(reply, OK);
   }

@@ -332,6 +332,15 @@ export interface DirEntry extends FileStat {
   name: string;
 }
 
+/**
+ * What happened below a watched directory. `overflow` stands for changes that were lost, because they came faster than
+ * they were read: look for yourself.
+ */
+export type FileChange =
+  | { kind: "created" | "modified" | "deleted"; path: string; isDir: boolean }
+  | { kind: "moved"; path: string; from: string; isDir: boolean }
+  | { kind: "overflow" };
+
 export interface ReadOptions {
   maxBytes?: number;
   offset?: number;
@@ -365,6 +374,16 @@ export interface Guest {
   move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
   /** Files only; a directory is `is_directory`. */
   remove(path: string, options: Within): Promise<void>;
+
+  /**
+   * Changes in a directory, with `recursive` in all below it, from the moment this resolves; read them at once. Ends when
+   * the directory itself is gone. Aborting `signal` lets go of the machine and ends with the signal's reason. Fails with
+   * `not_directory`, with `too_large` past 8192 directories, with `no_capacity` past 16 watches of the machine.
+   */
+  watch(
+    path: string,
+    options: { recursive: boolean; signal: AbortSignal },
+  ): Promise<AsyncIterable<FileChange>>;
 
   /**
    * Starts a process that outlives every connection and this server; its output goes to a ring of 16 MiB inside.

@@ -26,6 +26,7 @@ import {
   type CommandRecord,
   type CommandSpec,
   type DirEntry,
+  type FileChange,
   type FileStat,
   type Guest,
   type GuestProcess,
@@ -37,6 +38,7 @@ import {
 import { FakeCommands } from "./commands.ts";
 import { isBelow, realTarget, toHostPath, toRuntimeError, withRealParent } from "./paths.ts";
 import { FakeProcess } from "./process.ts";
+import { watchDirectory } from "./watch.ts";
 
 const MAX_ENTRIES = 10_000;
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -209,6 +211,13 @@ export class FakeGuest implements Guest {
         throw new RuntimeError("is_directory", `${path} is a directory`);
       await unlink(target);
     });
+  }
+
+  watch(
+    path: string,
+    options: { recursive: boolean; signal: AbortSignal },
+  ): Promise<AsyncIterable<FileChange>> {
+    return this.#do(async () => watchDirectory(toHostPath(this.#root, path), path, this.#gate, options));
   }
 
   startCommand(spec: CommandSpec): Promise<{ pid: number }> {

@@ -11,6 +11,7 @@ import type {
   CommandRecord,
   CommandSpec,
   DirEntry,
+  FileChange,
   FileStat,
   Guest,
   GuestProcess,
@@ -31,6 +32,7 @@ import {
   SENT,
   encodeRequest,
   parseBlocker,
+  parseChange,
   parseChunk,
   parseCommand,
   parseDone,
@@ -173,6 +175,18 @@ export class GuestClient implements Guest {
   async remove(path: string, options: Within): Promise<void> {
     const fields = { path: requirePath(path), root: options.roots };
     await this.#ask(REQUESTS.REMOVE, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  async watch(
+    path: string,
+    { recursive, signal }: { recursive: boolean; signal: AbortSignal },
+  ): Promise<AsyncIterable<FileChange>> {
+    const fields = { path: requirePath(path), recursive: recursive ? 1 : 0 };
+    const exchange = await this.#begin(REQUESTS.WATCH, fields);
+    await exchange.expect(REPLIES.OK, WORK_MS);
+    // Also where nobody ever comes to read.
+    signal.addEventListener("abort", () => exchange.destroy(), { once: true });
+    return changes(exchange, signal);
   }
 
   // ---- ports
@@ -332,6 +346,22 @@ function toSpawn(spec: Omit<SpawnSpec, "onDisconnect">): Fields {
 async function* pieces(content: Buffer | AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const part of Buffer.isBuffer(content) ? [content] : content)
     for (let at = 0; at < part.length; at += MAX_FRAME_BYTES) yield part.subarray(at, at + MAX_FRAME_BYTES);
+}
+
+async function* changes(exchange: Exchange, signal: AbortSignal): AsyncGenerator<FileChange> {
+  try {
+    for (;;) {
+      signal.throwIfAborted();
+      const frame = await exchange.next(null);
+      if (frame.type === REPLIES.END) return;
+      if (frame.type !== REPLIES.CHANGE) throw exchange.refuse(frame);
+      yield parseChange(frame.payload);
+    }
+  } catch (error) {
+    throw signal.aborted ? signal.reason : error;
+  } finally {
+    exchange.destroy();
+  }
 }
 
 /** A file's content; destroying the stream ends the exchange, whether or not it was ever read. */

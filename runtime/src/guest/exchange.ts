@@ -13,7 +13,7 @@ import { REPLIES, parseError } from "./protocol.ts";
 export class Exchange {
   readonly #socket: Socket;
   readonly #connections: GuestConnections;
-  readonly #decoder = new FrameDecoder();
+  readonly #decoder = new FrameDecoder(REPLIES.DATA);
   #wake: (() => void) | undefined;
   #ended = false;
   readonly #onReadable = (): void => this.#wake?.();

@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { FrameDecoder, MAX_FRAME_BYTES, encodeFrame, encodeHeader } from "./frames.ts";
 import type { Frame } from "./frames.ts";
 
-function decodeAll(pieces: Buffer[]): Frame[] {
-  const decoder = new FrameDecoder();
+function decodeAll(pieces: Buffer[], streamed?: number): Frame[] {
+  const decoder = new FrameDecoder(streamed);
   const frames: Frame[] = [];
   for (const piece of pieces) {
     decoder.push(piece);
@@ -30,6 +30,25 @@ test("frames come out as they went in, however the stream is cut", () => {
       expect(decodeAll(cut(bytes, cuts))).toEqual(wanted);
     }),
   );
+});
+
+test("content comes out in pieces as it came in, between whole frames, and nothing of it is missing", () => {
+  const content = 7;
+  const several = fc.array(
+    fc.record({ type: fc.constantFrom(6, content), payload: fc.uint8Array({ maxLength: 300 }) }),
+  );
+  fc.assert(
+    fc.property(several, fc.array(fc.nat()), (sent, cuts) => {
+      const bytes = Buffer.concat(sent.map(({ type, payload }) => encodeFrame(type, Buffer.from(payload))));
+      const got = decodeAll(cut(bytes, cuts), content);
+      const of = (frames: { type: number; payload: Uint8Array }[], type: number) =>
+        frames.filter((frame) => frame.type === type).map(({ payload }) => Buffer.from(payload));
+      expect(of(got, 6)).toEqual(of(sent, 6));
+      expect(Buffer.concat(of(got, content))).toEqual(Buffer.concat(of(sent, content)));
+    }),
+  );
+  const whole = encodeFrame(content, Buffer.alloc(100));
+  expect(decodeAll([whole.subarray(0, 50)], content)).toHaveLength(1);
 });
 
 test("any bytes at all end in frames within the limit or in a protocol error", () => {

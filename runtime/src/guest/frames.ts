@@ -34,13 +34,22 @@ export function encodeFrame(type: number, payload: Buffer): Buffer {
   return Buffer.concat([encodeHeader(type, payload.length), payload]);
 }
 
-/** Bytes in, frames out. Give it a piece only when `next()` has answered undefined: it keeps no queue. */
+/**
+ * Bytes in, frames out. Give it a piece only when `next()` has answered undefined: it keeps no queue. Frames of the type
+ * `streamed` may come out as several, without having been gathered: for content, whose frames mean nothing by themselves.
+ */
 export class FrameDecoder {
+  readonly #streamed: number | undefined;
+  #streamedLeft = 0;
   #piece: Buffer = Buffer.alloc(0);
   #header: Buffer = Buffer.alloc(HEADER_BYTES);
   #headerLength = 0;
   #payload: Buffer | undefined;
   #payloadLength = 0;
+
+  constructor(streamed?: number) {
+    this.#streamed = streamed;
+  }
 
   push(piece: Buffer): void {
     if (this.#piece.length > 0) throw new Error("the decoder still holds a piece");
@@ -59,10 +68,21 @@ export class FrameDecoder {
     if (this.#headerLength < HEADER_BYTES && !this.#readHeader()) return undefined;
     const length = this.#header.readUInt32LE(0);
     if (length > MAX_FRAME_BYTES) throw protocolError("a frame is too long", { length });
+    const type = this.#header[4] as number;
+    if (type === this.#streamed && length > 0) return this.#nextPart(type, length);
     const payload = this.#readPayload(length);
     if (!payload) return undefined;
     this.#headerLength = 0;
-    return { type: this.#header[4] as number, payload };
+    return { type, payload };
+  }
+
+  #nextPart(type: number, length: number): Frame | undefined {
+    if (this.#streamedLeft === 0) this.#streamedLeft = length;
+    const payload = this.#take(this.#streamedLeft);
+    if (payload.length === 0) return undefined;
+    this.#streamedLeft -= payload.length;
+    if (this.#streamedLeft === 0) this.#headerLength = 0;
+    return { type, payload };
   }
 
   #take(count: number): Buffer {

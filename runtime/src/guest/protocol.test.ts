@@ -10,6 +10,7 @@ import {
   encodeFields,
   encodeRequest,
   parseBlocker,
+  parseChange,
   parseChunk,
   parseCommand,
   parseDone,
@@ -110,6 +111,13 @@ test("replies become typed values", () => {
     data: Buffer.from("00ff0a", "hex"),
   });
   expect(parseBlocker(payloadOf("blocker"))).toMatchObject({ comm: "python3", reason: "deleted_file" });
+  expect(parseChange(payloadOf("change"))).toEqual({
+    kind: "moved",
+    path: "/workspace/new",
+    from: "/workspace/old",
+    isDir: false,
+  });
+  expect(parseChange(payloadOf("overflow"))).toEqual({ kind: "overflow" });
   expect(parseError(payloadOf("error"))).toMatchObject({ kind: "path_not_found" });
 });
 
@@ -135,6 +143,7 @@ test("an exit must have exactly one of code and signal, and a date must be one",
 
 const parsers = [
   parseBlocker,
+  parseChange,
   parseChunk,
   parseCommand,
   parseDone,

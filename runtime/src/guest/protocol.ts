@@ -6,7 +6,7 @@
  * parsed once, strictly, into the types below; nothing of a guest's goes further unparsed.
  */
 import { RuntimeError } from "../driver.ts";
-import type { CommandChunk, CommandRecord, RuntimeErrorKind } from "../driver.ts";
+import type { CommandChunk, CommandRecord, FileChange, RuntimeErrorKind } from "../driver.ts";
 import { MAX_REQUEST_BYTES, encodeFrame, protocolError } from "./frames.ts";
 
 export const PROTOCOL_VERSION = 1;
@@ -23,6 +23,7 @@ export const REQUESTS = {
   MKDIR: 0x14,
   MOVE: 0x15,
   REMOVE: 0x16,
+  WATCH: 0x17,
   TUNNEL: 0x20,
   COMMAND_LIST: 0x30,
   COMMAND_GET: 0x31,
@@ -51,6 +52,7 @@ export const REPLIES = {
   COMMAND: 0x8c,
   CHUNK: 0x8d,
   BLOCKER: 0x8e,
+  CHANGE: 0x8f,
 } as const;
 
 type Kind = "number" | "text" | "bytes" | "texts";
@@ -82,8 +84,12 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   23: { name: "eof", kind: "number" },
   24: { name: "signal", kind: "number" },
   25: { name: "pid", kind: "number" },
+<<<<<<< HEAD
   26: { name: "cols", kind: "number" },
   27: { name: "rows", kind: "number" },
+=======
+  28: { name: "recursive", kind: "number" },
+>>>>>>> fe774d4 (feat(runtime): watching directories)
   32: { name: "version", kind: "number" },
   33: { name: "build", kind: "text" },
   34: { name: "code", kind: "text" },
@@ -104,6 +110,8 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   49: { name: "comm", kind: "text" },
   50: { name: "reason", kind: "text" },
   51: { name: "command_text", kind: "text" },
+  52: { name: "kind", kind: "text" },
+  53: { name: "from", kind: "text" },
 };
 
 const TAGS = new Map(
@@ -349,6 +357,17 @@ export function parseChunk(payload: Buffer): CommandChunk {
   if ((stream !== 1 && stream !== 2) || !Buffer.isBuffer(data))
     throw protocolError("a chunk without data or stream");
   return { stream: stream === 1 ? "stdout" : "stderr", offset: number(fields, "offset"), data };
+}
+
+export function parseChange(payload: Buffer): FileChange {
+  const fields = decodeFields(payload);
+  const kind = text(fields, "kind");
+  if (kind === "overflow") return { kind };
+  const change = { path: text(fields, "path"), isDir: number(fields, "is_dir") !== 0 };
+  if (kind === "moved") return { kind, ...change, from: text(fields, "from") };
+  if (kind !== "created" && kind !== "modified" && kind !== "deleted")
+    throw protocolError("an unknown kind of change");
+  return { kind, ...change };
 }
 
 export function parseBlocker(payload: Buffer): CheckpointBlocker {

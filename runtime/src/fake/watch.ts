@@ -1,0 +1,96 @@
+/** A fake machine's watch: looks every few milliseconds and tells what is another than before. */
+import { readdir, stat } from "node:fs/promises";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { RuntimeError, type FileChange } from "../driver.ts";
+
+const LOOK_EVERY_MS = 20;
+/** What the writes of a fake machine are called before they are whole. */
+const ASIDE = /^\.kontor-[0-9a-f]{12}$/;
+
+interface Seen {
+  inode: number;
+  isDir: boolean;
+  /** Of a file: its time and size. */
+  state: string;
+}
+
+/** `gate` fails once the machine has ended. */
+export async function watchDirectory(
+  hostPath: string,
+  path: string,
+  gate: () => Promise<void>,
+  options: { recursive: boolean; signal: AbortSignal },
+): Promise<AsyncIterable<FileChange>> {
+  if (!(await stat(hostPath)).isDirectory())
+    throw new RuntimeError("not_directory", `${path} is no directory`);
+  const before = await look(hostPath, path, options.recursive);
+  return changes(before, () => look(hostPath, path, options.recursive), gate, options.signal);
+}
+
+async function* changes(
+  first: Map<string, Seen>,
+  again: () => Promise<Map<string, Seen>>,
+  gate: () => Promise<void>,
+  signal: AbortSignal,
+): AsyncGenerator<FileChange> {
+  for (let before = first; ;) {
+    await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
+    await gate();
+    let now: Map<string, Seen>;
+    try {
+      now = await again();
+    } catch {
+      return;
+    }
+    yield* difference(before, now);
+    before = now;
+  }
+}
+
+async function look(hostPath: string, path: string, recursive: boolean): Promise<Map<string, Seen>> {
+  const seen = new Map<string, Seen>();
+  for (const entry of await readdir(hostPath, { withFileTypes: true })) {
+    const at = join(hostPath, entry.name);
+    const info = await stat(at).catch(() => undefined);
+    if (!info || ASIDE.test(entry.name)) continue;
+    const isDir = entry.isDirectory();
+    const inside = `${path === "/" ? "" : path}/${entry.name}`;
+    seen.set(inside, {
+      inode: info.ino,
+      isDir,
+      state: isDir ? "" : `${info.mtimeMs} ${info.size} ${info.ino}`,
+    });
+    if (!isDir || !recursive) continue;
+    const below = await look(at, inside, recursive).catch(() => new Map<string, Seen>());
+    for (const [name, what] of below) seen.set(name, what);
+  }
+  return seen;
+}
+
+function difference(before: Map<string, Seen>, now: Map<string, Seen>): FileChange[] {
+  const gone = new Map(
+    [...before].filter(([path]) => !now.has(path)).map(([path, { inode }]) => [inode, path]),
+  );
+  const moved = new Set<string>();
+  const found: FileChange[] = [];
+  for (const [path, { inode, isDir, state }] of now) {
+    const known = before.get(path);
+    const from = known ? undefined : gone.get(inode);
+    if (from !== undefined) {
+      moved.add(from);
+      // What lies below a directory moved with it, which is not said again.
+      if (!moved.has(parent(from))) found.push({ kind: "moved", path, from, isDir });
+    } else if (!known) found.push({ kind: "created", path, isDir });
+    else if (known.state !== state) found.push({ kind: "modified", path, isDir });
+  }
+  const deleted = [...before].filter(([path]) => !now.has(path) && !moved.has(path));
+  return [
+    ...found,
+    ...deleted.toReversed().map(([path, { isDir }]) => ({ kind: "deleted" as const, path, isDir })),
+  ];
+}
+
+function parent(path: string): string {
+  return path.slice(0, path.lastIndexOf("/"));
+}
