@@ -13,6 +13,7 @@ import {
   type CommandChunk,
   type CommandRecord,
   type Driver,
+  type FileChange,
   type Guest,
   type GuestProcess,
   type MachineExit,
@@ -1034,6 +1035,142 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await execute(driver, shared, "ln -sfn /etc escape; ln -sf /etc/escaped link");
         expect(await failureKind(write("/workspace/escape/file", ""))).toBe("not_permitted");
         expect(await failureKind(write("/workspace/link", ""))).toBe("not_permitted");
+      });
+    });
+
+    describe("watching a directory", () => {
+      /** Makes the directory, watches it, and collects what is told until `last` is. */
+      async function told(
+        directory: string,
+        recursive: boolean,
+        work: () => Promise<unknown>,
+        last: (change: FileChange) => boolean,
+      ): Promise<FileChange[]> {
+        const gone = new AbortController();
+        const changes = await driver.guest(shared).watch(directory, {
+          recursive,
+          signal: AbortSignal.any([gone.signal, AbortSignal.timeout(20_000)]),
+        });
+        const done = work();
+        const all: FileChange[] = [];
+        for await (const change of changes) {
+          all.push(change);
+          if (last(change)) break;
+        }
+        await done;
+        gone.abort();
+        return all;
+      }
+      const isAt = (path: string) => (change: FileChange) => "path" in change && change.path === path;
+
+      test("what is made, changed, moved and deleted is told, in order and by its path", async () => {
+        await out(shared, "mkdir -p seen && : > seen/old");
+        const one = "/workspace/seen/one";
+        const two = "/workspace/seen/two";
+        const steps = async () => {
+          // Apart, for what follows closely upon something of the same file is told with it.
+          for (const step of [
+            "echo 1 > one",
+            "echo 2 >> one",
+            "mv one two",
+            "mkdir sub",
+            "rm two",
+            ": > last",
+          ]) {
+            await out(shared, `cd seen && ${step}`);
+            await sleep(100);
+          }
+        };
+        const all = await told("/workspace/seen", false, steps, isAt("/workspace/seen/last"));
+        expect(all).toEqual([
+          { kind: "created", path: one, isDir: false },
+          { kind: "modified", path: one, isDir: false },
+          { kind: "moved", path: two, from: one, isDir: false },
+          { kind: "created", path: "/workspace/seen/sub", isDir: true },
+          { kind: "deleted", path: two, isDir: false },
+          { kind: "created", path: "/workspace/seen/last", isDir: false },
+        ]);
+      });
+
+      test("a recursive watch follows directories as they come, move and go; another one does not", async () => {
+        await out(shared, "mkdir -p tree/a/b");
+        const steps = async () => {
+          const each = [
+            "echo 1 > a/b/f",
+            "mkdir -p n/e/w && echo 1 > n/e/w/g",
+            "mv a c",
+            "echo 2 > c/b/f",
+            "rm -r n",
+            ": > last",
+          ];
+          for (const step of each) {
+            await out(shared, `cd tree && ${step}`);
+            await sleep(100);
+          }
+        };
+        const all = await told("/workspace/tree", true, steps, isAt("/workspace/tree/last"));
+        const lines = all.map((change) =>
+          "path" in change ? `${change.kind} ${change.path.slice(16)}` : change.kind,
+        );
+        for (const line of [
+          "created a/b/f",
+          "created n",
+          "created n/e/w",
+          "created n/e/w/g",
+          "moved c",
+          "modified c/b/f",
+        ])
+          expect(lines).toContain(line);
+        for (const line of ["deleted n/e/w/g", "deleted n/e/w", "deleted n"]) expect(lines).toContain(line);
+        expect(lines.filter((line) => line === "created n/e/w/g")).toHaveLength(1);
+
+        await out(shared, "mkdir -p flat/below");
+        const flat = await told(
+          "/workspace/flat",
+          false,
+          () => out(shared, "echo 1 > flat/below/f; : > flat/last"),
+          isAt("/workspace/flat/last"),
+        );
+        expect(flat.filter(isAt("/workspace/flat/below/f"))).toEqual([]);
+      });
+
+      test("a file call shows as what it does to its file, and nothing of how it does it", async () => {
+        await out(shared, "mkdir -p calls");
+        const steps = async () => {
+          const guest = driver.guest(shared);
+          for (const content of ["one", "another"]) {
+            await guest.writeFile("/workspace/calls/f", Buffer.from(content), { mode: 0o644, ...ROOTS });
+            await sleep(100);
+          }
+          await guest.remove("/workspace/calls/f", ROOTS);
+        };
+        const all = await told("/workspace/calls", false, steps, ({ kind }) => kind === "deleted");
+        expect(all.map(({ kind }) => kind)).toEqual(["created", "modified", "deleted"]);
+      });
+
+      test("a watch ends with its directory, and with its reader's signal; what is no directory is not watched", async () => {
+        await out(shared, "mkdir -p ends && : > ends/f");
+        const all = await told(
+          "/workspace/ends",
+          true,
+          () => out(shared, "rm -r ends"),
+          () => false,
+        );
+        expect(all).toEqual([{ kind: "deleted", path: "/workspace/ends/f", isDir: false }]);
+
+        const gone = new AbortController();
+        const silent = await driver
+          .guest(shared)
+          .watch("/workspace", { recursive: true, signal: gone.signal });
+        setTimeout(() => gone.abort(new Error("enough")), 100);
+        await expect(Array.fromAsync(silent)).rejects.toThrow("enough");
+
+        const { signal } = new AbortController();
+        const watch = (path: string) => driver.guest(shared).watch(path, { recursive: false, signal });
+        expect(await failureKind(watch("/workspace/none"))).toBe("path_not_found");
+        expect(await failureKind(watch("/etc/passwd"))).toBe(
+          can.isolation ? "not_directory" : "path_not_found",
+        );
       });
     });
 

@@ -37,13 +37,9 @@ async function* changes(
   for (let before = first; ;) {
     await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
     await gate();
-    let now: Map<string, Seen>;
-    try {
-      now = await again();
-    } catch {
-      return;
-    }
-    yield* difference(before, now);
+    const now = await again().catch(() => undefined);
+    yield* difference(before, now ?? new Map());
+    if (!now) return;
     before = now;
   }
 }

@@ -499,3 +499,62 @@ test("a guest that is killed is gone, and who waits for it hears so", async () =
   await expect(client.ping()).rejects.toMatchObject({ kind: "machine_died" });
   await gone;
 });
+
+// ---- watching
+
+test("who reads a watch too slowly is told that changes were lost, and hears what comes after", async () => {
+  const { client, directory } = await startGuest();
+  const { signal } = new AbortController();
+  const changes = await client.watch(directory, { recursive: false, signal });
+  const names = Array.from({ length: 60_000 }, (_, index) => join(directory, `${"n".repeat(100)}${index}`));
+  for (const name of names) writeFileSync(name, "");
+  await sleep(200);
+  const reading = (async () => {
+    const kinds = new Map<string, number>();
+    for await (const change of changes) {
+      kinds.set(change.kind, (kinds.get(change.kind) ?? 0) + 1);
+      if ("path" in change && change.path.endsWith("/last")) return kinds;
+    }
+    throw new Error("it ended");
+  })();
+  await sleep(200);
+  writeFileSync(join(directory, "last"), "");
+  const kinds = await reading;
+  expect(kinds.get("overflow")).toBeGreaterThan(0);
+  expect(kinds.get("created")).toBeLessThan(names.length);
+});
+
+test("a tree of too many directories is refused, one that grows beyond it overflows", async () => {
+  const { client, directory } = await startGuest();
+  const { signal } = new AbortController();
+  for (let index = 0; index < 8100; index += 1)
+    mkdirSync(join(directory, "tree", String(index)), { recursive: true });
+  const changes = await client.watch(directory, { recursive: true, signal });
+  const seen = (async () => {
+    for await (const change of changes) if (change.kind === "overflow") return;
+  })();
+  for (let index = 0; index < 200; index += 1)
+    mkdirSync(join(directory, "more", String(index)), { recursive: true });
+  await seen;
+  await expect(client.watch(directory, { recursive: true, signal })).rejects.toMatchObject({
+    kind: "too_large",
+  });
+});
+
+test("a seventeenth watch is refused; one that ends makes room", async () => {
+  const { client, directory } = await startGuest();
+  const gone = new AbortController();
+  const watch = (signal: AbortSignal) => client.watch(directory, { recursive: false, signal });
+  await watch(gone.signal);
+  const kept = new AbortController();
+  for (let count = 1; count < 16; count += 1) await watch(kept.signal);
+  await expect(watch(kept.signal)).rejects.toMatchObject({ kind: "no_capacity" });
+  gone.abort();
+  await until(() =>
+    watch(kept.signal).then(
+      () => true,
+      () => false,
+    ),
+  );
+  kept.abort();
+});

@@ -84,12 +84,9 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   23: { name: "eof", kind: "number" },
   24: { name: "signal", kind: "number" },
   25: { name: "pid", kind: "number" },
-<<<<<<< HEAD
   26: { name: "cols", kind: "number" },
   27: { name: "rows", kind: "number" },
-=======
   28: { name: "recursive", kind: "number" },
->>>>>>> fe774d4 (feat(runtime): watching directories)
   32: { name: "version", kind: "number" },
   33: { name: "build", kind: "text" },
   34: { name: "code", kind: "text" },

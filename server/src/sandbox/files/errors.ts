@@ -13,6 +13,12 @@ export const urlExpired = defineError(
   () => "The URL has expired. Ask for a new one; expires_in may be up to 3600 seconds.",
 );
 
+export const tooManyWatches = defineError(
+  "too_many_watches",
+  409,
+  () => "16 watches of this sandbox are open already; end one of them, or watch a directory above.",
+);
+
 export const rangeNotSatisfiable = defineError("range_not_satisfiable", 416, (sizeBytes: number) => ({
   detail: `The file ends before the range that was asked for: it has ${sizeBytes} bytes.`,
   meta: { size: sizeBytes },

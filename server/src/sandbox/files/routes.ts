@@ -1,10 +1,14 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
 import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import { defineRoute, type Route } from "#http/define-route.ts";
+import { defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
 import { fileErrors, machineErrors, notPermitted } from "#machines/errors.ts";
 import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
+import { tooManyWatches } from "./errors.ts";
 import { batchMaxBytes, fileBodyLimit } from "./limits.ts";
 import { presign } from "./presign.ts";
 import {
@@ -19,7 +23,10 @@ import {
   Move,
   Presign,
   Presigned,
+  WatchEvent,
+  WatchQuery,
 } from "./schema.ts";
+import { startWatch } from "./watch.ts";
 
 const common = {
   api: "sandbox",
@@ -111,6 +118,22 @@ export const fileRoutes = (app: App): Route[] => [
   }),
   defineRoute({
     ...common,
+    method: "GET",
+    path: "/v1/sandboxes/{id}/files/watch",
+    operationId: "watchFiles",
+    summary: "Changes in a directory, as they happen",
+    description:
+      "Server-sent events whose `data:` lines are FileWatchEvent objects. `watching` comes first: what changes after it is told. Changes of one file that follow each other closely become one. A pause ends the watch (`ended`, code `sandbox_paused`).",
+    scope: "sandboxes:read",
+    extension: true,
+    query: WatchQuery,
+    responses: { 200: { contentType: "text/event-stream", description: "Changes", schema: WatchEvent } },
+    errors: [...common.errors, tooManyWatches],
+    handler: ({ actor, params, query, request, reply }) =>
+      streamWatch(app, actor, params.id, query, request, reply),
+  }),
+  defineRoute({
+    ...common,
     method: "POST",
     path: "/v1/sandboxes/{id}/files/presign-download",
     operationId: "presignDownload",
@@ -138,3 +161,19 @@ export const fileRoutes = (app: App): Route[] => [
     handler: ({ actor, params, body }) => presign(app, actor, params.id, "PUT", body),
   }),
 ];
+
+async function streamWatch(
+  app: App,
+  actor: Actor,
+  id: string,
+  query: z.output<typeof WatchQuery>,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof streamed> {
+  const { events: changes, stop } = await startWatch(app, actor, id, query);
+  const events = openEventStream(request, reply);
+  events.signal.addEventListener("abort", stop, { once: true });
+  for await (const data of changes) await events.send({ data });
+  events.close();
+  return streamed;
+}

@@ -36,6 +36,27 @@ export const Presigned = z
 
 export const FileQuery = z.strictObject({ path: Path });
 
+export const WatchQuery = z.strictObject({
+  path: Path.default("/workspace"),
+  recursive: z.boolean().default(false).describe("All directories below as well, up to 8192."),
+});
+
+const Changed = { path: z.string(), is_dir: z.boolean() };
+
+/** One `data:` line of a watch. `watching` comes first, `ended` last. */
+export const WatchEvent = z
+  .discriminatedUnion("kind", [
+    z.object({ kind: z.literal("watching"), path: z.string(), recursive: z.boolean() }),
+    z.object({ kind: z.enum(["created", "modified", "deleted"]), ...Changed }),
+    z.object({ kind: z.literal("moved"), ...Changed, from: z.string() }),
+    z
+      .object({ kind: z.literal("overflow") })
+      .describe("Changes were lost here, because they came faster than they were read."),
+    z.object({ kind: z.literal("ended"), code: z.string(), message: z.string() }),
+  ])
+  .meta({ id: "FileWatchEvent" });
+export type WatchEvent = z.output<typeof WatchEvent>;
+
 const timestamp = z.iso.datetime();
 
 export const DirectoryEntry = z

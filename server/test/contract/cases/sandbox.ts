@@ -147,6 +147,16 @@ export const sandboxCases: Cases = {
     }),
     unknown,
   },
+  watchFiles: {
+    success: async (world) => {
+      const params = await sandbox(world);
+      // A watch ends with its sandbox, and the answer with it; by then it has long begun.
+      const end = () => world.call("DELETE", `/v1/sandboxes/${params.id}`, { token: world.owner.token });
+      setTimeout(() => void end().catch(() => {}), 1500).unref();
+      return { params, query: "path=/workspace&recursive=true" };
+    },
+    unknown,
+  },
   presignDownload: { success: async (world) => ({ params: await sandbox(world), body: { path } }), unknown },
   presignUpload: { success: async (world) => ({ params: await sandbox(world), body: { path } }), unknown },
   writeFiles: {

@@ -1,0 +1,59 @@
+/** What changes in a sandbox's directory, as it happens; it ends with the sandbox's run, and says so. */
+import type { FileChange } from "#machines/guest.ts";
+import type { Actor } from "#accounts/actor.ts";
+import { DomainError } from "#lib/errors.ts";
+import { whenStill } from "../sandboxes/moves.ts";
+import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { tooManyWatches } from "./errors.ts";
+import { absolute } from "./files.ts";
+import type { WatchEvent } from "./schema.ts";
+
+/** What fails before the first event is thrown, and is an ordinary error answer. */
+export async function startWatch(
+  app: InsideNeeds,
+  actor: Actor,
+  id: string,
+  { path, recursive }: { path: string; recursive: boolean },
+): Promise<{ events: AsyncIterable<WatchEvent>; stop: () => void }> {
+  const at = absolute(path);
+  const stopping = new AbortController();
+  const changes = await inside(app, actor, id, (guest) =>
+    guest.watch(at, { recursive, signal: stopping.signal }).catch(asRefusal),
+  );
+  const first: WatchEvent = { kind: "watching", path: at, recursive };
+  return {
+    events: eventsOf(app, actor, id, { first, changes, signal: stopping.signal }),
+    stop: () => stopping.abort(),
+  };
+}
+
+async function* eventsOf(
+  app: InsideNeeds,
+  actor: Actor,
+  id: string,
+  { first, changes, signal }: { first: WatchEvent; changes: AsyncIterable<FileChange>; signal: AbortSignal },
+): AsyncIterable<WatchEvent> {
+  yield first;
+  try {
+    for await (const change of changes) yield toEvent(change);
+    yield { kind: "ended", code: "path_not_found", message: "The directory is not there any more." };
+  } catch (error) {
+    if (signal.aborted) return;
+    // A pause lets go of the machine first, and is done later.
+    await whenStill(app, id).catch(() => undefined);
+    const why = await explain(app, actor, id, error);
+    yield why instanceof DomainError
+      ? { kind: "ended", code: why.code, message: why.detail }
+      : { kind: "ended", code: "internal_error", message: "The watch broke." };
+  }
+}
+
+function toEvent(change: FileChange): WatchEvent {
+  if (change.kind === "overflow") return { kind: "overflow" };
+  const { kind, path, isDir } = change;
+  return kind === "moved" ? { kind, path, from: change.from, is_dir: isDir } : { kind, path, is_dir: isDir };
+}
+
+function asRefusal(error: unknown): never {
+  throw (error as { kind?: string }).kind === "no_capacity" ? tooManyWatches() : error;
+}
