@@ -85,6 +85,11 @@ export class FakeDriver implements Driver {
     this.#failures.set(verb, [...(this.#failures.get(verb) ?? []), error]);
   }
 
+  /** Forgets the failures that no call has come for yet. */
+  heal(): void {
+    this.#failures.clear();
+  }
+
   /** Every call of the verb takes this much longer. */
   slow(verb: FakeVerb, delayMs: number): void {
     this.#delaysMs.set(verb, delayMs);
