@@ -13,6 +13,7 @@ import { parseEntry } from "./egress/allowlist.ts";
 import { AUTO } from "./egress/defaults.ts";
 import { nearest } from "./http/nearest.ts";
 import { parseOpenedHosts } from "./lib/addresses.ts";
+import { parseRegions } from "./machines/regions.ts";
 
 /** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
 interface Kind<T> {
@@ -70,6 +71,13 @@ const egressHosts: Kind<readonly string[]> = {
   parse: (value) => {
     const items = list.parse(value);
     return items?.every((item) => item === AUTO || parseEntry(item) !== undefined) ? items : undefined;
+  },
+};
+const regions: Kind<readonly string[]> = {
+  expected: "regions as code=name, or code=name@/directory, with commas; codes and directories differ",
+  parse: (value) => {
+    const items = list.parse(value);
+    return items && parseRegions(items) ? items : undefined;
   },
 };
 const url: Kind<string> = {
@@ -215,8 +223,12 @@ const keys = {
     null,
     "Number that keeps several servers on one host apart: addresses, network and cgroup names.",
   ),
-  region: key("machines", text, "eu-1", "Region code of this host."),
-  regionName: key("machines", text, "This host", "What the region is called in lists."),
+  regions: key(
+    "machines",
+    regions,
+    Object.freeze(["eu-1=This host"]),
+    "Regions callers may choose, the default one first; a directory is where its volumes lie, <data>/volumes otherwise.",
+  ),
   poolTemplates: key("machines", list, Object.freeze(["debian-12"]), "Templates that keep warm machines."),
   poolSize: key("machines", whole(0, 100), 2, "Warm machines kept per pool template, at least."),
   poolMax: key("machines", whole(0, 100), 8, "Warm machines a busy pool template grows to."),
@@ -234,6 +246,12 @@ const keys = {
   ),
   cpuOvercommit: key("machines", decimal(0.1, 100), 16, "Cores promised to machines over the host's cores."),
   maxMachines: key("machines", whole(1, 10_000), 500, "Machines this host holds at once."),
+  diskReserveGb: key(
+    "machines",
+    decimal(0, 10_000),
+    1,
+    "Disk that is left free: below this no machine is started, and no volume moved there.",
+  ),
   machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
 
   uplink: key(

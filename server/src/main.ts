@@ -33,6 +33,7 @@ import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
+import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
 import { baseUrl, type Config, ConfigError, loadConfig } from "./config.ts";
@@ -101,6 +102,7 @@ async function start(): Promise<void> {
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
   await machines.start(app, { sandbox: sandboxOwner(app) });
+  await repairVolumes(app);
   for (const template of config.poolTemplates) {
     machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
   }

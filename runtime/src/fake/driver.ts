@@ -68,6 +68,8 @@ export interface FakeOptions {
 
 export class FakeDriver implements Driver {
   readonly name = "fake";
+  /** A test may say otherwise. */
+  diskFreeBytes = 1024 ** 4;
   readonly #machines = new Map<MachineId, FakeMachine>();
   readonly #images = new Map<string, Image>();
   readonly #failures = new Map<FakeVerb, unknown[]>();
@@ -140,7 +142,7 @@ export class FakeDriver implements Driver {
       cgroup: "none",
       vcpus: availableParallelism(),
       memoryBytes: totalmem(),
-      diskFreeBytes: 1024 ** 4,
+      diskFreeBytes: this.diskFreeBytes,
       runtimeBuild: "fake",
       cpuClass: "fake",
     };

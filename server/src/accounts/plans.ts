@@ -64,6 +64,7 @@ export interface TierLimits {
   sizes: readonly SandboxSize[];
   maxTimeoutSeconds: number;
   snapshots: number;
+  volumes: number;
   /** Null: kept for ever. */
   pausedRetentionDays: number | null;
   canExposePorts: boolean;
@@ -77,6 +78,7 @@ export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
     sizes: ["small"],
     maxTimeoutSeconds: 1800,
     snapshots: 3,
+    volumes: 3,
     pausedRetentionDays: 7,
     canExposePorts: false,
     canBuildTemplates: false,
@@ -85,6 +87,7 @@ export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
     sizes: paidSizes,
     maxTimeoutSeconds: 86_400,
     snapshots: 50,
+    volumes: 50,
     pausedRetentionDays: 30,
     canExposePorts: true,
     canBuildTemplates: true,
@@ -93,11 +96,17 @@ export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
     sizes: paidSizes,
     maxTimeoutSeconds: 86_400,
     snapshots: 1000,
+    volumes: 1000,
     pausedRetentionDays: null,
     canExposePorts: true,
     canBuildTemplates: true,
   },
 };
+
+/** The tier that allows more; null above the highest. */
+export function nextTier(tier: SandboxTier): SandboxTier | null {
+  return sandboxTiers[sandboxTiers.indexOf(tier) + 1] ?? null;
+}
 
 /** The wire's name of each limit, as `plan_limit` and the dashboard say it. */
 function limitName(limit: keyof PlanLimits): string {

@@ -16,6 +16,7 @@ import type { MachinesTables } from "#machines/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
+import type { VolumeTables } from "#sandbox/volumes/tables.ts";
 import type { WebhookTables } from "#sandbox/webhooks/tables.ts";
 
 export interface Database
@@ -26,6 +27,7 @@ export interface Database
     SandboxTables,
     CommandTables,
     EventTables,
+    VolumeTables,
     WebhookTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { refusal } from "./admission.ts";
+import { diskRefusal, refusal } from "./admission.ts";
 
 const GiB = 1024 ** 3;
 const capacity = { memoryBytes: 8 * GiB, vcpus: 16, machines: 3 };
@@ -20,6 +20,11 @@ test("what is short is named: count, memory, CPU", () => {
   expect(refusal(capacity, { memoryBytes: 0, vcpus: 15, machines: 0 }, { memoryBytes: 1, vcpus: 2 })).toBe(
     "CPU: 1 of 16 cores left, 2 needed",
   );
+});
+
+test("a disk has room down to its reserve", () => {
+  expect(diskRefusal({ diskReserveBytes: GiB }, GiB)).toBeUndefined();
+  expect(diskRefusal({ diskReserveBytes: GiB }, GiB - 1)).toBe("disk: 1023 MiB left, 1024 are kept free");
 });
 
 test("however machines are admitted, the sum never passes the capacity", () => {

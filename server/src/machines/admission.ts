@@ -7,6 +7,8 @@ export interface Capacity {
   memoryBytes: number;
   vcpus: number;
   machines: number;
+  /** Of the disk that machines write to; what is free is measured, since disks are sparse. */
+  diskReserveBytes: number;
 }
 
 export interface Committed {
@@ -17,7 +19,7 @@ export interface Committed {
 
 /** Undefined when it fits, else what is short, for a person. */
 export function refusal(
-  capacity: Capacity,
+  capacity: Omit<Capacity, "diskReserveBytes">,
   committed: Committed,
   wanted: { memoryBytes: number; vcpus: number },
 ): string | undefined {
@@ -29,6 +31,15 @@ export function refusal(
     return `CPU: ${capacity.vcpus - committed.vcpus} of ${capacity.vcpus} cores left, ${wanted.vcpus} needed`;
   }
   return undefined;
+}
+
+/** The same for the disk: every machine and every volume on it writes when it wants to. */
+export function diskRefusal(
+  capacity: Pick<Capacity, "diskReserveBytes">,
+  freeBytes: number,
+): string | undefined {
+  if (freeBytes >= capacity.diskReserveBytes) return undefined;
+  return `disk: ${mib(freeBytes)} MiB left, ${mib(capacity.diskReserveBytes)} are kept free`;
 }
 
 function mib(bytes: number): number {

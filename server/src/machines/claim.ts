@@ -3,9 +3,10 @@
  * Direct calls, never jobs: a queue's write and wake-up would cost more than the claim itself.
  */
 import type { App } from "#app.ts";
-import { startFailed } from "./errors.ts";
+import { isVolumeMissing, startFailed, translate } from "./errors.ts";
 import { orderFor, placeCold, type Reservation } from "./placement.ts";
 import { markRemoved } from "./store.ts";
+import { settleVolume } from "./volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
 
@@ -15,11 +16,13 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
  */
 export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);
-  app.machines.pool.used(reservation.request.shape);
+  // No warm machine could have been given a volume.
+  if (!reservation.request.volume) app.machines.pool.used(reservation.request.shape);
   try {
     await carryOut(app, reservation);
   } catch (error) {
     app.machines.destroyLater(reservation.row);
+    if (isVolumeMissing(error)) throw translate(error);
     if (!reservation.warm) throw startFailed(error);
     app.log.warn({ machine: reservation.row.id, err: error }, "a warm machine failed; starting a cold one");
     await bringUp(app, await replace(app, reservation));
@@ -27,12 +30,14 @@ export async function bringUp(app: Needs, reservation: Reservation): Promise<voi
 }
 
 async function carryOut(app: Needs, { row, request, warm }: Reservation): Promise<void> {
-  const { network, hostname, env } = request;
+  const { network, hostname, env, volume } = request;
   const { diskBytes, ...adjustable } = request.shape.resources;
   if (warm) await app.machines.host.claim(orderFor(row), { resources: adjustable, network, hostname, env });
   else {
     const resources = { ...adjustable, diskBytes };
-    await app.machines.host.start(orderFor(row), { image: row.image_id, resources, network, hostname, env });
+    if (volume) await settleVolume(app, volume.id);
+    const machine = { image: row.image_id, resources, network, hostname, env };
+    await app.machines.host.start(orderFor(row), { ...machine, ...(volume ? { volume } : {}) });
   }
   app.machines.sampler.watch(row.id);
 }

@@ -119,6 +119,10 @@ const translation: Record<RuntimeErrorKind, (error: RuntimeError) => DomainError
   failed: (error) => machineFailed(error),
 };
 
+export function isVolumeMissing(error: unknown): boolean {
+  return error instanceof RuntimeError && error.kind === "volume_missing";
+}
+
 /** Any error as one the caller may see; what is not the runtime's passes through. */
 export function translate(error: unknown): unknown {
   return error instanceof RuntimeError ? translation[error.kind](error) : error;

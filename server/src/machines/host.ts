@@ -22,12 +22,21 @@ export interface Order {
   generation: number;
 }
 
+/** A volume as orders name it; where in its region the bytes lie is the host's own affair. */
+export interface HostVolume {
+  id: string;
+  region: string;
+  sizeBytes: number;
+}
+
 export interface StartSpec {
   image: string;
   resources: Resources;
   network: NetworkMode;
   hostname: string;
   env: Record<string, string>;
+  /** `isNew`: nothing of it was ever made, so that this start makes it. */
+  volume?: HostVolume & { isNew: boolean };
 }
 
 export interface ClaimSpec {
@@ -76,6 +85,18 @@ export interface Host {
   dropSnapshot(snapshot: string): Promise<void>;
   /** Everything that takes the place of snapshots, halves of them included. */
   listSnapshots(): Promise<string[]>;
+  /** Bytes the files of a volume take; zero where none was made. */
+  volumeUsage(volume: Pick<HostVolume, "id" | "region">): Promise<number>;
+  /** To another region of this host: whole and compared when this returns, and still where it was. Nobody has it. */
+  copyVolume(
+    volume: Pick<HostVolume, "id" | "region">,
+    to: string,
+    signal?: AbortSignal,
+  ): Promise<{ bytes: number; sha256: string }>;
+  /** Of what is not there too. */
+  dropVolume(volume: Pick<HostVolume, "id" | "region">): Promise<void>;
+  /** Everything that takes the place of volumes; halves of copies have an id that no volume has. */
+  listVolumes(): Promise<Pick<HostVolume, "id" | "region">[]>;
   stats(machine: string): Promise<MachineStats>;
   /** The connection to the machine's PID 1. */
   connect(machine: string): Guest;

@@ -2,10 +2,23 @@
 import { createHash } from "node:crypto";
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import type { Driver, Guest, HostFacts, ImageRecipe, MachineExit, Progress } from "@kontor/runtime/driver.ts";
+import type {
+  Driver,
+  Guest,
+  HostFacts,
+  ImageRecipe,
+  MachineExit,
+  MachineSpec,
+  Progress,
+} from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
+import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
-import type { ClaimSpec, Host, HostImage, Order, SnapshotFacts, StartSpec } from "./host.ts";
+import type { ClaimSpec, Host, HostImage, HostVolume, Order, SnapshotFacts, StartSpec } from "./host.ts";
+
+type VolumePlace = Pick<HostVolume, "id" | "region">;
+/** What is in a region's directory besides is not ours. */
+const volumeName = /^vol_[a-z0-9]{1,40}(\.unfinished)?$/;
 
 export class LocalHost implements Host {
   readonly id: string;
@@ -13,6 +26,8 @@ export class LocalHost implements Host {
   readonly #driver: Driver;
   readonly #recipes: Map<string, ImageRecipe>;
   readonly #snapshots: string;
+  readonly #volumes: ReadonlyMap<string, string>;
+  readonly #diskReserveBytes: number;
   readonly #starting = new Set<string>();
   // A cold start is about 0.2 s of CPU; more at once than there are cores makes all of them late.
   readonly #coldStarts: Semaphore;
@@ -24,11 +39,17 @@ export class LocalHost implements Host {
     recipes: readonly ImageRecipe[];
     concurrentStarts: number;
     snapshotsDirectory: string;
+    /** Region's code → where its volumes lie. */
+    volumesDirectories: ReadonlyMap<string, string>;
+    /** What a copy leaves free. */
+    diskReserveBytes: number;
   }) {
     this.id = options.id;
     this.epoch = options.epoch;
     this.#driver = options.driver;
     this.#snapshots = options.snapshotsDirectory;
+    this.#volumes = options.volumesDirectories;
+    this.#diskReserveBytes = options.diskReserveBytes;
     this.#recipes = new Map(options.recipes.map((recipe) => [recipe.name, recipe]));
     this.#coldStarts = new Semaphore(options.concurrentStarts);
   }
@@ -54,8 +75,7 @@ export class LocalHost implements Host {
   }
 
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void> {
-    const created = { id: order.machine, generation: order.generation, ...spec };
-    return this.#boot(order, () => this.#driver.create(created), options);
+    return this.#boot(order, () => this.#driver.create(this.#machineSpec(order, spec)), options);
   }
 
   async pause(order: Order, snapshot: string): Promise<SnapshotFacts> {
@@ -70,8 +90,16 @@ export class LocalHost implements Host {
   }
 
   resume(order: Order, snapshot: string, spec: StartSpec): Promise<void> {
-    const restored = { id: order.machine, generation: order.generation, ...spec };
-    return this.#boot(order, () => this.#driver.restore(restored, join(this.#snapshots, snapshot)));
+    return this.#boot(order, () =>
+      this.#driver.restore(this.#machineSpec(order, spec), join(this.#snapshots, snapshot)),
+    );
+  }
+
+  #machineSpec(order: Order, { volume, ...spec }: StartSpec): MachineSpec {
+    const machine = { id: order.machine, generation: order.generation, ...spec };
+    if (volume === undefined) return machine;
+    const { sizeBytes, isNew } = volume;
+    return { ...machine, volume: { directory: this.#volumeDirectory(volume), sizeBytes, isNew } };
   }
 
   async dropSnapshot(snapshot: string): Promise<void> {
@@ -79,10 +107,37 @@ export class LocalHost implements Host {
   }
 
   async listSnapshots(): Promise<string[]> {
-    return readdir(this.#snapshots).catch((error: NodeJS.ErrnoException) => {
-      if (error.code === "ENOENT") return [];
-      throw error;
+    return namesIn(this.#snapshots);
+  }
+
+  async volumeUsage(volume: VolumePlace): Promise<number> {
+    return this.#volumes.has(volume.region) ? this.#driver.volumeUsage(this.#volumeDirectory(volume)) : 0;
+  }
+
+  copyVolume({ id, region }: VolumePlace, to: string, signal?: AbortSignal) {
+    return copyVolume(this.#volumeDirectory({ id, region }), this.#volumeDirectory({ id, region: to }), {
+      reserveBytes: this.#diskReserveBytes,
+      ...(signal ? { signal } : {}),
     });
+  }
+
+  async dropVolume(volume: VolumePlace): Promise<void> {
+    await rm(this.#volumeDirectory(volume), { recursive: true, force: true });
+  }
+
+  async listVolumes(): Promise<VolumePlace[]> {
+    const found = await Promise.all(
+      Array.from(this.#volumes, async ([region, directory]) =>
+        (await namesIn(directory)).filter((id) => volumeName.test(id)).map((id) => ({ id, region })),
+      ),
+    );
+    return found.flat();
+  }
+
+  #volumeDirectory({ id, region }: VolumePlace): string {
+    const directory = this.#volumes.get(region);
+    if (directory !== undefined && volumeName.test(id)) return join(directory, id);
+    throw new RuntimeError("volume_missing", `this host has no volumes of region ${region}`);
   }
 
   async #boot(order: Order, boot: () => Promise<void>, options?: { isAhead: boolean }): Promise<void> {
@@ -142,4 +197,12 @@ export class LocalHost implements Host {
       details: { machine: order.machine, orderEpoch: order.hostEpoch, hostEpoch: this.epoch },
     });
   }
+}
+
+/** Nothing where there is no such directory. */
+function namesIn(directory: string): Promise<string[]> {
+  return readdir(directory).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return [];
+    throw error;
+  });
 }

@@ -15,6 +15,7 @@ import { onKillPoint, reached } from "#lib/kill-points.ts";
 import { claimInstance } from "./instance.ts";
 import { LocalHost } from "./local-host.ts";
 import { leaseSeconds, Machines } from "./machines.ts";
+import { type Region, regionsOf } from "./regions.ts";
 import { registerHost } from "./store.ts";
 
 /** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
@@ -38,11 +39,11 @@ export async function openMachines(deps: {
   await driver.open();
   const facts = await driver.facts();
   const id = ensureHostId(config.dataDir);
+  const regions = regionsOf(config);
   const epoch = await db.transaction().execute((tx) =>
     registerHost(tx, {
       id,
-      region: config.region,
-      regionName: config.regionName,
+      regions,
       address: baseUrl(config),
       leaseSeconds,
       facts,
@@ -56,18 +57,35 @@ export async function openMachines(deps: {
       driver,
       recipes,
       snapshotsDirectory: join(config.dataDir, "snapshots"),
+      volumesDirectories: volumesDirectories(config.dataDir, regions, id),
+      diskReserveBytes: config.diskReserveGb * 1024 ** 3,
       concurrentStarts: Math.max(2, Math.floor(facts.vcpus)),
     }),
     capacity: {
       memoryBytes: Math.floor(facts.memoryBytes * config.memoryOvercommit),
       vcpus: facts.vcpus * config.cpuOvercommit,
       machines: config.maxMachines,
+      diskReserveBytes: config.diskReserveGb * 1024 ** 3,
     },
     poolCeiling: config.poolMax,
     db,
     clock,
     log,
   });
+}
+
+/** A directory that was given may be another installation's as well: below it each host has its own. */
+function volumesDirectories(
+  dataDir: string,
+  regions: readonly Region[],
+  hostId: string,
+): ReadonlyMap<string, string> {
+  return new Map(
+    regions.map(({ code, directory }) => [
+      code,
+      directory === null ? join(dataDir, "volumes", code) : join(directory, hostId),
+    ]),
+  );
 }
 
 function makeDriver(config: Config, log: Logger, egress: EgressDoor | undefined): Driver {

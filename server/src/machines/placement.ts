@@ -9,9 +9,9 @@ import type { NetworkMode } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
-import { refusal } from "./admission.ts";
+import { diskRefusal, refusal } from "./admission.ts";
 import { noCapacity } from "./errors.ts";
-import type { HostImage, Order } from "./host.ts";
+import type { HostImage, HostVolume, Order, StartSpec } from "./host.ts";
 import { sealEnv } from "./sealed-env.ts";
 import type { Shape } from "./shape.ts";
 import {
@@ -33,6 +33,8 @@ export interface MachineRequest {
   network: NetworkMode;
   hostname: string;
   env: Record<string, string>;
+  /** Of this host. */
+  volume?: StartSpec["volume"];
 }
 
 export interface Reservation {
@@ -46,8 +48,10 @@ export interface Reservation {
 /** How a machine is found a place; fails with `no_capacity`. */
 export type Place = (app: Needs, tx: Transaction<Database>, request: MachineRequest) => Promise<Reservation>;
 
-/** A warm machine where one waits, else room for a cold one. */
+/** A warm machine where one waits, else room for a cold one. What has a volume is always made to order. */
 export const place: Place = async (app, tx, request) => {
+  if (request.volume) return placeCold(app, tx, request);
+  await refuseFullDisk(app);
   const warm = await takeWarm(tx, {
     hostId: app.machines.host.id,
     poolKey: request.shape.poolKey,
@@ -80,6 +84,7 @@ export const placeCold: Place = async (app, tx, request) => {
     network: request.network,
     hostname: request.hostname,
     env_sealed: sealEnv(app, request.ownerId, request.env),
+    volume: request.volume ? toHostVolume(request.volume) : null,
     desired: "running",
   });
   return { row, request, warm: false, evicted };
@@ -93,6 +98,7 @@ export async function makeRoom(
   options: { mayEvict: boolean },
 ): Promise<MachineRow[]> {
   const { host, capacity } = app.machines;
+  await refuseFullDisk(app);
   const committed = await lockCommitted(tx, host.id);
   const short = refusal(capacity, committed, shape.resources);
   if (short === undefined) return [];
@@ -111,12 +117,21 @@ export async function makeRoom(
   return evicted;
 }
 
+async function refuseFullDisk({ machines }: Pick<App, "machines">): Promise<void> {
+  const short = diskRefusal(machines.capacity, (await machines.host.facts()).diskFreeBytes);
+  if (short !== undefined) throw noCapacity(short);
+}
+
 /** The owner lets go, in the transaction that ends its own record; `destroyLater` the answer after the commit. */
 export function release(
   tx: Transaction<Database>,
   owner: Pick<MachineRequest, "ownerKind" | "ownerId">,
 ): Promise<MachineRow | undefined> {
   return markOwnedRemoved(tx, owner.ownerKind, owner.ownerId);
+}
+
+function toHostVolume({ id, region, sizeBytes }: HostVolume): HostVolume {
+  return { id, region, sizeBytes };
 }
 
 export function newMachineId(): string {

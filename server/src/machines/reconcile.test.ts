@@ -24,6 +24,7 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
   created_at: new Date(0),
   claimed_at: null,
   snapshot_id: null,
+  volume: null,
   ...change,
 });
 const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });

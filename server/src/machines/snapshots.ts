@@ -10,7 +10,7 @@ import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
-import { restoreFailed, translate } from "./errors.ts";
+import { isVolumeMissing, restoreFailed, translate } from "./errors.ts";
 import type { SnapshotFacts } from "./host.ts";
 import type { MachineOwners } from "./owners.ts";
 import { makeRoom, newMachineId, orderFor } from "./placement.ts";
@@ -29,6 +29,7 @@ import {
   snapshotsOfHost,
   takeOver,
 } from "./store.ts";
+import { settleVolume } from "./volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
 type Owner = { ownerKind: "sandbox"; ownerId: string };
@@ -87,6 +88,7 @@ export async function keep(
     network: machine.network,
     hostname: machine.hostname,
     env_sealed: machine.env_sealed,
+    volume: machine.volume,
     reason: options.reason,
     stored_at: options.storedAt,
     expires_at: options.expiresAt,
@@ -124,7 +126,7 @@ export async function placeRestored(
     maxProcesses: snapshot.max_processes,
   };
   const evicted = await makeRoom(app, tx, { poolKey: "", template: "", resources }, { mayEvict: true });
-  const { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname, env_sealed } =
+  const { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname, env_sealed, volume } =
     snapshot;
   const row = await insertMachine(tx, {
     id: newMachineId(),
@@ -141,6 +143,7 @@ export async function placeRestored(
     network,
     hostname,
     env_sealed,
+    volume,
     desired: "running",
     snapshot_id: snapshot.id,
   });
@@ -155,17 +158,19 @@ export async function bringBack(
   for (const other of evicted) app.machines.destroyLater(other);
   const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
   try {
+    if (row.volume) await settleVolume(app, row.volume.id);
     await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", {
       image: row.image_id,
       resources: { vcpus, memoryBytes, diskBytes, maxProcesses },
       network: row.network,
       hostname: row.hostname,
       env: openEnv(app, row),
+      ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
     });
   } catch (error) {
     await markRemoved(app.db, row.id);
     app.machines.destroyLater(row);
-    throw restoreFailed(error);
+    throw isVolumeMissing(error) ? translate(error) : restoreFailed(error);
   }
 }
 

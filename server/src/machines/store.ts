@@ -2,6 +2,8 @@
 import { type Kysely, sql, type Selectable, type Transaction } from "kysely";
 import type { Database } from "#db/db.ts";
 import type { HostFacts, NetworkMode } from "@kontor/runtime/driver.ts";
+import type { HostVolume } from "./host.ts";
+import type { Region } from "./regions.ts";
 import type { HostImagesTable, MachinesTable, SnapshotsTable } from "./tables.ts";
 
 type Queryable = Kysely<Database> | Transaction<Database>;
@@ -14,8 +16,8 @@ export async function registerHost(
   tx: Transaction<Database>,
   host: {
     id: string;
-    region: string;
-    regionName: string;
+    /** It serves all of them; the first is its own. */
+    regions: readonly [Pick<Region, "code" | "name">, ...Pick<Region, "code" | "name">[]];
     address: string;
     leaseSeconds: number;
     facts: HostFacts;
@@ -23,11 +25,11 @@ export async function registerHost(
 ): Promise<number> {
   await tx
     .insertInto("regions")
-    .values({ code: host.region, name: host.regionName })
-    .onConflict((conflict) => conflict.column("code").doUpdateSet({ name: host.regionName }))
+    .values(host.regions.map(({ code, name }) => ({ code, name })))
+    .onConflict((conflict) => conflict.column("code").doUpdateSet({ name: sql<string>`excluded.name` }))
     .execute();
   const values = {
-    region: host.region,
+    region: host.regions[0].code,
     address: host.address,
     state: "ready" as const,
     lease_until: sql<Date>`now() + make_interval(secs => ${host.leaseSeconds})`,
@@ -104,14 +106,28 @@ export type NewMachine = Pick<
   | "hostname"
   | "env_sealed"
   | "desired"
-> & { snapshot_id?: string };
+> & { snapshot_id?: string; volume?: HostVolume | null };
 
 export function insertMachine(tx: Queryable, machine: NewMachine): Promise<MachineRow> {
   return tx
     .insertInto("machines")
-    .values({ ...machine, observed: "starting", claimed_at: null })
+    .values({ ...machine, volume: toJson(machine.volume ?? null), observed: "starting", claimed_at: null })
     .returningAll()
     .executeTakeFirstOrThrow();
+}
+
+function toJson(volume: HostVolume | null): string | null {
+  return volume && JSON.stringify(volume);
+}
+
+/** Machines of the host that have a volume, or had it and are not gone yet. */
+export function machinesWithVolume(db: Queryable, hostId: string, volume: string): Promise<MachineRow[]> {
+  return db
+    .selectFrom("machines")
+    .selectAll()
+    .where("host_id", "=", hostId)
+    .where(sql`volume ->> 'id'`, "=", volume)
+    .execute();
 }
 
 /** The oldest warm machine of a pool becomes somebody's. Two callers never get the same one. */
@@ -287,7 +303,8 @@ export async function saveImage(
 }
 
 export function insertSnapshot(tx: Queryable, snapshot: SnapshotRow): Promise<SnapshotRow> {
-  return tx.insertInto("snapshots").values(snapshot).returningAll().executeTakeFirstOrThrow();
+  const values = { ...snapshot, volume: toJson(snapshot.volume) };
+  return tx.insertInto("snapshots").values(values).returningAll().executeTakeFirstOrThrow();
 }
 
 export function findSnapshot(

@@ -1,4 +1,5 @@
 import type { ColumnType, Generated } from "kysely";
+import type { HostVolume } from "./host.ts";
 
 /** Columns as they are stored; see migrations/0003_machines.sql for what they mean. */
 export interface RegionsTable {
@@ -55,7 +56,10 @@ export interface MachinesTable {
   created_at: Generated<Date>;
   claimed_at: Date | null;
   snapshot_id: ColumnType<string | null, string | null | undefined>;
+  volume: VolumeColumn;
 }
+
+type VolumeColumn = ColumnType<HostVolume | null, string | null | undefined, never>;
 
 /** See migrations/0008_snapshots.sql. */
 export interface SnapshotsTable {
@@ -78,6 +82,7 @@ export interface SnapshotsTable {
   network: "off" | "restricted" | "open";
   hostname: string;
   env_sealed: Buffer | null;
+  volume: VolumeColumn;
   reason: "explicit" | "deadline";
   stored_at: Date;
   expires_at: Date | null;

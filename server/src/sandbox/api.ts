@@ -8,13 +8,19 @@ import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
+import { volumeRoutes } from "./volumes/routes.ts";
+import { countVolumes } from "./volumes/volumes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
-/** Deleting a team would take their records away under machines that run. */
-export const sandboxHoldings: readonly Holding[] = [{ noun: "sandboxes", count: countLive }];
+/** Deleting a team would take their records away under machines that run, and from files that are kept. */
+export const sandboxHoldings: readonly Holding[] = [
+  { noun: "sandboxes", count: countLive },
+  { noun: "volumes", count: countVolumes },
+];
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
+  ...volumeRoutes(app),
   ...webhookRoutes(app),
   ...eventRoutes(app),
   ...execRoutes(app),

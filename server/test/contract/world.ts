@@ -62,6 +62,7 @@ export async function openWorld(): Promise<World> {
       // Each case makes a sandbox or two, and nothing of them runs.
       cpuOvercommit: "100",
       memoryOvercommit: "10",
+      regions: "eu-1=Here,us-1=There",
       // Nobody is called: no job worker runs here.
       allowPrivateHosts: "127.0.0.0/8",
     },

@@ -26,7 +26,6 @@ import {
 } from "./schema.ts";
 
 type Needs = InsideNeeds;
-const roots = writableRoots;
 
 export async function writeFile(
   app: Needs,
@@ -36,15 +35,16 @@ export async function writeFile(
 ): Promise<z.output<typeof FileWritten>> {
   const content = decodeWithin(input.content, "content");
   const path = absolute(input.path);
-  const { sizeBytes } = await inside(app, actor, id, (guest) =>
-    guest.writeFile(path, content, { mode: input.mode, roots }),
+  const { sizeBytes } = await inside(app, actor, id, (guest, row) =>
+    guest.writeFile(path, content, { mode: input.mode, roots: writableRoots(row) }),
   );
   return { path, bytes_written: sizeBytes };
 }
 
 /** In order; a file that fails says so in its own row and the rest go on. */
 export function writeBatch(app: Needs, actor: Actor, id: string, { files }: Batch): Promise<BatchResult> {
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, row) => {
+    const roots = writableRoots(row);
     const results: BatchResult["results"] = [];
     for (const { path, content, mode } of files) {
       try {
@@ -90,7 +90,7 @@ export function stat(app: Needs, actor: Actor, id: string, path: string): Promis
 
 export async function remove(app: Needs, actor: Actor, id: string, path: string): Promise<void> {
   const at = absolute(path);
-  await inside(app, actor, id, (guest) => guest.remove(at, { roots }));
+  await inside(app, actor, id, (guest, row) => guest.remove(at, { roots: writableRoots(row) }));
 }
 
 export function makeDirectory(
@@ -100,8 +100,8 @@ export function makeDirectory(
   { path, mode, parents }: z.output<typeof MakeDirectory>,
 ): Promise<z.output<typeof FileStat>> {
   const at = absolute(path);
-  return inside(app, actor, id, async (guest) => {
-    await guest.mkdir(at, { mode, parents, roots });
+  return inside(app, actor, id, async (guest, row) => {
+    await guest.mkdir(at, { mode, parents, roots: writableRoots(row) });
     const made = await guest.stat(at);
     return made
       ? { path: at, exists: true, ...toEntry(made) }
@@ -116,8 +116,8 @@ export function move(
   input: z.output<typeof Move>,
 ): Promise<{ from: string; to: string }> {
   const [from, to] = [absolute(input.from), absolute(input.to)];
-  return inside(app, actor, id, async (guest) => {
-    await guest.move(from, to, { overwrite: input.overwrite, roots });
+  return inside(app, actor, id, async (guest, row) => {
+    await guest.move(from, to, { overwrite: input.overwrite, roots: writableRoots(row) });
     return { from, to };
   });
 }

@@ -9,8 +9,10 @@ export const fileBodyLimit = Math.ceil((fileMaxBytes * 4) / 3) + 64 * 1024;
 /** A pre-signed upload. */
 export const uploadMaxBytes = 512 * 1024 ** 2;
 
-/** Where the file API may write. A volume adds its own root. Exec is not bound by this. */
-export const writableRoots = ["/workspace", "/tmp"];
+/** Where the file API may write. Exec is not bound by this. */
+export function writableRoots(sandbox: { volume_id: string | null }): string[] {
+  return ["/workspace", "/tmp", ...(sandbox.volume_id === null ? [] : ["/persist"])];
+}
 
 /** 0644, as a JSON integer. */
 export const defaultMode = 0o644;

@@ -34,10 +34,10 @@ export async function presign(
   method: TransferMethod,
   input: z.output<typeof Presign>,
 ): Promise<z.output<typeof Presigned>> {
-  const { status, termination_reason } = await getSandbox(app, actor, id);
-  if (status === "terminated") throw sandboxTerminated(termination_reason);
+  const sandbox = await getSandbox(app, actor, id);
+  if (sandbox.status === "terminated") throw sandboxTerminated(sandbox.termination_reason);
   const path = absolute(input.path);
-  if (method === "PUT") refuseUnlessWritable(path);
+  if (method === "PUT") refuseUnlessWritable(path, writableRoots(sandbox));
   // Up to the full second, so that it lives at least as long as was asked for.
   const expiresAt = Math.ceil(app.clock.now().getTime() / 1000) + input.expires_in;
   const query = new URLSearchParams({
@@ -78,8 +78,8 @@ function sign({ secrets }: Pick<App, "secrets">, { sandboxId, method, path, expi
 }
 
 /** As far as the words of a path say; where its symlinks lead is asked inside, at each use. */
-function refuseUnlessWritable(path: string): void {
+function refuseUnlessWritable(path: string, roots: readonly string[]): void {
   const plain = posix.normalize(path);
-  if (writableRoots.some((root) => plain.startsWith(`${root}/`))) return;
-  throw notPermitted(`${path} is outside the writable directories: ${writableRoots.join(", ")}`);
+  if (roots.some((root) => plain.startsWith(`${root}/`))) return;
+  throw notPermitted(`${path} is outside the writable directories: ${roots.join(", ")}`);
 }

@@ -51,8 +51,9 @@ export function receiveUpload(
   path: string,
   content: AsyncIterable<Buffer>,
 ): Promise<{ path: string; bytes_written: number }> {
-  return insideSigned(app, id, async (guest) => {
-    const { sizeBytes } = await guest.writeFile(path, content, { mode: defaultMode, roots: writableRoots });
+  return insideSigned(app, id, async (guest, row) => {
+    const roots = writableRoots(row);
+    const { sizeBytes } = await guest.writeFile(path, content, { mode: defaultMode, roots });
     return { path, bytes_written: sizeBytes };
   });
 }

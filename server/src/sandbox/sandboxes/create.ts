@@ -1,13 +1,16 @@
-import type { Actor, ReachableWorkspace, SandboxTier } from "#accounts/actor.ts";
+import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
-import { tierLimits } from "#accounts/plans.ts";
+import { nextTier, tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
+import type { Transaction } from "#db/db.ts";
 import { newId, randomText } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
-import { invalidField, timeoutTooLong, unknownTemplate } from "./errors.ts";
+import { attachVolume, markMade } from "../volumes/attach.ts";
+import { knownRegion } from "../volumes/volumes.ts";
+import { timeoutTooLong, unknownTemplate } from "./errors.ts";
 import { sandboxEnv } from "./environment.ts";
 import { type SandboxCreate, sealPreviewToken } from "./schema.ts";
 import { maxConcurrent, shapeOf, sizes } from "./sizes.ts";
@@ -34,6 +37,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     const allowed = maxConcurrent(app.config, workspace.sandboxTier);
     if (live >= allowed)
       throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+    const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
     const row = await insertSandbox(tx, {
       id,
       workspace_id: workspace.id,
@@ -42,7 +46,8 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
       cpu: sizes[input.size].cpu,
       memory_mb: sizes[input.size].memoryMb,
       network: input.network,
-      region: input.region ?? app.config.region,
+      region: volume?.region ?? knownRegion(app, input.region),
+      volume_id: volume?.id ?? null,
       on_timeout: input.on_timeout,
       auto_resume: input.auto_resume,
       timeout_seconds: timeoutSeconds,
@@ -60,6 +65,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
       network: input.network,
       hostname: hostnameOf(id),
       env: sandboxEnv(id, input.network, input.env),
+      ...(volume ? { volume } : {}),
     });
     const target = { kind: "sandbox", id, label: input.template };
     await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
@@ -76,6 +82,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
         size: input.size,
         network: input.network,
         region: row.region,
+        ...(volume ? { volume_id: volume.id } : {}),
       },
       actor,
     });
@@ -84,11 +91,22 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
 
   try {
     await bringUp(app, reservation);
+    const { volume } = reservation.request;
+    if (volume?.isNew) await markMade(app, volume);
   } catch (error) {
     await endSandbox(app, { id, reason: "start_failed" });
     throw error;
   }
   return { ...row, machine_id: reservation.row.id };
+}
+
+async function volumeFor(
+  app: Needs,
+  tx: Transaction,
+  made: { actor: Actor; workspace: ReachableWorkspace; sandboxId: string; input: SandboxCreate },
+) {
+  const { volume: reference, region } = made.input;
+  return reference === undefined ? undefined : attachVolume(app, tx, { ...made, reference, region });
 }
 
 /** What the plan says no to; answers the timeout to use. */
@@ -105,10 +123,7 @@ function checkPlan(app: Needs, workspace: ReachableWorkspace, input: SandboxCrea
   if (input.allow_domains && input.network === "restricted" && workspace.sandboxTier === "free") {
     throw planLimit("allow_domains", false, "payg");
   }
-  if (input.region !== undefined && input.region !== app.config.region) {
-    throw invalidField("region", `unknown region "${input.region}"; known is ${app.config.region}.`);
-  }
-  if (input.volume !== undefined) throw invalidField("volume", "this server has no volumes.");
+  knownRegion(app, input.region);
   if (input.timeout_seconds !== undefined && input.timeout_seconds > tier.maxTimeoutSeconds) {
     throw timeoutTooLong(tier.maxTimeoutSeconds, workspace.sandboxTier);
   }
@@ -125,8 +140,4 @@ function homeWorkspace(actor: Actor): ReachableWorkspace {
 /** A label of at most 63 characters that a shell prompt shows. */
 function hostnameOf(id: string): string {
   return id.replace("_", "-");
-}
-
-function nextTier(tier: SandboxTier): SandboxTier | null {
-  return { free: "payg", payg: "enterprise", enterprise: null }[tier] as SandboxTier | null;
 }

@@ -1,5 +1,5 @@
 import { defineError } from "#lib/errors.ts";
-import { noCapacity, restoreFailed } from "#machines/errors.ts";
+import { noCapacity, restoreFailed, volumeMissing } from "#machines/errors.ts";
 import type { TerminationReason } from "./tables.ts";
 
 export const sandboxNotFound = defineError("sandbox_not_found", 404, () => "No such sandbox.");
@@ -57,7 +57,7 @@ export const invalidField = defineError(
 );
 
 /** What a call may meet when it wakes a sandbox that is paused. */
-export const wakeErrors = [noCapacity, restoreFailed, moveTimedOut] as const;
+export const wakeErrors = [noCapacity, restoreFailed, volumeMissing, moveTimedOut] as const;
 
 export const readErrors = [sandboxNotFound] as const;
 export const runningErrors = [sandboxNotFound, sandboxTerminated, sandboxPaused, ...wakeErrors] as const;

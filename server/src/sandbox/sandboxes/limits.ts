@@ -2,6 +2,7 @@ import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
+import { regionsOf } from "#machines/regions.ts";
 import { batchMaxBytes, batchMaxFiles, fileMaxBytes } from "../files/limits.ts";
 import { webhooksMax } from "../webhooks/limits.ts";
 import type { Limits } from "./schema.ts";
@@ -17,7 +18,7 @@ export function limits(app: Pick<App, "config" | "machines">, actor: Actor): z.o
     max_timeout_seconds: allowed.maxTimeoutSeconds,
     max_concurrent_sandboxes: maxConcurrent(app.config, tier),
     snapshot_cap: allowed.snapshots,
-    regions: [{ code: app.config.region, name: app.config.regionName, default: true }],
+    regions: regionsOf(app.config).map(({ code, name }, index) => ({ code, name, default: index === 0 })),
     default_egress_allowlist: [...app.config.defaultEgressAllowlist],
     metadata_max_keys: 16,
     file_max_bytes: fileMaxBytes,
@@ -25,6 +26,7 @@ export function limits(app: Pick<App, "config" | "machines">, actor: Actor): z.o
     batch_max_bytes: batchMaxBytes,
     upload_max_bytes: 512 * 1024 ** 2,
     webhooks_max: webhooksMax,
+    volumes_max: allowed.volumes,
     can_expose_ports: allowed.canExposePorts,
     can_build_templates: allowed.canBuildTemplates,
     paused_retention_days: allowed.pausedRetentionDays,

@@ -9,7 +9,9 @@ import {
   startFailed,
   templateFailed,
   templatePreparing,
+  volumeMissing,
 } from "#machines/errors.ts";
+import { volumeElsewhere, volumeInUse, volumeMoving, volumeNotFound } from "../volumes/errors.ts";
 import { createSandbox } from "./create.ts";
 import {
   readErrors,
@@ -62,6 +64,11 @@ export const sandboxesRoutes = (app: App): Route[] => [
       startFailed,
       templatePreparing,
       templateFailed,
+      volumeElsewhere,
+      volumeNotFound,
+      volumeInUse,
+      volumeMoving,
+      volumeMissing,
     ],
     idempotent: true,
     secretFields: ["preview_auth_token"],

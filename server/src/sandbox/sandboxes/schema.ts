@@ -2,6 +2,7 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import type { SnapshotRow } from "#machines/snapshots.ts";
+import { VolumeReference } from "../volumes/schema.ts";
 import { sizeNames } from "./sizes.ts";
 import { statuses, terminationReasons, transitions } from "./states.ts";
 import type { SandboxRow } from "./store.ts";
@@ -63,7 +64,9 @@ export const SandboxCreate = z
     metadata: Metadata.default({}),
     region: z.string().max(64).optional(),
     allow_domains: z.array(hostname).max(200).optional(),
-    volume: z.string().max(128).optional(),
+    volume: VolumeReference.optional().describe(
+      "A volume's name or id, mounted at /persist; one that is named and not there is made, of 10 GiB.",
+    ),
   })
   .meta({ id: "SandboxCreate" });
 export type SandboxCreate = z.output<typeof SandboxCreate>;
@@ -80,6 +83,10 @@ export const Sandbox = z
     cpu: z.number().describe("vCPUs"),
     memory_mb: z.int(),
     region: z.string(),
+    volume_id: z
+      .string()
+      .nullable()
+      .describe("What is mounted at /persist; of a terminated sandbox, what was. Null where nothing is."),
     created_at: timestamp,
     expires_at: timestamp.describe("The auto-termination deadline."),
     on_timeout: z.enum(["kill", "pause"]),
@@ -140,6 +147,7 @@ export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRo
     cpu: row.cpu,
     memory_mb: row.memory_mb,
     region: row.region,
+    volume_id: row.volume_id,
     created_at: row.created_at.toISOString(),
     expires_at: row.expires_at.toISOString(),
     on_timeout: row.on_timeout,
@@ -180,6 +188,7 @@ export const Limits = z
     batch_max_bytes: z.int(),
     upload_max_bytes: z.int(),
     webhooks_max: z.int(),
+    volumes_max: z.int(),
     can_expose_ports: z.boolean(),
     can_build_templates: z.boolean(),
     paused_retention_days: z.int().nullable(),

@@ -71,6 +71,7 @@ export type NewSandbox = Pick<
   | "memory_mb"
   | "network"
   | "region"
+  | "volume_id"
   | "on_timeout"
   | "auto_resume"
   | "timeout_seconds"

@@ -25,6 +25,7 @@ export interface SandboxesTable {
   running_seconds: Generated<number>;
   created_at: Generated<Date>;
   terminated_at: Date | null;
+  volume_id: string | null;
 }
 
 export type TerminationReason =

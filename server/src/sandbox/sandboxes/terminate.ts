@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { release } from "#machines/placement.ts";
 import { abandon, drop } from "#machines/snapshots.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
+import { releaseVolume } from "../volumes/attach.ts";
 import { sandboxNotFound, whyTerminated } from "./errors.ts";
 import { getSandbox, reachable } from "./sandboxes.ts";
 import { findSandbox, type SandboxRow, terminateRow } from "./store.ts";
@@ -64,6 +65,7 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
       ...ending.detail,
     });
     const owner = { ownerKind: "sandbox", ownerId: id } as const;
+    if (row.volume_id !== null) await releaseVolume(tx, id);
     const freed = { machine: await release(tx, owner), snapshot: await abandon(tx, owner) };
     await recordEvent(tx, {
       workspaceId: row.workspace_id,

@@ -11,10 +11,12 @@ import type { ConfigKey } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import { LocalHost } from "#machines/local-host.ts";
 import { Machines } from "#machines/machines.ts";
+import { regionsOf } from "#machines/regions.ts";
 import { registerHost } from "#machines/store.ts";
 import { makePerson, type Person } from "../../../test/factories.ts";
 import { silentLog, type TestClock, testClock, testConfig, testSecrets } from "../../../test/harness.ts";
 import { sandboxOwner } from "../sandboxes/owner.ts";
+import { repairVolumes } from "../volumes/repair.ts";
 import { SandboxCreate } from "../sandboxes/schema.ts";
 
 export const hostId = "host_test";
@@ -57,11 +59,11 @@ export async function testHost(
     const driver = new FakeDriver({ directory });
     await driver.open();
     const facts = await driver.facts();
+    const regions = regionsOf(config);
     const epoch = await db.transaction().execute((tx) =>
       registerHost(tx, {
         id: hostId,
-        region: config.region,
-        regionName: config.regionName,
+        regions,
         address: "http://127.0.0.1:8080",
         leaseSeconds: 15,
         facts,
@@ -75,8 +77,16 @@ export async function testHost(
         recipes: [recipe],
         concurrentStarts: 4,
         snapshotsDirectory: join(directory, "snapshots"),
+        volumesDirectories: new Map(regions.map(({ code }) => [code, join(directory, "volumes", code)])),
+        diskReserveBytes: 0,
       }),
-      capacity: { memoryBytes: 1024 ** 4, vcpus: 1000, machines: 100, ...options.capacity },
+      capacity: {
+        memoryBytes: 1024 ** 4,
+        vcpus: 1000,
+        machines: 100,
+        diskReserveBytes: 1,
+        ...options.capacity,
+      },
       poolCeiling: options.poolCeiling ?? 0,
       db,
       clock,
@@ -85,6 +95,7 @@ export async function testHost(
     const app: SandboxApp = { config, db, machines, secrets, clock, log: silentLog };
     await machines.images.ensure(recipe.name);
     await machines.start(app as App, { sandbox: sandboxOwner(app) });
+    await repairVolumes(app);
     return { app, driver };
   };
   const host: TestHost = {

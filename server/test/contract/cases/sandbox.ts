@@ -53,6 +53,15 @@ async function webhook(world: World): Promise<{ id: string }> {
   return { id: (made.json as { id: string }).id };
 }
 
+let volumes = 0;
+
+async function volume(world: World): Promise<{ id: string }> {
+  const body = { name: `volume-${++volumes}` };
+  const made = await world.call("POST", "/v1/sandboxes/volumes", { token: world.owner.token, body });
+  if (made.status !== 201) throw new Error(`no volume: ${made.text}`);
+  return { id: (made.json as { id: string }).id };
+}
+
 const query = `path=${encodeURIComponent(path)}`;
 
 export const sandboxCases: Cases = {
@@ -83,6 +92,20 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await sandbox(world), body: { args: ["/bin/true"] } }),
     unknown,
     keeps: ["args", "command"],
+  },
+
+  createVolume: {
+    success: () => ({ body: { name: `volume-${++volumes}`, size_gb: 1 } }),
+    keeps: ["name"],
+  },
+  listVolumes: { success: async (world) => (await volume(world), { query: "limit=1" }) },
+  moveVolume: {
+    success: async (world) => ({ params: await volume(world), body: { region: "us-1" } }),
+    unknown: { id: "vol_doesnotexist" },
+  },
+  deleteVolume: {
+    success: async (world) => ({ params: await volume(world) }),
+    unknown: { id: "vol_doesnotexist" },
   },
 
   createSandboxWebhook: {

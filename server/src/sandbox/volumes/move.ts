@@ -1,0 +1,120 @@
+/**
+ * A volume to another region. The row says where it is on its way to, and a job carries it there: copied aside, synced,
+ * read back and compared; then one transaction says that it is there; then what is left at the old place goes. Until
+ * that transaction the old place is the volume, after it the new one: a server that ends at any moment leaves it whole
+ * at one of them, and its next start goes on from there.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { addJob, type JobContext } from "#jobs/jobs.ts";
+import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
+import { copyVolume, dropVolume } from "#machines/volumes.ts";
+import { recordEvent } from "../events/events.ts";
+import { volumeThere } from "./errors.ts";
+import type { Volume } from "./schema.ts";
+import { changeVolume, endMoveRow, findVolume, type VolumeRow } from "./store.ts";
+import { knownRegion, lockFree, render, target } from "./volumes.ts";
+
+type Needs = Pick<App, "db" | "machines" | "config" | "clock">;
+
+/** Payload: `{ volume, to }`. For this host alone: only it has the bytes. */
+export function moveTask(app: Pick<App, "machines">): string {
+  return `sandbox.volumes.move@${app.machines.host.id}`;
+}
+
+const attempts = 5;
+
+/** Answers when the move is certain to be made; it is over with `volume.moved`. */
+export async function move(app: Needs, actor: Actor, reference: string, to: string): Promise<Volume> {
+  const region = knownRegion(app, to);
+  const row = await app.db.transaction().execute(async (tx) => {
+    const free = await lockFree(tx, actor, reference);
+    if (free.region === region) throw volumeThere(free.name, region);
+    const moving = await changeVolume(tx, free.id, { moving_to: region });
+    await recordActivity(tx, actor, "sandbox_volume.move_begun", target(free), free.workspace_id, {
+      from: free.region,
+      to: region,
+    });
+    await queueMove(app, tx, moving);
+    return moving;
+  });
+  return render(app, row);
+}
+
+/** One move at a time: it is as fast as the disk. */
+export async function queueMove(app: Pick<App, "machines">, db: Db, row: VolumeRow): Promise<void> {
+  await addJob(
+    db,
+    moveTask(app),
+    { volume: row.id, to: row.moving_to },
+    { key: `volume:${row.id}`, queue: "sandbox.volumes", maxAttempts: attempts },
+  );
+}
+
+/** The job. What cannot be moved, or not after some attempts, stays where it is, and the event says why. */
+export async function carryOut(
+  app: Needs,
+  { volume, to }: { volume: string; to: string },
+  context: JobContext,
+): Promise<void> {
+  const row = await findVolume(app.db, volume);
+  if (row?.moving_to === to) {
+    try {
+      await carry(app, row, to, context.signal);
+    } catch (error) {
+      const isOver = error instanceof DomainError || context.attempt >= context.maxAttempts;
+      if (context.signal.aborted || !isOver) throw error;
+      await end(app, row, { to, region: row.region, failure: error });
+    }
+  }
+  const now = await findVolume(app.db, volume);
+  if (now) await dropVolume(app, volume, { except: now.region });
+}
+
+async function carry(app: Needs, row: VolumeRow, to: string, signal: AbortSignal): Promise<void> {
+  // One that was never used is a row.
+  const copied = row.is_made ? await copyVolume(app, row, to, signal) : { bytes: 0, sha256: null };
+  await reached("volume.copied");
+  await end(app, row, { to, region: to, copied });
+  await reached("volume.moved");
+}
+
+function end(
+  app: Needs,
+  { id, region: from }: VolumeRow,
+  outcome: {
+    to: string;
+    /** Where it is now. */
+    region: string;
+    copied?: { bytes: number; sha256: string | null };
+    failure?: unknown;
+  },
+): Promise<void> {
+  const { to, region, copied, failure } = outcome;
+  return app.db.transaction().execute(async (tx) => {
+    const row = await endMoveRow(tx, id, { to, region });
+    if (!row) return;
+    const why = failure instanceof DomainError ? failure.detail : "It could not be copied.";
+    const actor = systemActor("moves of volumes");
+    await recordActivity(tx, actor, "sandbox_volume.moved", target(row), row.workspace_id, {
+      from,
+      to,
+      region,
+    });
+    await recordEvent(tx, {
+      workspaceId: row.workspace_id,
+      event: "volume.moved",
+      sandboxId: null,
+      at: app.clock.now(),
+      outcome: copied ? "ok" : "failed",
+      summary: copied
+        ? `Volume ${row.name} moved from ${from} to ${to}.`
+        : `Volume ${row.name} stays in ${from}.`,
+      detail: { volume_id: id, name: row.name, from, to, region, ...(copied ?? { reason: why }) },
+      actor,
+    });
+  });
+}
