@@ -1196,7 +1196,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           "mkdir -p a/b; echo kept > a/b/c; chmod 700 a; ln -s b a/link; sleep 300 & echo $! > pid",
         );
         const [base] = (await driver.images()).filter((each) => each.id === subject.image);
-        expect(image).toMatchObject({ id, name: "mine", env: base?.env, contents: base?.contents });
+        expect(image).toMatchObject({
+          id,
+          name: "mine",
+          base: subject.image,
+          env: base?.env,
+          contents: base?.contents,
+        });
         expect((await driver.images()).map((each) => each.id)).toContain(id);
         expect(await out(machine.id, "cat a/link/c")).toBe("kept\n");
         // A fake machine's processes are ones of this host, and those that left their group nobody's.

@@ -141,6 +141,8 @@ export interface ImageRecipe {
 export interface Image {
   id: string;
   name: string;
+  /** Id of the image whose machine it was captured from; absent where it was made of a recipe. */
+  base?: string;
   sizeBytes: number;
   env: Record<string, string>;
   /** name → version found by the recipe's probes */

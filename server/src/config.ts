@@ -253,6 +253,10 @@ const keys = {
     "Disk that is left free: below this no machine is started, and no volume moved there.",
   ),
   machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
+  buildConcurrency: key("machines", whole(1, 100), 2, "Template builds carried out at once; others wait."),
+  buildTimeoutMinutes: key("machines", whole(1, 1440), 30, "How long the steps of one build may take."),
+  buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Memory of the machine a build runs in."),
+  buildCpus: key("machines", decimal(0.1, 64), 2, "Cores of the machine a build runs in."),
 
   uplink: key(
     "network",

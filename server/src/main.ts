@@ -13,6 +13,8 @@ import { bootstrapOperator } from "#accounts/bootstrap.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
+import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
+import { Builds } from "#builds/run.ts";
 import { agentRoutes } from "#agent/api.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
@@ -31,6 +33,7 @@ import { platformRoutes } from "#platform/api.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
+import { templateBuilds } from "#sandbox/templates/finish.ts";
 import { startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { repairVolumes } from "#sandbox/volumes/repair.ts";
@@ -92,7 +95,10 @@ async function start(): Promise<void> {
   running.defer(() => jobs.stop(0));
 
   const egress = new Egress({
-    allowlistOf: async (machine) => allowlistOf(db, machine, await defaultAllowlist),
+    allowlistOf: async (machine) => {
+      const defaults = await defaultAllowlist;
+      return (await allowlistOf(db, machine, defaults)) ?? buildAllowlist(db, machine, defaults);
+    },
     dnsServers: config.dnsServers,
     privateHosts: config.allowPrivateHosts,
     log: (event, fields) => log.debug(fields, event),
@@ -101,8 +107,11 @@ async function start(): Promise<void> {
   running.defer(() => machines.close());
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
-  await machines.start(app, { sandbox: sandboxOwner(app) });
+  const builds = new Builds(app, { template: templateBuilds(app) });
+  await machines.start(app, { sandbox: sandboxOwner(app), build: builds.machineOwner });
   await repairVolumes(app);
+  builds.start();
+  running.defer(() => builds.stop());
   for (const template of config.poolTemplates) {
     machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
   }
@@ -110,7 +119,7 @@ async function start(): Promise<void> {
   const expiry = startExpiry(app);
   running.defer(() => expiry.stop());
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
-  await jobs.startWorker(sandboxTasks(app), { concurrency: 25 });
+  await jobs.startWorker({ ...sandboxTasks(app), ...builds.tasks }, { concurrency: 25 });
 
   await bootstrapOperator(app, async (operator) => {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);

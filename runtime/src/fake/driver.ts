@@ -195,7 +195,7 @@ export class FakeDriver implements Driver {
     const directory = this.#imageDirectory(image.id);
     await mkdir(directory, { recursive: true });
     await cp(this.#root(id), join(directory, "root"), { recursive: true, verbatimSymlinks: true });
-    const made: Image = { ...base, ...image, createdAt: new Date() };
+    const made: Image = { ...base, ...image, base: base.id, createdAt: new Date() };
     await writeFile(join(directory, "image.json"), JSON.stringify(made));
     this.#images.set(image.id, made);
     return made;

@@ -92,7 +92,7 @@ export class Images {
       await applyCapture(rootfs, stream, limits);
       await finish(rootfs);
       const sizeBytes = await usedBytes(rootfs);
-      const image: Image = { ...record, ...to, sizeBytes, createdAt: new Date() };
+      const image: Image = { ...record, ...to, base, sizeBytes, createdAt: new Date() };
       await this.#publish(aside, image, (error) => {
         throw error.code === "ENOTEMPTY" || error.code === "EEXIST"
           ? new RuntimeError("already_exists", `image ${to.id} exists already`)

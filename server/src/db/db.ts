@@ -11,20 +11,24 @@
 import { Kysely, PostgresDialect, type Transaction as KyselyTransaction } from "kysely";
 import pg from "pg";
 import type { AccountsTables } from "#accounts/tables.ts";
+import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
 import type { VolumeTables } from "#sandbox/volumes/tables.ts";
+import type { TemplateTables } from "#sandbox/templates/tables.ts";
 import type { WebhookTables } from "#sandbox/webhooks/tables.ts";
 
 export interface Database
   extends
     AccountsTables,
+    BuildTables,
     JobsTables,
     MachinesTables,
     SandboxTables,
+    TemplateTables,
     CommandTables,
     EventTables,
     VolumeTables,

@@ -16,8 +16,9 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
  */
 export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);
+  const { volume, shape } = reservation.request;
   // No warm machine could have been given a volume.
-  if (!reservation.request.volume) app.machines.pool.used(reservation.request.shape);
+  if (!volume && shape.poolKey !== "") app.machines.pool.used(shape);
   try {
     await carryOut(app, reservation);
   } catch (error) {

@@ -70,6 +70,12 @@ export interface Host {
   ensureImage(name: string, progress?: Progress): Promise<HostImage>;
   /** Names of the images the host knows how to make. */
   imageNames(): string[];
+  /** The images that were built here, of machines. */
+  builtImages(): Promise<HostImage[]>;
+  /** Makes an image of a machine's files as they are now; ends its processes. On failure nothing of it is left. */
+  captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage>;
+  /** No machine and no snapshot needs it. Also of what is not there. */
+  removeImage(image: string): Promise<void>;
   /** Boots a machine; it runs when this returns. One that is made ahead waits while anybody waits for a start. */
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void>;
   /** Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns. */

@@ -57,15 +57,25 @@ export class HostImages {
     throw templatePreparing(name, this.#status.get(name) ?? absent(name));
   }
 
-  /** The image, made now if need be; callers at once share one build. */
+  /**
+   * The image of that name, made now if need be; callers at once share one build. The one of that id where it was built
+   * of a machine, which cannot be made again.
+   */
   async ensure(name: string): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
     if (made) return made;
+    if (!this.has(name)) return this.#built(name);
     const running = this.#building.get(name);
     if (running) return running;
     const build = this.#make(name).finally(() => this.#building.delete(name));
     this.#building.set(name, build);
     return build;
+  }
+
+  async #built(id: string): Promise<HostImage> {
+    const image = (await this.#host.builtImages()).find((each) => each.id === id);
+    if (!image) throw new Error(`this host has no image ${id}`);
+    return image;
   }
 
   async #make(name: string): Promise<HostImage> {

@@ -6,6 +6,7 @@ import type {
   Driver,
   Guest,
   HostFacts,
+  Image,
   ImageRecipe,
   MachineExit,
   MachineSpec,
@@ -70,8 +71,21 @@ export class LocalHost implements Host {
   async ensureImage(name: string, progress?: Progress): Promise<HostImage> {
     const recipe = this.#recipes.get(name);
     if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for "${name}".`);
-    const { id, sizeBytes, contents, substituted } = await this.#driver.ensureImage(recipe, progress);
-    return { id, sizeBytes, contents, substituted };
+    return toHostImage(await this.#driver.ensureImage(recipe, progress));
+  }
+
+  async builtImages(): Promise<HostImage[]> {
+    const images = await this.#driver.images();
+    return images.filter(({ base }) => base !== undefined).map(toHostImage);
+  }
+
+  async captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage> {
+    this.#fence(order);
+    return toHostImage(await this.#driver.captureImage(order.machine, { id: image, name: image }, options));
+  }
+
+  async removeImage(image: string): Promise<void> {
+    await this.#driver.removeImage(image);
   }
 
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void> {
@@ -205,4 +219,8 @@ function namesIn(directory: string): Promise<string[]> {
     if (error.code === "ENOENT") return [];
     throw error;
   });
+}
+
+function toHostImage({ id, sizeBytes, contents, substituted }: Image): HostImage {
+  return { id, sizeBytes, contents, substituted };
 }

@@ -3,7 +3,7 @@
  * that an owner hears when its machine ended without having been asked to.
  */
 import type { MachineExit } from "@kontor/runtime/driver.ts";
-import type { MachineRow } from "./store.ts";
+import type { OwnerKind } from "./store.ts";
 
 export interface Ending {
   /** Null where nobody saw it: the machine was gone when the server came back. */
@@ -19,4 +19,4 @@ export interface MachineOwner {
   ended(ownerId: string, ending: Ending): Promise<void>;
 }
 
-export type MachineOwners = Record<Exclude<MachineRow["owner_kind"], "pool">, MachineOwner>;
+export type MachineOwners = Record<OwnerKind, MachineOwner>;

@@ -19,14 +19,16 @@ import {
   insertMachine,
   lockCommitted,
   type MachineRow,
+  markKindRemoved,
   markOwnedRemoved,
+  type OwnerKind,
   takeWarm,
 } from "./store.ts";
 
 type Needs = Pick<App, "machines" | "secrets">;
 
 export interface MachineRequest {
-  ownerKind: "sandbox";
+  ownerKind: OwnerKind;
   ownerId: string;
   shape: Shape;
   image: HostImage;
@@ -132,6 +134,11 @@ export function release(
 
 function toHostVolume({ id, region, sizeBytes }: HostVolume): HostVolume {
   return { id, region, sizeBytes };
+}
+
+/** The same for every owner of a kind, at the start: their machines are removed by the reconcile that follows. */
+export function releaseAll(app: Pick<App, "db" | "machines">, ownerKind: OwnerKind): Promise<void> {
+  return markKindRemoved(app.db, app.machines.host.id, ownerKind);
 }
 
 export function newMachineId(): string {

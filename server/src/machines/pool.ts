@@ -69,6 +69,13 @@ export class Pool {
     this.nudge(settleMs);
   }
 
+  /** Machines of a template that is gone are kept no more; those that wait are given back. */
+  async forget(template: string): Promise<void> {
+    for (const { shape } of this.#entries.values())
+      if (shape.template === template) this.#entries.delete(shape.poolKey);
+    await this.#giveBack({ image: template }, Number.MAX_SAFE_INTEGER);
+  }
+
   nudge(delayMs = settleMs): void {
     if (this.#closed || this.#ceiling === 0) return;
     this.#again = true;
@@ -137,7 +144,7 @@ export class Pool {
     const waiting = await countPools(this.#db, this.#machines.host.id);
     for (const { shape } of this.#entries.values()) {
       const missing = this.target(shape.poolKey) - (waiting.get(shape.poolKey) ?? 0);
-      if (missing < 0) await this.#giveBack(shape, -missing);
+      if (missing < 0) await this.#giveBack({ only: shape.poolKey }, -missing);
       for (let made = 0; made < missing && !this.#closed; made += 1) await this.#add(shape);
     }
   }
@@ -191,10 +198,10 @@ export class Pool {
     }
   }
 
-  async #giveBack(shape: Shape, count: number): Promise<void> {
+  async #giveBack(which: { only: string } | { image: string }, count: number): Promise<void> {
     const surplus = await this.#db
       .transaction()
-      .execute((tx) => evictWarm(tx, this.#machines.host.id, { only: shape.poolKey }, count));
+      .execute((tx) => evictWarm(tx, this.#machines.host.id, which, count));
     for (const row of surplus) this.#machines.destroyLater(row);
   }
 }

@@ -2,8 +2,9 @@
 import type { Resources } from "@kontor/runtime/driver.ts";
 
 export interface Shape {
-  /** Template name and size, `debian-12/small`. */
+  /** Template name and size, `debian-12/small`. Empty where machines of this shape are never kept waiting. */
   poolKey: string;
+  /** Name of an image that this host knows how to make, or the id of one that was built. */
   template: string;
   resources: Resources;
 }

@@ -64,8 +64,8 @@ export async function keep(
   { id, machine, facts }: Taken,
   options: { reason: SnapshotRow["reason"]; storedAt: Date; expiresAt: Date | null },
 ): Promise<SnapshotRow | undefined> {
-  if (!machine.owner_id || machine.owner_kind === "pool")
-    throw new Error("only an owner's machine is paused");
+  if (!machine.owner_id || machine.owner_kind !== "sandbox")
+    throw new Error("only a sandbox's machine is paused");
   const released = await markOwnedRemoved(tx, machine.owner_kind, machine.owner_id);
   if (released?.id !== machine.id) return undefined;
   return insertSnapshot(tx, {

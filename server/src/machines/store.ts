@@ -8,6 +8,7 @@ import type { HostImagesTable, MachinesTable, SnapshotsTable } from "./tables.ts
 
 type Queryable = Kysely<Database> | Transaction<Database>;
 export type MachineRow = Selectable<MachinesTable>;
+export type OwnerKind = Exclude<MachineRow["owner_kind"], "pool">;
 export type SnapshotRow = Selectable<SnapshotsTable>;
 export type HostImageRow = Selectable<HostImagesTable>;
 
@@ -136,7 +137,7 @@ export async function takeWarm(
   wanted: {
     hostId: string;
     poolKey: string;
-    ownerKind: "sandbox";
+    ownerKind: OwnerKind;
     ownerId: string;
     network: NetworkMode;
     hostname: string;
@@ -175,7 +176,7 @@ export async function takeWarm(
 export async function evictWarm(
   tx: Transaction<Database>,
   hostId: string,
-  which: { only: string } | { except: string },
+  which: { only: string } | { except: string } | { image: string },
   count: number,
 ): Promise<MachineRow[]> {
   const victims = tx
@@ -185,7 +186,11 @@ export async function evictWarm(
     .where("owner_kind", "=", "pool")
     .where("desired", "=", "frozen")
     .where("observed", "=", "ready")
-    .where("pool_key", "only" in which ? "=" : "<>", "only" in which ? which.only : which.except)
+    .where((eb) =>
+      "image" in which
+        ? eb("image_id", "=", which.image)
+        : eb("pool_key", "only" in which ? "=" : "<>", "only" in which ? which.only : which.except),
+    )
     .orderBy("created_at")
     .limit(count)
     .forUpdate()
@@ -217,7 +222,7 @@ export async function markRemoved(db: Queryable, id: string): Promise<MachineRow
 
 export async function markOwnedRemoved(
   tx: Queryable,
-  ownerKind: "sandbox",
+  ownerKind: OwnerKind,
   ownerId: string,
 ): Promise<MachineRow | undefined> {
   return tx
@@ -230,6 +235,16 @@ export async function markOwnedRemoved(
     .executeTakeFirst();
 }
 
+/** Every machine of owners of this kind; for those whose work ended with the server. */
+export async function markKindRemoved(db: Queryable, hostId: string, ownerKind: OwnerKind): Promise<void> {
+  await db
+    .updateTable("machines")
+    .set({ desired: "removed" })
+    .where("host_id", "=", hostId)
+    .where("owner_kind", "=", ownerKind)
+    .execute();
+}
+
 /** The row goes when nothing of the machine is left; only a machine that should be gone may lose its row. */
 export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
   await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();
@@ -238,7 +253,7 @@ export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
 /** The machine an owner has, if any. */
 export function findOwned(
   db: Queryable,
-  ownerKind: "sandbox",
+  ownerKind: OwnerKind,
   ownerId: string,
 ): Promise<MachineRow | undefined> {
   return db
@@ -300,6 +315,17 @@ export async function saveImage(
       conflict.columns(["host_id", "name"]).doUpdateSet({ ...values, updated_at: sql<Date>`now()` }),
     )
     .execute();
+}
+
+/** Images that a machine of the host runs on, or a snapshot of it will. */
+export async function imagesInUse(db: Queryable, hostId: string): Promise<Set<string>> {
+  const rows = await db
+    .selectFrom("machines")
+    .select("image_id")
+    .where("host_id", "=", hostId)
+    .union(db.selectFrom("snapshots").select("image_id").where("host_id", "=", hostId))
+    .execute();
+  return new Set(rows.map(({ image_id }) => image_id));
 }
 
 export function insertSnapshot(tx: Queryable, snapshot: SnapshotRow): Promise<SnapshotRow> {

@@ -41,7 +41,7 @@ export interface MachinesTable {
   generation: Generated<number>;
   pool_key: string | null;
   image_id: string;
-  owner_kind: "pool" | "sandbox";
+  owner_kind: "pool" | "sandbox" | "build";
   owner_id: string | null;
   vcpus: number;
   memory_bytes: number;

@@ -8,6 +8,8 @@ import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
+import { templateRoutes } from "./templates/routes.ts";
+import { countTemplates } from "./templates/templates.ts";
 import { volumeRoutes } from "./volumes/routes.ts";
 import { countVolumes } from "./volumes/volumes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
@@ -15,11 +17,13 @@ import { webhookRoutes } from "./webhooks/routes.ts";
 /** Deleting a team would take their records away under machines that run, and from files that are kept. */
 export const sandboxHoldings: readonly Holding[] = [
   { noun: "sandboxes", count: countLive },
+  { noun: "templates", count: countTemplates },
   { noun: "volumes", count: countVolumes },
 ];
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
+  ...templateRoutes(app),
   ...volumeRoutes(app),
   ...webhookRoutes(app),
   ...eventRoutes(app),

@@ -9,12 +9,14 @@ import { agentRoutes } from "#agent/api.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { createHttpServer, type Routes } from "#http/server.ts";
+import { Builds } from "#builds/run.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
+import { templateBuilds } from "#sandbox/templates/finish.ts";
 import { makePerson, makeToken } from "../factories.ts";
 import { silentLog, testDatabase, testSecrets } from "../harness.ts";
 
@@ -37,6 +39,8 @@ export interface Reply {
 export interface World {
   app: App;
   routes: Routes;
+  /** Carries out what waits to be built: no job worker runs here. */
+  build(): Promise<void>;
   /** On the highest plan and tier. */
   owner: Caller;
   /** The same, and reaches nothing of the owner's. */
@@ -75,7 +79,8 @@ export async function openWorld(): Promise<World> {
   const machines = await openMachines({ config, db, clock, log });
   afterAll(() => machines.close());
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
-  await machines.start(app, { sandbox: sandboxOwner(app) });
+  const builds = new Builds(app, { template: templateBuilds(app) });
+  await machines.start(app, { sandbox: sandboxOwner(app), build: builds.machineOwner });
   const routes: Routes = {
     platform: platformRoutes(app, sandboxHoldings),
     sandbox: sandboxRoutes(app),
@@ -115,6 +120,7 @@ export async function openWorld(): Promise<World> {
   return {
     app,
     routes,
+    build: () => builds.run(new AbortController().signal),
     owner,
     stranger: await caller(),
     tokenWith: async (scopes) => (await makeToken(db, owner.userId, { scopes })).plaintext,

@@ -32,21 +32,28 @@ export function startCommand(app: Needs, actor: Actor, id: string, input: Comman
         ...(input.tag === undefined ? {} : { tag: input.tag }),
       })
       .catch(blameDirectory);
-    const row: CommandRow = {
-      sandbox_id: id,
-      id: command,
-      command: input.command,
-      tag: input.tag ?? null,
-      pid,
-      status: "running",
-      exit_code: null,
-      started_at: app.clock.now(),
-      ended_at: null,
-      output_bytes: 0,
-    };
-    await saveCommands(app.db, [row]);
-    return toCommand(row);
+    const tag = input.tag ?? null;
+    return toCommand(await saveStarted(app, id, { id: command, command: input.command, tag, pid }));
   });
+}
+
+/** Writes down a command that its machine has just started. */
+export async function saveStarted(
+  app: Pick<App, "db" | "clock">,
+  sandboxId: string,
+  started: Pick<CommandRow, "id" | "command" | "tag" | "pid">,
+): Promise<CommandRow> {
+  const row: CommandRow = {
+    sandbox_id: sandboxId,
+    ...started,
+    status: "running",
+    exit_code: null,
+    started_at: app.clock.now(),
+    ended_at: null,
+    output_bytes: 0,
+  };
+  await saveCommands(app.db, [row]);
+  return row;
 }
 
 export async function getCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {

@@ -15,6 +15,8 @@ export interface Fact {
   event: EventName;
   /** Null where it is of no sandbox. */
   sandboxId: string | null;
+  /** What it is of where that is no sandbox: fields that stand beside `sandbox_id` in a delivery. */
+  subject?: Record<string, unknown>;
   at: Date;
   outcome: EventOutcome;
   /** One sentence for a person. */

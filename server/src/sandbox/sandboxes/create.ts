@@ -8,11 +8,14 @@ import { newId, randomText } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
+import { resolveTemplate } from "../templates/resolve.ts";
+import { holdTemplate } from "../templates/templates.ts";
 import { attachVolume, markMade } from "../volumes/attach.ts";
 import { knownRegion } from "../volumes/volumes.ts";
 import { timeoutTooLong, unknownTemplate } from "./errors.ts";
 import { sandboxEnv } from "./environment.ts";
 import { type SandboxCreate, sealPreviewToken } from "./schema.ts";
+import { runStartCommand } from "./start-command.ts";
 import { maxConcurrent, shapeOf, sizes } from "./sizes.ts";
 import { insertSandbox, lockAndCountLive, type SandboxRow } from "./store.ts";
 import { endSandbox } from "./terminate.ts";
@@ -27,7 +30,12 @@ const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 export async function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
   const workspace = homeWorkspace(actor);
   const timeoutSeconds = checkPlan(app, workspace, input);
-  const image = await app.machines.images.ready(input.template, templateWaitMs);
+  const { image, template, custom } = await resolveTemplate(
+    app,
+    workspace.id,
+    input.template,
+    templateWaitMs,
+  );
   const now = app.clock.now();
   const id = newId("sbx_");
   const previewToken = input.preview_auth ? randomText(tokenAlphabet, 32) : null;
@@ -37,11 +45,15 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     const allowed = maxConcurrent(app.config, workspace.sandboxTier);
     if (live >= allowed)
       throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+    // Deleted meanwhile, and its image perhaps with it; from here on it stays until the machine's row says who needs it.
+    if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
     const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
     const row = await insertSandbox(tx, {
       id,
       workspace_id: workspace.id,
       template: input.template,
+      template_id: custom?.id ?? null,
+      start_command_id: custom?.start_command_id ?? null,
       size: input.size,
       cpu: sizes[input.size].cpu,
       memory_mb: sizes[input.size].memoryMb,
@@ -60,7 +72,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     const reservation = await place(app, tx, {
       ownerKind: "sandbox",
       ownerId: id,
-      shape: shapeOf(input.template, input.size, app.config.machineDiskGb),
+      shape: shapeOf(template, input.size, app.config.machineDiskGb),
       image,
       network: input.network,
       hostname: hostnameOf(id),
@@ -97,7 +109,8 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     await endSandbox(app, { id, reason: "start_failed" });
     throw error;
   }
-  return { ...row, machine_id: reservation.row.id };
+  const running = { ...row, machine_id: reservation.row.id };
+  return custom ? runStartCommand(app, running, custom) : running;
 }
 
 async function volumeFor(
@@ -113,12 +126,6 @@ async function volumeFor(
 function checkPlan(app: Needs, workspace: ReachableWorkspace, input: SandboxCreate): number {
   if (workspace.suspended) throw accountSuspended();
   const tier = tierLimits[workspace.sandboxTier];
-  if (!app.machines.images.has(input.template)) {
-    throw unknownTemplate(
-      input.template,
-      app.machines.images.status().map((image) => image.name),
-    );
-  }
   if (!tier.sizes.includes(input.size)) throw planLimit("size", tier.sizes, "payg");
   if (input.allow_domains && input.network === "restricted" && workspace.sandboxTier === "free") {
     throw planLimit("allow_domains", false, "payg");

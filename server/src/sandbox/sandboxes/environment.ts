@@ -1,18 +1,5 @@
+import { networkEnv } from "#machines/environment.ts";
 import type { SandboxCreate } from "./schema.ts";
-
-/** Where a restricted machine finds the egress proxy, whichever machine it is. */
-const PROXY = "http://10.0.0.1:3128";
-const OWN_HOSTS = "localhost,127.0.0.1";
-/** curl and apt read the lower-case names, others the upper-case ones; Node reads either once it is told to. */
-const proxyEnv = {
-  HTTPS_PROXY: PROXY,
-  HTTP_PROXY: PROXY,
-  NO_PROXY: OWN_HOSTS,
-  https_proxy: PROXY,
-  http_proxy: PROXY,
-  no_proxy: OWN_HOSTS,
-  NODE_USE_ENV_PROXY: "1",
-};
 
 /** What every process in a sandbox finds in its environment beside the caller's own; theirs wins. */
 export function sandboxEnv(
@@ -20,5 +7,5 @@ export function sandboxEnv(
   network: SandboxCreate["network"],
   env: Record<string, string>,
 ): Record<string, string> {
-  return { KONTOR_SANDBOX_ID: id, ...(network === "restricted" ? proxyEnv : {}), ...env };
+  return { KONTOR_SANDBOX_ID: id, ...networkEnv(network), ...env };
 }

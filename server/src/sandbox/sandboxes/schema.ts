@@ -48,7 +48,9 @@ export const SandboxCreate = z
       .string()
       .min(1)
       .max(128)
-      .describe("A built-in template: debian-12, python-3.12, python-3.12-bare, node-22."),
+      .describe(
+        "A built-in template (debian-12, python-3.12, python-3.12-bare, node-22), or a custom one: its id, its name (tag `default`) or `name:tag`.",
+      ),
     size: z.enum(sizeNames).default("small"),
     network: network.default("restricted"),
     timeout_seconds: z
@@ -77,7 +79,12 @@ export const Sandbox = z
     status: z.enum(statuses),
     transition: z.enum(transitions).nullable(),
     termination_reason: z.enum(terminationReasons).nullable(),
-    template: z.string(),
+    template: z.string().describe("As the create asked for it."),
+    template_id: z.string().nullable().describe("Of the custom template that was; null for a built-in one."),
+    start_command_id: z
+      .string()
+      .optional()
+      .describe("The background command that its template had started, where it has one."),
     size: z.enum(sizeNames),
     network,
     cpu: z.number().describe("vCPUs"),
@@ -142,6 +149,8 @@ export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRo
     transition: row.transition,
     termination_reason: row.termination_reason,
     template: row.template,
+    template_id: row.template_id,
+    ...(row.start_command_id === null ? {} : { start_command_id: row.start_command_id }),
     size: row.size as Sandbox["size"],
     network: row.network,
     cpu: row.cpu,

@@ -66,6 +66,8 @@ export type NewSandbox = Pick<
   | "id"
   | "workspace_id"
   | "template"
+  | "template_id"
+  | "start_command_id"
   | "size"
   | "cpu"
   | "memory_mb"
@@ -152,6 +154,10 @@ export async function terminateRow(
     update = update.where("status", "=", "paused").where("transition", "is", null);
   }
   return update.returningAll().executeTakeFirst();
+}
+
+export async function forgetStartCommand(db: Queryable, id: string): Promise<void> {
+  await db.updateTable("sandboxes").set({ start_command_id: null }).where("id", "=", id).execute();
 }
 
 export function extendRow(

@@ -26,6 +26,8 @@ export interface SandboxesTable {
   created_at: Generated<Date>;
   terminated_at: Date | null;
   volume_id: string | null;
+  template_id: string | null;
+  start_command_id: string | null;
 }
 
 export type TerminationReason =

@@ -8,6 +8,7 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { Actor, SandboxTier } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
+import { Builds } from "#builds/run.ts";
 import type { Db } from "#db/db.ts";
 import { LocalHost } from "#machines/local-host.ts";
 import { Machines } from "#machines/machines.ts";
@@ -16,6 +17,7 @@ import { registerHost } from "#machines/store.ts";
 import { makePerson, type Person } from "../../../test/factories.ts";
 import { silentLog, type TestClock, testClock, testConfig, testSecrets } from "../../../test/harness.ts";
 import { sandboxOwner } from "../sandboxes/owner.ts";
+import { templateBuilds } from "../templates/finish.ts";
 import { repairVolumes } from "../volumes/repair.ts";
 import { SandboxCreate } from "../sandboxes/schema.ts";
 
@@ -27,6 +29,7 @@ export type SandboxApp = Omit<App, "jobs">;
 export interface TestHost {
   app: SandboxApp;
   driver: FakeDriver;
+  builds: Builds;
   clock: TestClock;
   /** Of the machines and their snapshots. */
   directory: string;
@@ -55,7 +58,7 @@ export async function testHost(
   const clock = testClock();
   const config = testConfig(options.config);
   const secrets = testSecrets();
-  const start = async (): Promise<{ app: SandboxApp; driver: FakeDriver }> => {
+  const start = async (): Promise<Pick<TestHost, "app" | "driver" | "builds">> => {
     const driver = new FakeDriver({ directory });
     await driver.open();
     const facts = await driver.facts();
@@ -94,9 +97,10 @@ export async function testHost(
     });
     const app: SandboxApp = { config, db, machines, secrets, clock, log: silentLog };
     await machines.images.ensure(recipe.name);
-    await machines.start(app as App, { sandbox: sandboxOwner(app) });
+    const builds = new Builds(app, { template: templateBuilds(app) });
+    await machines.start(app as App, { sandbox: sandboxOwner(app), build: builds.machineOwner });
     await repairVolumes(app);
-    return { app, driver };
+    return { app, driver, builds };
   };
   const host: TestHost = {
     ...(await start()),

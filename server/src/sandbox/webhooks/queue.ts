@@ -12,6 +12,7 @@ export interface Deliverable {
   workspaceId: string;
   event: EventName;
   sandboxId: string | null;
+  subject?: Record<string, unknown>;
   at: Date;
   outcome: EventOutcome;
   summary: string;
@@ -26,6 +27,7 @@ export async function queueDeliveries(tx: Db, event: Deliverable): Promise<void>
       delivery_id: id,
       timestamp: event.at.toISOString(),
       data: {
+        ...event.subject,
         sandbox_id: event.sandboxId,
         outcome: event.outcome,
         summary: event.summary,

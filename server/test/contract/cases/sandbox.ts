@@ -62,6 +62,18 @@ async function volume(world: World): Promise<{ id: string }> {
   return { id: (made.json as { id: string }).id };
 }
 
+/** Built: its steps do nothing. */
+async function template(world: World): Promise<{ id: string }> {
+  const { token } = world.owner;
+  const made = await world.call("POST", "/v1/templates", { token, body: { ...recipe, tags: ["v1"] } });
+  if (made.status !== 201) throw new Error(`no template: ${made.text}`);
+  await world.build();
+  return { id: (made.json as { id: string }).id };
+}
+
+const recipe = { name: "mine", base_template: "debian-12", recipe: ["exec true"] };
+const unknownTemplate = { id: "tmpl_doesnotexist" };
+
 const query = `path=${encodeURIComponent(path)}`;
 
 export const sandboxCases: Cases = {
@@ -123,6 +135,26 @@ export const sandboxCases: Cases = {
   deleteSandboxWebhook: {
     success: async (world) => ({ params: await webhook(world) }),
     unknown: { id: "whk_doesnotexist" },
+  },
+
+  createTemplate: {
+    success: () => ({ body: { ...recipe, start_command: "exec true" } }),
+    keeps: ["name", "base_template"],
+  },
+  listTemplates: { success: async (world) => (await template(world), { query: "limit=1" }) },
+  getTemplate: { success: async (world) => ({ params: await template(world) }), unknown: unknownTemplate },
+  deleteTemplate: { success: async (world) => ({ params: await template(world) }), unknown: unknownTemplate },
+  tagTemplate: {
+    success: async (world) => ({ params: { ...(await template(world)), tag: "stable" } }),
+    unknown: { ...unknownTemplate, tag: "v1" },
+  },
+  untagTemplate: {
+    success: async (world) => ({ params: { ...(await template(world)), tag: "v1" } }),
+    unknown: { ...unknownTemplate, tag: "v1" },
+  },
+  readTemplateLogs: {
+    success: async (world) => ({ params: await template(world), query: "limit=10" }),
+    unknown: unknownTemplate,
   },
 
   listSandboxEvents: {

@@ -1,0 +1,121 @@
+/**
+ * Builds: an image made of another one and shell steps. The steps are anybody's, so they run where anybody's code runs:
+ * in a machine of the build's own, on the base image, under the same isolation, limits and ways out as a sandbox; and
+ * what they leave is read out of it as data. This folder owns the queue, the run, its log, and how long an image is
+ * wanted. It promises that a build which was queued ends, as an image or with a reason, whatever becomes of the server
+ * meanwhile; that a failed one leaves nothing but its reason; and that dropping one ends it wherever it is.
+ */
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { dropUnusedImages } from "#machines/built-images.ts";
+import type { HostImage } from "#machines/host.ts";
+import { release } from "#machines/placement.ts";
+import {
+  type BuildLogRow,
+  type BuildRow,
+  deleteBuild,
+  findBuild,
+  insertBuild,
+  isRestrictedBuild,
+  logAfter,
+  wantedImages,
+} from "./store.ts";
+
+export interface BuildRequest {
+  /** Of the build and of the image it makes: `[a-z0-9][a-z0-9_.-]*`. */
+  id: string;
+  ownerKind: BuildRow["owner_kind"];
+  /** Name of an image that this host knows how to make. */
+  base: string;
+  /** Each is run by `/bin/sh -c` as root. */
+  steps: readonly string[];
+  network: BuildRow["network"];
+}
+
+export type BuildEnd = { status: "succeeded"; image: HostImage } | { status: "failed"; error: string };
+
+/** Who hears how a build ended, in the transaction that says so. */
+export interface BuildOwner {
+  ended(tx: Db, id: string, end: BuildEnd): Promise<void>;
+}
+
+export type BuildOwners = Record<BuildRow["owner_kind"], BuildOwner>;
+
+/** The task that takes builds from the queue. */
+export const runTask = "builds.run";
+
+/** In the transaction that makes what the image is for. */
+export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: BuildRequest): Promise<void> {
+  await insertBuild(tx, {
+    id: request.id,
+    owner_kind: request.ownerKind,
+    host_id: app.machines.host.id,
+    base: request.base,
+    steps: JSON.stringify(request.steps),
+    network: request.network,
+  });
+  await addJob(tx, runTask, {});
+}
+
+/**
+ * The image is wanted no more, and a build that is under way ends. What is called after the commit removes both; should
+ * nobody come to that, the next sweep does.
+ */
+export async function dropBuild(
+  tx: Parameters<typeof release>[0],
+  app: Pick<App, "db" | "machines" | "log">,
+  id: string,
+): Promise<() => void> {
+  const machine = await release(tx, { ownerKind: "build", ownerId: id });
+  await deleteBuild(tx, id);
+  return () => {
+    if (machine) app.machines.destroyLater(machine);
+    sweepImages(app).catch((error: unknown) => app.log.warn({ err: error }, "images could not be swept yet"));
+  };
+}
+
+/** Removes the images that no build's row wants and nothing stands on. */
+export function sweepImages(app: Pick<App, "db" | "machines" | "log">): Promise<void> {
+  return dropUnusedImages(app, () => wantedImages(app.db, app.machines.host.id));
+}
+
+export interface BuildLog {
+  pieces: Pick<BuildLogRow, "seq" | "step" | "at" | "text">[];
+  /** Output that was not kept. */
+  truncated: boolean;
+  isOver: boolean;
+}
+
+/** What it said after the piece of that number; undefined where there is no such build. */
+export async function readLog(
+  db: Db,
+  id: string,
+  { after, limit }: { after: number; limit: number },
+): Promise<BuildLog | undefined> {
+  // First: what is read after a build's end is all there is.
+  const build = await findBuild(db, id);
+  if (!build) return undefined;
+  return {
+    pieces: await logAfter(db, id, after, limit),
+    truncated: build.log_truncated,
+    isOver: build.ended_at !== null,
+  };
+}
+
+/** How far it is, for one who waits. */
+export async function progressOf(db: Db, id: string): Promise<{ fraction: number; step: string }> {
+  const build = await findBuild(db, id);
+  if (!build || build.status === "queued" || build.step === null) return { fraction: 0, step: "waiting" };
+  const { step, steps } = build;
+  return { fraction: (step - 1) / (steps.length + 1), step: `step ${step} of ${steps.length}` };
+}
+
+/** By machine, for the egress proxy; undefined where the machine is no restricted build's. */
+export async function allowlistOf(
+  db: Db,
+  machine: string,
+  defaults: readonly string[],
+): Promise<readonly string[] | undefined> {
+  return (await isRestrictedBuild(db, machine)) ? defaults : undefined;
+}

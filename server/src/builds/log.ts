@@ -1,0 +1,78 @@
+/** What a build says, on its way to the table: whole pieces, a few a second, so much and no more. */
+import type { App } from "#app.ts";
+import { appendLog } from "./store.ts";
+
+/** Of one build; what it says beyond is read and dropped. */
+export const logMaxBytes = 4 * 1024 ** 2;
+/** A reader sees output this late at most; a piece each time is what a chatty build costs the database. */
+const flushAfterMs = 250;
+const pieceBytes = 64 * 1024;
+/** Kept for the reason of a failure, also of what the log has no room for. */
+const lastChars = 2000;
+
+export class BuildLog {
+  readonly #app: Pick<App, "db" | "clock">;
+  readonly #build: string;
+  #step = 0;
+  #text = "";
+  #last = "";
+  #bytes = 0;
+  #isFull = false;
+  #decoder = new TextDecoder();
+  #flushing: Promise<void> = Promise.resolve();
+  #isDue = false;
+
+  constructor(app: Pick<App, "db" | "clock">, build: string) {
+    this.#app = app;
+    this.#build = build;
+  }
+
+  /** What the present step said last. */
+  get last(): string {
+    return this.#last.trim();
+  }
+
+  async begin(step: number, headline: string): Promise<void> {
+    await this.flush();
+    this.#step = step;
+    this.#last = "";
+    this.#decoder = new TextDecoder();
+    this.#add(headline);
+    await this.flush();
+  }
+
+  /** Whoever writes waits here while much is on its way. */
+  async write(data: Buffer): Promise<void> {
+    const text = this.#decoder.decode(data, { stream: true }).replaceAll("\0", "�");
+    this.#last = (this.#last + text).slice(-lastChars);
+    this.#add(text);
+    if (this.#text.length >= pieceBytes) await this.flush();
+    else if (this.#text !== "") this.#flushSoon();
+  }
+
+  async flush(): Promise<void> {
+    const text = this.#text;
+    this.#text = "";
+    if (text === "") return this.#flushing;
+    const piece = { step: this.#step, at: this.#app.clock.now(), text, truncated: this.#isFull };
+    this.#flushing = this.#flushing.then(() => appendLog(this.#app.db, this.#build, piece));
+    return this.#flushing;
+  }
+
+  #add(text: string): void {
+    if (this.#isFull) return;
+    this.#bytes += Buffer.byteLength(text);
+    this.#isFull = this.#bytes > logMaxBytes;
+    this.#text += this.#isFull ? "\n(more output is not kept)\n" : text;
+  }
+
+  #flushSoon(): void {
+    if (this.#isDue) return;
+    this.#isDue = true;
+    setTimeout(() => {
+      this.#isDue = false;
+      // That the database is away is told by the build's own calls.
+      this.flush().catch(() => {});
+    }, flushAfterMs).unref();
+  }
+}

@@ -1,0 +1,316 @@
+/**
+ * Carrying builds out, as many at once as the host is configured for. A build is a row until it ends; its machine, its
+ * log and the image in the making belong to this process and are found and undone by the next one. So a server that is
+ * stopped puts what it had under way back into the queue, one that is killed leaves it to its successor, and a build
+ * that sees three servers die is the likelier cause of that and is not begun again.
+ */
+import type { MachineExit } from "@kontor/runtime/driver.ts";
+import type { App } from "#app.ts";
+import { addJob, type Tasks } from "#jobs/jobs.ts";
+import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
+import { bringUp } from "#machines/claim.ts";
+import { networkEnv } from "#machines/environment.ts";
+import type { Guest } from "#machines/guest.ts";
+import type { HostImage } from "#machines/host.ts";
+import type { MachineOwner } from "#machines/owners.ts";
+import { orderFor, place, release, releaseAll } from "#machines/placement.ts";
+import { type BuildEnd, type BuildOwners, runTask, sweepImages } from "./builds.ts";
+import { BuildLog } from "./log.ts";
+import {
+  type BuildRow,
+  endBuild,
+  findBuild,
+  interruptedBuilds,
+  noteStep,
+  putBack,
+  requeue,
+  takeNext,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
+
+const attemptsMax = 3;
+/** A host without room is asked again so often, and for so long. */
+const noRoomRetryMs = 5_000;
+const noRoomForMs = 60 * 60_000;
+/** Reading a machine's files out takes seconds; tens of gigabytes on a slow disk take minutes. */
+const captureTimeoutMs = 10 * 60_000;
+const sweepEveryMs = 60_000;
+/** The end of a machine is heard of within this of the call that broke on it. */
+const exitWithinMs = 6_000;
+const endedKinds = new Set(["machine_died", "not_running", "not_found"]);
+/** As much of a command as a reason repeats. */
+const commandChars = 200;
+
+/** A reason to end a build that its owner may read. */
+class BuildFailed extends Error {}
+/** The server stops. */
+class Interrupted extends Error {}
+
+interface Running {
+  exit: PromiseWithResolvers<MachineExit | null>;
+}
+
+export class Builds {
+  readonly #app: Needs;
+  readonly #owners: BuildOwners;
+  readonly #running = new Map<string, Running>();
+  #sweeping: NodeJS.Timeout | undefined;
+
+  constructor(app: Needs, owners: BuildOwners) {
+    this.#app = app;
+    this.#owners = owners;
+  }
+
+  /** What the machine layer tells of the machines that builds have. */
+  readonly machineOwner: MachineOwner = {
+    // Nobody goes on with what an earlier server's steps had begun.
+    begins: async () => {
+      await releaseAll(this.#app, "build");
+      await this.#recover();
+      await addJob(this.#app.db, runTask, {});
+    },
+    ended: async (id, { exit }) => this.#running.get(id)?.exit.resolve(exit),
+  };
+
+  readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
+
+  /** Takes builds from the queue until none waits or enough run. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { db, config, clock, machines } = this.#app;
+    await this.#recover();
+    while (!signal.aborted) {
+      const build = await takeNext(db, machines.host.id, config.buildConcurrency, clock.now());
+      if (!build) return;
+      if (!(await this.#carryOut(build, signal))) return;
+    }
+  }
+
+  /** Images that nobody wants any more go, now and from time to time: the last machine on one may end at any time. */
+  start(): void {
+    const sweep = () =>
+      sweepImages(this.#app).catch((error: unknown) =>
+        this.#app.log.warn({ err: error }, "images could not be swept yet"),
+      );
+    void sweep();
+    this.#sweeping = setInterval(sweep, sweepEveryMs).unref();
+  }
+
+  stop(): void {
+    clearInterval(this.#sweeping);
+  }
+
+  /** Builds whose process is gone are begun again, or ended where that happened too often. */
+  async #recover(): Promise<void> {
+    for (const { id, owner_kind, attempts } of await interruptedBuilds(
+      this.#app.db,
+      this.#app.machines.host.id,
+    )) {
+      if (this.#running.has(id)) continue;
+      if (attempts < attemptsMax) await requeue(this.#app.db, id);
+      else {
+        const error = `The server ended ${attempts} times while this was built; it is not tried again.`;
+        await this.#end({ id, owner_kind }, { status: "failed", error });
+      }
+    }
+  }
+
+  /** False where there is no point in taking the next one now. */
+  async #carryOut(build: BuildRow, signal: AbortSignal): Promise<boolean> {
+    const running: Running = { exit: Promise.withResolvers() };
+    this.#running.set(build.id, running);
+    try {
+      const image = await this.#build(build, running, signal);
+      await reached("build.captured");
+      await this.#end(build, { status: "succeeded", image });
+      return true;
+    } catch (error) {
+      return await this.#failed(build, error);
+    } finally {
+      this.#running.delete(build.id);
+    }
+  }
+
+  async #failed(build: BuildRow, error: unknown): Promise<boolean> {
+    const { db, clock, log } = this.#app;
+    await this.#letGo(build.id);
+    if (error instanceof Interrupted) {
+      await putBack(db, build.id);
+      return false;
+    }
+    if (error instanceof DomainError && error.code === "no_capacity") {
+      const now = clock.now().getTime();
+      if (now - build.created_at.getTime() < noRoomForMs) {
+        await putBack(db, build.id);
+        const runAt = new Date(now + noRoomRetryMs);
+        await addJob(db, runTask, {}, { key: `${runTask}:later`, runAt });
+        return false;
+      }
+    }
+    const isOurs = !(error instanceof BuildFailed) && !(error instanceof DomainError);
+    if (isOurs) log.error({ build: build.id, err: error }, "a build failed for a reason of this server's");
+    await this.#end(build, {
+      status: "failed",
+      error: isOurs ? "The build could not be carried out on this host." : (error as Error).message,
+    });
+    return true;
+  }
+
+  /** The build's row, its owner's record and the machine's fate commit together. */
+  async #end(build: Pick<BuildRow, "id" | "owner_kind">, end: BuildEnd): Promise<void> {
+    const { db, machines, clock } = this.#app;
+    const error = end.status === "failed" ? end.error : null;
+    const ended = await db.transaction().execute(async (tx) => {
+      const machine = await release(tx, { ownerKind: "build", ownerId: build.id });
+      if (!(await endBuild(tx, build.id, { status: end.status, error, at: clock.now() }))) return { machine };
+      await this.#owners[build.owner_kind].ended(tx, build.id, end);
+      return { machine, isWanted: true };
+    });
+    if (ended.machine) machines.destroyLater(ended.machine);
+    if (!ended.isWanted && end.status === "succeeded") await machines.host.removeImage(build.id);
+  }
+
+  async #letGo(id: string): Promise<void> {
+    const { db, machines } = this.#app;
+    const machine = await db.transaction().execute((tx) => release(tx, { ownerKind: "build", ownerId: id }));
+    if (machine) machines.destroyLater(machine);
+  }
+
+  async #build(build: BuildRow, running: Running, signal: AbortSignal): Promise<HostImage> {
+    const { db, machines, config } = this.#app;
+    const base = await machines.images.ensure(build.base).catch((error: unknown) => {
+      throw new BuildFailed(`The base ${build.base} could not be made: ${(error as Error).message}`);
+    });
+    // An earlier attempt may have come as far as this.
+    await machines.host.removeImage(build.id);
+    const { order, guest } = await this.#boot(build, base);
+    await reached("build.started");
+    const log = new BuildLog(this.#app, build.id);
+    const deadline = performance.now() + config.buildTimeoutMinutes * 60_000;
+    try {
+      for (const [index, command] of build.steps.entries()) {
+        const step = { number: index + 1, of: build.steps.length, command };
+        await noteStep(db, build.id, step.number);
+        await this.#step(guest, step, { log, deadline, signal, machine: order.machine });
+      }
+      await log.flush();
+      await reached("build.stepped");
+      return await machines.host.captureImage(order, build.id, { timeoutMs: captureTimeoutMs });
+    } catch (error) {
+      await log.flush();
+      throw await this.#explain(build.id, error, running);
+    }
+  }
+
+  async #boot(build: BuildRow, base: HostImage) {
+    const { db, machines, config } = this.#app;
+    const env = {
+      HOME: "/root",
+      // Nobody is there to answer: apt's questions would be waited for until the deadline.
+      DEBIAN_FRONTEND: "noninteractive",
+      ...networkEnv(build.network),
+    };
+    const reservation = await db.transaction().execute((tx) =>
+      place(this.#app, tx, {
+        ownerKind: "build",
+        ownerId: build.id,
+        shape: {
+          poolKey: "",
+          template: build.base,
+          resources: {
+            vcpus: config.buildCpus,
+            memoryBytes: config.buildMemoryMb * 1024 ** 2,
+            diskBytes: config.machineDiskGb * 1024 ** 3,
+            maxProcesses: 1024,
+          },
+        },
+        image: base,
+        network: build.network,
+        hostname: "build",
+        env,
+      }),
+    );
+    await bringUp(this.#app, reservation);
+    return { order: orderFor(reservation.row), guest: machines.connect(reservation.row.id) };
+  }
+
+  /** Fails with a `BuildFailed` that says which step it was and what it said last. */
+  async #step(
+    guest: Guest,
+    step: { number: number; of: number; command: string },
+    context: { log: BuildLog; deadline: number; signal: AbortSignal; machine: string },
+  ): Promise<void> {
+    const { log, deadline, signal } = context;
+    const name = `Step ${step.number} of ${step.of}`;
+    await log.begin(step.number, `${name}: ${step.command}\n`);
+    const child = await guest.spawn({
+      argv: ["/bin/sh", "-c", step.command],
+      cwd: "/workspace",
+      timeoutMs: Math.max(1, Math.ceil(deadline - performance.now())),
+      onDisconnect: "kill",
+    });
+    const stop = () => child.close();
+    signal.addEventListener("abort", stop, { once: true });
+    try {
+      if (signal.aborted) throw new Interrupted();
+      child.endStdin();
+      for await (const { data } of child.output) await log.write(data);
+      const exit = await child.exit;
+      if (exit.code === 0) return;
+      const minutes = this.#app.config.buildTimeoutMinutes;
+      const how = exit.timedOut
+        ? `was still running when the build's ${minutes} minutes were over`
+        : exit.signal === null
+          ? `failed with exit code ${exit.code}`
+          : `was ended by signal ${exit.signal}`;
+      const full = (await this.#isDiskFull(context.machine)) ? " The build's disk is full." : "";
+      throw new BuildFailed(`${name} ${how}: ${shorten(step.command)}.${full}${saidLast(log)}`);
+    } catch (error) {
+      throw signal.aborted ? new Interrupted() : error;
+    } finally {
+      signal.removeEventListener("abort", stop);
+      child.close();
+    }
+  }
+
+  async #isDiskFull(machine: string): Promise<boolean> {
+    const stats = await this.#app.machines.host.stats(machine).catch(() => undefined);
+    return stats !== undefined && stats.diskBytes > this.#app.config.machineDiskGb * 1024 ** 3 * 0.99;
+  }
+
+  /** What broke as its owner may read it: the machine's own end where that is what it was. */
+  async #explain(id: string, error: unknown, { exit }: Running): Promise<unknown> {
+    const kind = (error as { kind?: string } | null)?.kind;
+    if (kind === undefined) return error;
+    if (kind === "image_failed" || kind === "timeout") return new BuildFailed(sentence(error));
+    if (!endedKinds.has(kind)) {
+      return new BuildFailed(`The steps left a machine that does not work any more: ${sentence(error)}`);
+    }
+    // Dropped: its machine went with it, and nobody asks why.
+    if (!(await findBuild(this.#app.db, id))) return error;
+    const ended = await Promise.race([exit.promise, after(exitWithinMs)]);
+    if (ended?.reason === "out_of_memory") {
+      return new BuildFailed(`The build ran out of memory: it may use ${this.#app.config.buildMemoryMb} MB.`);
+    }
+    return new BuildFailed(`The build's machine ended: ${sentence(error)}`);
+  }
+}
+
+function shorten(command: string): string {
+  const [line = ""] = command.trim().split("\n");
+  return line.length > commandChars || line !== command.trim() ? `${line.slice(0, commandChars)}…` : line;
+}
+
+function saidLast(log: BuildLog): string {
+  return log.last === "" ? "" : ` It said last:\n${log.last}`;
+}
+
+function sentence(error: unknown): string {
+  const { message } = error as Error;
+  return `${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
+}
+
+function after(ms: number): Promise<undefined> {
+  return new Promise((resolve) => setTimeout(() => resolve(undefined), ms).unref());
+}

@@ -1,0 +1,171 @@
+/** All SQL of the build tables. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import { type Db, transaction } from "#db/db.ts";
+import type { BuildLogsTable, BuildsTable } from "./tables.ts";
+
+export type BuildRow = Selectable<BuildsTable>;
+export type BuildLogRow = Selectable<BuildLogsTable>;
+
+export async function insertBuild(
+  tx: Db,
+  build: Pick<Insertable<BuildsTable>, "id" | "owner_kind" | "host_id" | "base" | "steps" | "network">,
+): Promise<void> {
+  await tx
+    .insertInto("builds")
+    .values({ ...build, status: "queued" })
+    .execute();
+}
+
+export function findBuild(db: Db, id: string): Promise<BuildRow | undefined> {
+  return db.selectFrom("builds").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+/** The oldest that waits is running from here on; undefined where none waits, or as many run as may. */
+export function takeNext(db: Db, hostId: string, atOnce: number, now: Date): Promise<BuildRow | undefined> {
+  return transaction(db, async (tx) => {
+    await sql`select pg_advisory_xact_lock(hashtextextended(${hostId}, 4))`.execute(tx);
+    const { running } = await tx
+      .selectFrom("builds")
+      .select((eb) => eb.fn.countAll<number>().as("running"))
+      .where("host_id", "=", hostId)
+      .where("status", "=", "running")
+      .executeTakeFirstOrThrow();
+    if (Number(running) >= atOnce) return undefined;
+    const next = tx
+      .selectFrom("builds")
+      .select("id")
+      .where("host_id", "=", hostId)
+      .where("status", "=", "queued")
+      .orderBy("created_at")
+      .orderBy("id")
+      .limit(1)
+      .forUpdate()
+      .skipLocked();
+    const build = await tx
+      .updateTable("builds")
+      .set((eb) => ({
+        status: "running",
+        attempts: eb("attempts", "+", 1),
+        started_at: now,
+        step: null,
+        log_bytes: 0,
+        log_truncated: false,
+      }))
+      .where("id", "=", next)
+      .returningAll()
+      .executeTakeFirst();
+    // What an earlier attempt said is told again.
+    if (build) await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
+    return build;
+  });
+}
+
+/** Back to those that wait, as if it had not been begun. */
+export async function putBack(db: Db, id: string): Promise<void> {
+  await db
+    .updateTable("builds")
+    .set((eb) => ({ status: "queued", attempts: eb("attempts", "-", 1) }))
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .execute();
+}
+
+/** What a server that ended had under way. */
+export function interruptedBuilds(db: Db, hostId: string): Promise<BuildRow[]> {
+  return db
+    .selectFrom("builds")
+    .selectAll()
+    .where("host_id", "=", hostId)
+    .where("status", "=", "running")
+    .execute();
+}
+
+export async function requeue(db: Db, id: string): Promise<void> {
+  await db
+    .updateTable("builds")
+    .set({ status: "queued" })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .execute();
+}
+
+export async function noteStep(db: Db, id: string, step: number): Promise<void> {
+  await db.updateTable("builds").set({ step }).where("id", "=", id).where("status", "=", "running").execute();
+}
+
+/** False where it was dropped meanwhile, or ended in another way. */
+export async function endBuild(
+  tx: Db,
+  id: string,
+  end: { status: "succeeded" | "failed"; error: string | null; at: Date },
+): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable("builds")
+    .set({ status: end.status, error: end.error, ended_at: end.at })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+export async function deleteBuild(tx: Db, id: string): Promise<void> {
+  await tx.deleteFrom("builds").where("id", "=", id).execute();
+}
+
+/** Images that are wanted, or in the making. */
+export async function wantedImages(db: Db, hostId: string): Promise<Set<string>> {
+  const rows = await db
+    .selectFrom("builds")
+    .select("id")
+    .where("host_id", "=", hostId)
+    .where("status", "<>", "failed")
+    .execute();
+  return new Set(rows.map(({ id }) => id));
+}
+
+/** Nothing is written of a build that is not running (any more). */
+export async function appendLog(
+  db: Db,
+  id: string,
+  piece: { step: number; at: Date; text: string; truncated: boolean },
+): Promise<void> {
+  await transaction(db, async (tx) => {
+    const { numUpdatedRows } = await tx
+      .updateTable("builds")
+      .set((eb) => ({
+        log_bytes: eb("log_bytes", "+", Buffer.byteLength(piece.text)),
+        log_truncated: piece.truncated,
+      }))
+      .where("id", "=", id)
+      .where("status", "=", "running")
+      .executeTakeFirst();
+    if (numUpdatedRows === 0n) return;
+    const { step, at, text } = piece;
+    await tx.insertInto("build_logs").values({ build_id: id, step, at, text }).execute();
+  });
+}
+
+export function logAfter(db: Db, id: string, after: number, limit: number): Promise<BuildLogRow[]> {
+  return db
+    .selectFrom("build_logs")
+    .selectAll()
+    .where("build_id", "=", id)
+    .where("seq", ">", after)
+    .orderBy("seq")
+    .limit(limit)
+    .execute();
+}
+
+/** Whether the machine is a restricted build's. */
+export async function isRestrictedBuild(db: Db, machine: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("machines")
+    .innerJoin("builds", "builds.id", "machines.owner_id")
+    .select("machines.id")
+    .where("machines.id", "=", machine)
+    .where("machines.owner_kind", "=", "build")
+    .where("machines.desired", "<>", "removed")
+    .where("machines.network", "=", "restricted")
+    .executeTakeFirst();
+  return row !== undefined;
+}

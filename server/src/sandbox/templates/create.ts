@@ -1,0 +1,63 @@
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { planLimit } from "#accounts/errors.ts";
+import { tierLimits } from "#accounts/plans.ts";
+import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { queueBuild } from "#builds/builds.ts";
+import { newId } from "#lib/ids.ts";
+import { invalidField } from "../sandboxes/errors.ts";
+import { templateLimitReached } from "./errors.ts";
+import { type Template, type TemplateCreate, toTemplate } from "./schema.ts";
+import { insertTemplate, lockAndCountTemplates } from "./store.ts";
+import { target } from "./templates.ts";
+
+/** In one workspace; what they share with one another and their base takes no room. */
+const templatesMax = 100;
+
+/** The template is being built when this returns, and its build survives this server. */
+export async function createTemplate(
+  app: Pick<App, "db" | "machines" | "clock">,
+  actor: Actor,
+  input: TemplateCreate,
+): Promise<Template> {
+  const workspace = requireNotSuspended(homeWorkspace(actor));
+  if (!tierLimits[workspace.sandboxTier].canBuildTemplates) {
+    throw planLimit("custom_templates", false, "payg");
+  }
+  const { images } = app.machines;
+  if (!images.has(input.base_template)) {
+    const known = images.status().map(({ name }) => name);
+    throw invalidField("base_template", `must be a built-in template: ${known.join(", ")}.`);
+  }
+  const id = newId("tmpl_");
+  const row = await app.db.transaction().execute(async (tx) => {
+    if ((await lockAndCountTemplates(tx, workspace.id)) >= templatesMax) {
+      throw templateLimitReached(templatesMax);
+    }
+    const made = await insertTemplate(tx, {
+      id,
+      workspace_id: workspace.id,
+      name: input.name,
+      base_template: input.base_template,
+      recipe: JSON.stringify(input.recipe),
+      network: input.network,
+      description: input.description ?? null,
+      wanted_tags: [...new Set(input.tags)],
+      start_command: input.start_command ?? null,
+      start_command_id: input.start_command === undefined ? null : newId("cmd_"),
+      created_at: app.clock.now(),
+    });
+    await queueBuild(tx, app, {
+      id,
+      ownerKind: "template",
+      base: input.base_template,
+      steps: input.recipe,
+      network: input.network,
+    });
+    await recordActivity(tx, actor, "template.created", target(made), workspace.id);
+    return made;
+  });
+  const { start_command_id } = row;
+  return { ...toTemplate(row), ...(start_command_id === null ? {} : { start_command_id }) };
+}

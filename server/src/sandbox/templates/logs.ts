@@ -1,0 +1,52 @@
+/** What a template's build says: a piece of it, or all of it as it comes. */
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { readLog } from "#builds/builds.ts";
+import { templateNotFound } from "./errors.ts";
+import { type TemplateLogEvent, type TemplateLogs, toLogPiece } from "./schema.ts";
+import { getRow } from "./templates.ts";
+
+/** As often as a build writes; a notice for each piece would cost every other commit more than this. */
+const lookEveryMs = 300;
+const piecesAtOnce = 100;
+
+export async function readLogs(
+  app: Pick<App, "db">,
+  actor: Actor,
+  id: string,
+  { after, limit }: { after: number; limit: number },
+): Promise<TemplateLogs> {
+  await getRow(app.db, actor, id);
+  const log = await readLog(app.db, id, { after, limit });
+  if (!log) throw templateNotFound();
+  return {
+    items: log.pieces.map(toLogPiece),
+    next_after: log.pieces.at(-1)?.seq ?? after,
+    truncated: log.truncated,
+  };
+}
+
+/** Pieces from there on, then how the build ended; ends without that where the template was deleted. */
+export async function* followLogs(
+  app: Pick<App, "db">,
+  actor: Actor,
+  id: string,
+  { after, signal }: { after: number; signal: AbortSignal },
+): AsyncGenerator<{ id: number; data: TemplateLogEvent }> {
+  for (let at = after; !signal.aborted;) {
+    const log = await readLog(app.db, id, { after: at, limit: piecesAtOnce });
+    if (!log) return;
+    for (const piece of log.pieces) {
+      at = piece.seq;
+      yield { id: at, data: { kind: "log", ...toLogPiece(piece) } };
+    }
+    if (log.pieces.length === piecesAtOnce) continue;
+    if (log.isOver) {
+      const { status, error_message } = await getRow(app.db, actor, id);
+      if (status !== "building") yield { id: at, data: { kind: "finished", status, error_message } };
+      return;
+    }
+    await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+  }
+}

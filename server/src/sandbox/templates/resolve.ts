@@ -1,0 +1,71 @@
+/** What a create's `template` stands for. */
+import { setTimeout as sleep } from "node:timers/promises";
+import type { App } from "#app.ts";
+import { progressOf } from "#builds/builds.ts";
+import { templatePreparing } from "#machines/errors.ts";
+import type { HostImage } from "#machines/host.ts";
+import { unknownTemplate } from "../sandboxes/errors.ts";
+import { templateNotReady } from "./errors.ts";
+import { findNewest, findTagged, findTemplate, type TemplateRow } from "./store.ts";
+
+type Needs = Pick<App, "db" | "machines">;
+
+const lookEveryMs = 250;
+
+export interface Resolved {
+  image: HostImage;
+  /** What names the image in a pool: the built-in's name, or the template's id. */
+  template: string;
+  /** Null for a built-in one. */
+  custom: Pick<TemplateRow, "id" | "start_command" | "start_command_id"> | null;
+}
+
+/**
+ * A built-in name, an id, a name (whose tag `default` is meant) or `name:tag`, of this workspace. One that is still being
+ * made is waited for up to `waitMs`.
+ */
+export async function resolveTemplate(
+  app: Needs,
+  workspaceId: string,
+  template: string,
+  waitMs: number,
+): Promise<Resolved> {
+  const { images } = app.machines;
+  if (images.has(template)) {
+    return { image: await images.ready(template, waitMs), template, custom: null };
+  }
+  const row = await whenBuilt(app, workspaceId, template, waitMs);
+  const { id, start_command, start_command_id, size_bytes, contents, substituted } = row;
+  const image = { id, sizeBytes: size_bytes ?? 0, contents, substituted };
+  return { image, template: id, custom: { id, start_command, start_command_id } };
+}
+
+async function whenBuilt(
+  app: Needs,
+  workspaceId: string,
+  template: string,
+  waitMs: number,
+): Promise<TemplateRow> {
+  for (const until = Date.now() + waitMs; ; await sleep(lookEveryMs)) {
+    const row = await find(app, workspaceId, template);
+    if (!row)
+      throw unknownTemplate(
+        template,
+        app.machines.images.status().map(({ name }) => name),
+      );
+    if (row.status === "ready") return row;
+    if (row.status === "failed") throw templateNotReady(row.status);
+    if (Date.now() > until) throw templatePreparing(template, await progressOf(app.db, row.id));
+  }
+}
+
+async function find(app: Needs, workspaceId: string, template: string): Promise<TemplateRow | undefined> {
+  if (template.startsWith("tmpl_")) return findTemplate(app.db, template, [workspaceId]);
+  const [name = "", tag, ...rest] = template.split(":");
+  if (rest.length > 0) return undefined;
+  const tagged = await findTagged(app.db, workspaceId, name, tag ?? "default");
+  if (tagged || tag !== undefined) return tagged;
+  // The first build of a name is what it will stand for: one that is under way is worth waiting for.
+  const newest = await findNewest(app.db, workspaceId, name);
+  return newest?.status === "ready" ? undefined : newest;
+}

@@ -1,0 +1,152 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import type { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
+import { invalidField } from "../sandboxes/errors.ts";
+import { createTemplate } from "./create.ts";
+import { removeTemplate } from "./delete.ts";
+import { tagNotFound, templateLimitReached, templateNotFound, templateNotReady } from "./errors.ts";
+import { followLogs, readLogs } from "./logs.ts";
+import {
+  ListQuery,
+  LogsQuery,
+  TagParams,
+  Template,
+  TemplateCreate,
+  TemplateList,
+  TemplateLogEvent,
+  TemplateLogs,
+  TemplateParams,
+} from "./schema.ts";
+import { assignTag, getTemplate, list, removeTag } from "./templates.ts";
+
+const common = { api: "sandbox", tag: "Templates" } as const;
+
+export const templateRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/templates",
+    operationId: "createTemplate",
+    summary: "Build a template",
+    description:
+      "Answers at once with `status: building`; poll the template, follow its log, or listen for `template.build_finished`.",
+    scope: "sandboxes:write",
+    body: TemplateCreate,
+    responses: { 201: Template },
+    errors: [planLimit, accountSuspended, templateLimitReached],
+    idempotent: true,
+    handler: ({ actor, body }) => createTemplate(app, actor, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/templates",
+    operationId: "listTemplates",
+    summary: "List custom templates, newest first",
+    scope: "sandboxes:read",
+    query: ListQuery,
+    responses: { 200: TemplateList },
+    handler: ({ actor, query }) => list(app, actor, query),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/templates/{id}",
+    operationId: "getTemplate",
+    summary: "Get a template",
+    scope: "sandboxes:read",
+    params: TemplateParams,
+    responses: { 200: Template },
+    errors: [templateNotFound],
+    handler: ({ actor, params }) => getTemplate(app, actor, params.id),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/templates/{id}",
+    operationId: "deleteTemplate",
+    summary: "Delete a template and its image",
+    description:
+      "Works in every state; a build that is under way ends. Sandboxes made from it run on, and can be paused and resumed.",
+    scope: "sandboxes:write",
+    params: TemplateParams,
+    responses: { 204: null },
+    errors: [templateNotFound],
+    handler: ({ actor, params }) => removeTemplate(app, actor, params.id),
+  }),
+  defineRoute({
+    ...common,
+    method: "PUT",
+    path: "/v1/templates/{id}/tags/{tag}",
+    operationId: "tagTemplate",
+    summary: "Point a tag at a ready build",
+    description: "It leads to no other build of the same name any more.",
+    scope: "sandboxes:write",
+    params: TagParams,
+    responses: { 200: Template },
+    errors: [templateNotFound, templateNotReady],
+    handler: ({ actor, params }) => assignTag(app, actor, params.id, params.tag),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/templates/{id}/tags/{tag}",
+    operationId: "untagTemplate",
+    summary: "Remove a tag",
+    scope: "sandboxes:write",
+    params: TagParams,
+    responses: { 204: null },
+    errors: [templateNotFound, tagNotFound],
+    handler: ({ actor, params }) => removeTag(app, actor, params.id, params.tag),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/templates/{id}/logs",
+    operationId: "readTemplateLogs",
+    summary: "Output of a template's build",
+    description:
+      "With `follow=true` it answers server-sent events whose `data:` lines are TemplateLogEvent objects and whose `id:` is the number to go on from; `Last-Event-ID` takes the place of `after`.",
+    scope: "sandboxes:read",
+    extension: true,
+    params: TemplateParams,
+    query: LogsQuery,
+    responses: { 200: TemplateLogs },
+    events: TemplateLogEvent,
+    errors: [templateNotFound],
+    handler: ({ actor, params, query, request, reply }) =>
+      query.follow
+        ? stream(app, actor, params.id, startOf(request, query), request, reply)
+        : readLogs(app, actor, params.id, query),
+  }),
+];
+
+/** Where a reader who comes back goes on, else what was asked for. */
+function startOf(request: FastifyRequest, query: z.output<typeof LogsQuery>): number {
+  const last = [request.headers["last-event-id"]].flat()[0];
+  if (last === undefined || last === "") return query.after;
+  if (!/^\d{1,15}$/.test(last))
+    throw invalidField("Last-Event-ID", "must be the id of an event of this stream.");
+  return Number(last);
+}
+
+async function stream(
+  app: App,
+  actor: Actor,
+  id: string,
+  after: number,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof streamed> {
+  await getTemplate(app, actor, id);
+  const events = openEventStream(request, reply);
+  for await (const event of followLogs(app, actor, id, { after, signal: events.signal })) {
+    await events.send(event);
+  }
+  events.close();
+  return streamed;
+}

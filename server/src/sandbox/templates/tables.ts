@@ -1,0 +1,34 @@
+import type { ColumnType, Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0009_templates.sql for what they mean. */
+export interface TemplatesTable {
+  id: string;
+  workspace_id: string;
+  name: string;
+  base_template: string;
+  recipe: ColumnType<string[], string, never>;
+  network: "restricted" | "open";
+  description: string | null;
+  wanted_tags: string[];
+  start_command: string | null;
+  start_command_id: string | null;
+  status: "building" | "ready" | "failed";
+  error_message: string | null;
+  size_bytes: number | null;
+  contents: ColumnType<Record<string, string>, string | undefined, string>;
+  substituted: Generated<boolean>;
+  created_at: Date;
+  built_at: Date | null;
+}
+
+export interface TemplateTagsTable {
+  workspace_id: string;
+  name: string;
+  tag: string;
+  template_id: string;
+}
+
+export interface TemplateTables {
+  templates: TemplatesTable;
+  template_tags: TemplateTagsTable;
+}

@@ -1,0 +1,87 @@
+/**
+ * Custom templates: images of a workspace's own, which its sandboxes boot from. A template is one build and never
+ * changes; its name is shared by the builds that followed one another, and tags say which of them is meant. This folder
+ * owns the record, the tags and what a create's `template` stands for; builds/ makes the image. It promises that a tag
+ * leads to a build that is ready, and that sandboxes and snapshots outlive the template they came from.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { openCursor, sealCursor } from "../cursor.ts";
+import { tagNotFound, templateNotFound, templateNotReady } from "./errors.ts";
+import { type Template, type TemplateList, toTemplate } from "./schema.ts";
+import {
+  countTemplateRows,
+  deleteTag,
+  findTemplate,
+  holdTemplate,
+  listTemplates,
+  lockTags,
+  putTag,
+  type TemplateRow,
+} from "./store.ts";
+
+export { holdTemplate };
+
+export async function getRow(db: Db, actor: Actor, id: string): Promise<TemplateRow> {
+  const row = await findTemplate(db, id, workspaceIds(actor));
+  if (!row) throw templateNotFound();
+  return row;
+}
+
+export async function getTemplate(app: Pick<App, "db">, actor: Actor, id: string): Promise<Template> {
+  return toTemplate(await getRow(app.db, actor, id));
+}
+
+export async function list(
+  app: Pick<App, "db" | "secrets">,
+  actor: Actor,
+  query: { cursor?: string | undefined; limit: number },
+): Promise<TemplateList> {
+  const rows = await listTemplates(app.db, {
+    workspaceIds: workspaceIds(actor),
+    before: query.cursor === undefined ? undefined : openCursor(app, actor, "templates", query.cursor),
+    limit: query.limit + 1,
+  });
+  const page = rows.slice(0, query.limit);
+  const last = page.at(-1);
+  return {
+    items: page.map(toTemplate),
+    next_cursor:
+      rows.length > query.limit && last
+        ? sealCursor(app, actor, "templates", { createdAt: last.created_at_text, id: last.id })
+        : null,
+  };
+}
+
+/** Templates a workspace still has. */
+export function countTemplates(db: Db, workspaceId: string): Promise<number> {
+  return countTemplateRows(db, workspaceId);
+}
+
+/** The tag leads to this build from now on, and no more to another one of the same name. */
+export function assignTag(app: Pick<App, "db">, actor: Actor, id: string, tag: string): Promise<Template> {
+  return app.db.transaction().execute(async (tx) => {
+    const row = await getRow(tx, actor, id);
+    await lockTags(tx, row.workspace_id);
+    if (row.status !== "ready") throw templateNotReady(row.status);
+    await putTag(tx, row, tag);
+    await recordActivity(tx, actor, "template.tagged", target(row), row.workspace_id, { tag });
+    return toTemplate(await getRow(tx, actor, id));
+  });
+}
+
+export async function removeTag(app: Pick<App, "db">, actor: Actor, id: string, tag: string): Promise<void> {
+  await app.db.transaction().execute(async (tx) => {
+    const row = await getRow(tx, actor, id);
+    await lockTags(tx, row.workspace_id);
+    if (!(await deleteTag(tx, id, tag))) throw tagNotFound();
+    await recordActivity(tx, actor, "template.untagged", target(row), row.workspace_id, { tag });
+  });
+}
+
+export function target({ id, name }: Pick<TemplateRow, "id" | "name">) {
+  return { kind: "template", id, label: name };
+}
