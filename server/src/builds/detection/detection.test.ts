@@ -1,0 +1,587 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
+import { recipeOf } from "./recipe.ts";
+import { instructionsOf } from "./testing/dockerfile-lines.ts";
+import { memoryTree } from "./testing/memory-tree.ts";
+
+type Files = Record<string, string>;
+
+async function look(files: Files, options?: AnalyzeOptions): Promise<Analysis> {
+  const analysis = await analyze(memoryTree(files), options);
+  if (analysis === undefined) throw new Error("the repository is empty");
+  return analysis;
+}
+
+/** A package.json. */
+const node = (manifest: object): Files => ({ "package.json": JSON.stringify(manifest) });
+const npm: Files = { "package-lock.json": "{}" };
+
+interface Case {
+  title: string;
+  files: Files;
+  options?: AnalyzeOptions;
+  is: Partial<Analysis>;
+  /** Sentences that must be among the evidence, and among the warnings. */
+  because?: string[];
+  warns?: string[];
+}
+
+const cases: Record<string, Case[]> = {
+  "who is asked first": [
+    {
+      title: "the repository's own Dockerfile, as it is",
+      files: {
+        ...node({ dependencies: { next: "15.1.0" } }),
+        Dockerfile:
+          "FROM scratch\nEXPOSE 80\nEXPOSE 9000/tcp\nHEALTHCHECK CMD curl http://localhost:9000/healthz\n",
+      },
+      is: { framework: "dockerfile", port: 9000, healthCheckPath: "/healthz", buildCommand: null },
+      because: ["Dockerfile exposes port 9000", "Dockerfile checks /healthz"],
+    },
+    {
+      title: "a Dockerfile that exposes nothing is asked on 8080",
+      files: { Dockerfile: "FROM scratch" },
+      is: { port: 8080, healthCheckPath: "/" },
+      warns: ["Dockerfile exposes no port: 8080 is asked, and set as PORT"],
+    },
+    {
+      title: "then a Procfile's line for web",
+      files: {
+        ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } }),
+        ...npm,
+        Procfile: "web: node b.js --port 4100\nworker: node c.js\r\nrelease: node d.js",
+      },
+      is: { framework: "express", startCommand: "node b.js --port 4100", port: 4100 },
+      because: ["Procfile starts web by node b.js --port 4100"],
+      warns: [
+        "Procfile: only web is run, not worker",
+        "Procfile: release is not run; put it before the start, or into build_command",
+      ],
+    },
+    {
+      title: "a Procfile makes a server of a site",
+      files: { ...node({ devDependencies: { vite: "6.0.0" } }), ...npm, Procfile: "web: node serve.js" },
+      is: { framework: "vite", runtime: "node", startCommand: "node serve.js", outputDirectory: null },
+    },
+    {
+      title: "what its owner says it is",
+      files: { ...node({ dependencies: { express: "5.0.0" }, devDependencies: { vite: "6.0.0" } }), ...npm },
+      options: { framework: "vite" },
+      is: { framework: "vite", outputDirectory: "dist" },
+    },
+    {
+      title: "unless there is nothing of it",
+      files: { "index.html": "" },
+      options: { framework: "django" },
+      is: { framework: "static" },
+      warns: ["nothing of django is here: what was recognised is taken"],
+    },
+  ],
+  "frameworks as they are configured": [
+    {
+      title: "Next.js",
+      files: { ...node({ dependencies: { next: "15.1.0" } }), ...npm },
+      is: { framework: "nextjs", buildCommand: "next build", startCommand: "next start", port: 3000 },
+      because: ["package.json depends on next 15.1.0", "package-lock.json belongs to npm"],
+    },
+    {
+      title: "Next.js that exports files",
+      files: {
+        ...node({ dependencies: { next: "15.1.0" }, scripts: { start: "next start" } }),
+        ...npm,
+        "next.config.mjs": 'export default {\n  output: "export",\n};',
+      },
+      is: { runtime: "static", outputDirectory: "out", startCommand: null, port: 8080 },
+      because: ["next.config.mjs sets output to export: the site is files"],
+    },
+    {
+      title: "a setting that is commented out is none",
+      files: {
+        ...node({ dependencies: { next: "15.1.0" } }),
+        ...npm,
+        "next.config.mjs": 'export default {\n  // output: "export",\n  /* output: "standalone" */\n};',
+      },
+      is: { runtime: "node", startCommand: "next start" },
+    },
+    {
+      title: "Nuxt that generates files",
+      files: { ...node({ dependencies: { nuxt: "3.14.0" }, scripts: { build: "nuxt generate" } }), ...npm },
+      is: { runtime: "static", outputDirectory: ".output/public" },
+    },
+    {
+      title: "Nuxt 2",
+      files: { ...node({ dependencies: { nuxt: "^2.17.0" } }), ...npm },
+      is: { startCommand: "nuxt start" },
+      because: ["Nuxt is Nuxt 2"],
+    },
+    {
+      title: "SvelteKit as files",
+      files: {
+        ...node({ devDependencies: { "@sveltejs/kit": "2.0.0" } }),
+        ...npm,
+        "svelte.config.js": "import adapter from '@sveltejs/adapter-static';",
+      },
+      is: { runtime: "static", outputDirectory: "build" },
+    },
+    {
+      title: "SvelteKit for another host",
+      files: {
+        ...node({ devDependencies: { "@sveltejs/kit": "2.0.0" } }),
+        ...npm,
+        "svelte.config.js": "import adapter from '@sveltejs/adapter-vercel';",
+      },
+      is: { runtime: "node" },
+      warns: [
+        "svelte.config.js: the adapter builds for another host: use @sveltejs/adapter-node, or the app has nothing to start",
+      ],
+    },
+    {
+      title: "Astro with the Node adapter",
+      files: {
+        ...node({ dependencies: { astro: "5.0.0", "@astrojs/node": "9.0.0" } }),
+        ...npm,
+        "astro.config.mjs": 'import node from "@astrojs/node";',
+      },
+      is: { runtime: "node", startCommand: "node ./dist/server/entry.mjs", port: 4321 },
+    },
+    {
+      title: "React Router without a server",
+      files: {
+        ...node({ devDependencies: { "@react-router/dev": "7.0.0" } }),
+        ...npm,
+        "react-router.config.ts": "export default { ssr: false };",
+      },
+      is: { runtime: "static", outputDirectory: "build/client" },
+    },
+    {
+      title: "Vite into a directory of its own",
+      files: {
+        ...node({ devDependencies: { vite: "6.0.0" } }),
+        ...npm,
+        "vite.config.ts": "export default { build: { outDir: './public_html/' } };",
+      },
+      is: { outputDirectory: "public_html" },
+      because: ["vite.config.ts writes to public_html"],
+    },
+    {
+      title: "Vite out of the app's directory",
+      files: {
+        ...node({ devDependencies: { vite: "6.0.0" } }),
+        ...npm,
+        "vite.config.ts": "export default { build: { outDir: '../../etc' } };",
+      },
+      is: { outputDirectory: "dist" },
+      warns: ["vite.config.ts writes to ../../etc, which is outside of the app: set output_directory"],
+    },
+    {
+      title: "Angular by angular.json",
+      files: {
+        ...node({
+          devDependencies: { "@angular/cli": "19.0.0" },
+          scripts: { start: "ng serve", build: "ng build" },
+        }),
+        ...npm,
+        "angular.json": JSON.stringify({
+          projects: {
+            shop: { architect: { build: { builder: "@angular/build:application", options: {} } } },
+          },
+        }),
+      },
+      is: { runtime: "static", outputDirectory: "dist/shop/browser", buildCommand: "npm run build" },
+    },
+    {
+      title: "NestJS by its script for production",
+      files: {
+        ...node({
+          dependencies: { "@nestjs/core": "11.0.0" },
+          devDependencies: { "@nestjs/cli": "11.0.0" },
+          scripts: { build: "nest build", start: "nest start", "start:prod": "node dist/main" },
+        }),
+        ...npm,
+      },
+      is: { framework: "nestjs", startCommand: "node dist/main" },
+      because: ["package.json's script start:prod runs node dist/main"],
+    },
+    {
+      title: "a server beside a builder of files serves them itself",
+      files: {
+        ...node({
+          dependencies: { express: "5.0.0" },
+          devDependencies: { vite: "6.0.0" },
+          scripts: { build: "vite build", start: "NODE_ENV=production node server.js" },
+        }),
+        ...npm,
+      },
+      is: { framework: "express", runtime: "node", buildCommand: "npm run build" },
+    },
+    {
+      title: "a builder of files with a server library and no start is a site",
+      files: {
+        ...node({
+          dependencies: { express: "5.0.0", "react-scripts": "5.0.0" },
+          scripts: { build: "react-scripts build", start: "react-scripts start" },
+        }),
+        ...npm,
+      },
+      is: { framework: "create-react-app", outputDirectory: "build" },
+    },
+    {
+      title: "a program of no framework, on the port that it names",
+      files: { ...node({ main: "./lib/run.js" }), ...npm, "lib/run.js": "http.createServer().listen(4567)" },
+      is: { framework: "node", startCommand: "node lib/run.js", port: 4567 },
+      because: ["lib/run.js listens on port 4567"],
+    },
+    {
+      title: "files as they are",
+      files: { "docs/index.html": "", "readme.md": "" },
+      is: { framework: "static", runtime: "static", outputDirectory: "docs", installCommand: null },
+    },
+  ],
+  "package managers and versions of Node": [
+    {
+      title: "npm without a lockfile",
+      files: node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } }),
+      is: { packageManager: "npm", installCommand: "npm install" },
+      warns: ["there is no lockfile of npm: two builds of one commit may install different versions"],
+    },
+    {
+      title: "npm without what only development needs",
+      files: { ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } }), ...npm },
+      is: { installCommand: "npm ci --omit=dev" },
+    },
+    {
+      title: "a script that runs at install gets what it needs",
+      files: {
+        ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js", prepare: "husky" } }),
+        ...npm,
+      },
+      is: { installCommand: "npm ci" },
+    },
+    {
+      title: "pnpm as package.json names it, whatever lies beside",
+      files: {
+        ...node({ dependencies: { next: "15.1.0" }, packageManager: "pnpm@9.1.0+sha512.abc" }),
+        "pnpm-lock.yaml": "lockfileVersion: '9.0'",
+        ...npm,
+      },
+      is: { packageManager: "pnpm", installCommand: "pnpm install --frozen-lockfile" },
+      because: ["package.json names pnpm 9.1.0 as its package manager"],
+      warns: ["package-lock.json is ignored: pnpm is used"],
+    },
+    {
+      title: "classic yarn",
+      files: { ...node({ dependencies: { next: "15.1.0" } }), "yarn.lock": "# yarn lockfile v1" },
+      is: { packageManager: "yarn", installCommand: "yarn install --frozen-lockfile" },
+    },
+    {
+      title: "berry by its lockfile",
+      files: { ...node({ dependencies: { next: "15.1.0" } }), "yarn.lock": "__metadata:\n  version: 8" },
+      is: { packageManager: "yarn", installCommand: "yarn install --immutable" },
+    },
+    {
+      title: "bun",
+      files: { ...node({ dependencies: { next: "15.1.0" } }), "bun.lock": "{}" },
+      is: { packageManager: "bun", installCommand: "bun install --frozen-lockfile" },
+    },
+    ...(
+      [
+        [{}, { ".nvmrc": "lts/krypton\n" }, "24"],
+        [{ engines: { node: ">=18" } }, {}, "22"],
+        [{ engines: { node: "^20.10 || ^24" } }, {}, "24"],
+        [{ engines: { node: "20.x" } }, {}, "20"],
+        [{ volta: { node: "24.1.0" }, engines: { node: "22" } }, {}, "24"],
+        [{ engines: { node: "16" } }, {}, "22"],
+        [{ engines: { node: "not a range" } }, { ".node-version": "" }, "22"],
+      ] as const
+    ).map(([manifest, more, runtimeVersion]): Case => ({
+      title: `Node ${runtimeVersion} by ${JSON.stringify({ ...manifest, ...more })}`,
+      files: { ...node({ dependencies: { next: "15.1.0" }, ...manifest }), ...npm, ...more },
+      is: { runtimeVersion },
+    })),
+    {
+      title: "a Node that there is none of",
+      files: { ...node({ dependencies: { next: "12.0.0" }, engines: { node: "14" } }), ...npm },
+      is: { runtimeVersion: "22" },
+      warns: ["package.json (engines) asks for Node.js 14, which there is none of: 22 is used"],
+    },
+  ],
+  monorepos: [
+    {
+      title: "a member is installed with its workspace and built after what it depends on",
+      files: {
+        ...node({ private: true }),
+        "pnpm-workspace.yaml": "packages: [apps/*]",
+        "pnpm-lock.yaml": "",
+        "apps/web/package.json": JSON.stringify({
+          dependencies: { next: "15.1.0" },
+          scripts: { build: "next build" },
+        }),
+      },
+      options: { rootDirectory: "/apps/web/" },
+      is: {
+        framework: "nextjs",
+        context: ".",
+        buildCommand: "pnpm -C ../.. --filter ./apps/web... run build",
+      },
+      because: ["apps/web belongs to the workspace in the root: it is installed whole"],
+    },
+    {
+      title: "a directory with a lockfile of its own is all there is",
+      files: {
+        ...npm,
+        "site/package.json": JSON.stringify({ devDependencies: { vite: "6.0.0" } }),
+        "site/yarn.lock": "",
+      },
+      options: { rootDirectory: "site" },
+      is: { framework: "vite", context: "site", packageManager: "yarn" },
+    },
+    {
+      title: "the root names the apps below it",
+      files: {
+        ...node({ workspaces: ["apps/*"] }),
+        "apps/web/package.json": JSON.stringify({ dependencies: { next: "15.1.0" } }),
+        "apps/api/requirements.txt": "fastapi==0.115.0",
+      },
+      is: { framework: null, runtime: null, plan: null },
+      warns: ["root_directory can be apps/web (Next.js), apps/api (FastAPI)"],
+    },
+    {
+      title: "a root directory that is not there",
+      files: { "readme.md": "" },
+      options: { rootDirectory: "none" },
+      is: { framework: null },
+      warns: ["there is no directory none in the repository"],
+    },
+  ],
+  Python: [
+    {
+      title: "Django by requirements.txt",
+      files: {
+        "requirements.txt": "Django==5.1.3\ngunicorn==23.0.0\n",
+        "manage.py": 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")',
+        "shop/wsgi.py": "",
+        "shop/settings.py": 'STATIC_ROOT = BASE_DIR / "static"',
+      },
+      is: {
+        framework: "django",
+        packageManager: "pip",
+        startCommand: "gunicorn --bind 0.0.0.0:$PORT shop.wsgi",
+        buildCommand: "python manage.py collectstatic --noinput",
+        port: 8000,
+      },
+      because: ["requirements.txt names Django==5.1.3", "shop/wsgi.py holds the app"],
+    },
+    {
+      title: "FastAPI by uv, with a server of its own",
+      files: {
+        "pyproject.toml":
+          '[project]\nrequires-python = ">=3.13"\ndependencies = ["fastapi[standard]>=0.115"]',
+        "uv.lock": "",
+        "app/main.py": "api: FastAPI = FastAPI()\n",
+      },
+      is: {
+        framework: "fastapi",
+        packageManager: "uv",
+        runtimeVersion: "3.13",
+        installCommand: "uv sync --frozen --no-dev --no-install-project",
+        startCommand: "uvicorn --host 0.0.0.0 --port $PORT app.main:api",
+      },
+    },
+    {
+      title: "Flask by Poetry, made by a function, without a server",
+      files: {
+        "pyproject.toml": '[tool.poetry.dependencies]\npython = "~3.11"\nFlask = "^3.0"',
+        "poetry.lock": "",
+        "shop/__init__.py": "def create_app():\n    return Flask(__name__)\n",
+      },
+      is: {
+        framework: "flask",
+        packageManager: "poetry",
+        runtimeVersion: "3.11",
+        startCommand: "gunicorn --bind 0.0.0.0:$PORT 'shop:create_app()'",
+      },
+      warns: ["gunicorn serves the app and is no dependency of it: the recipe adds its latest version"],
+    },
+    {
+      title: "Pipenv",
+      files: {
+        Pipfile: '[packages]\nflask = "*"\ngunicorn = "*"\n[requires]\npython_version = "3.11"',
+        "Pipfile.lock": "{}",
+        "app.py": "app = Flask(__name__)",
+      },
+      is: {
+        packageManager: "pipenv",
+        installCommand: "pipenv sync",
+        runtimeVersion: "3.11",
+        startCommand: "gunicorn --bind 0.0.0.0:$PORT app:app",
+      },
+    },
+    {
+      title: "a program of no framework",
+      files: { "requirements.txt": "aiohttp==3.11.0", "main.py": "web.run_app(app, port=9100)" },
+      is: { framework: "python", startCommand: "python main.py", port: 9100 },
+    },
+    {
+      title: "a web framework outranks the builder of files beside it",
+      files: { "requirements.txt": "Django==5.1.3", ...node({ devDependencies: { vite: "6.0.0" } }) },
+      is: { framework: "django" },
+      warns: ["Vite was recognised too: Django is built"],
+    },
+    {
+      title: "two of them",
+      files: { "requirements.txt": "flask==3.0.0\nfastapi==0.115.0", "main.py": "app = FastAPI()" },
+      is: { framework: "fastapi" },
+      warns: ["Flask is a dependency too: FastAPI is taken"],
+    },
+  ],
+  Go: [
+    {
+      title: "a program in the root",
+      files: {
+        "go.mod": "module example\n\ngo 1.23\n",
+        "main.go": 'package main\n\nfunc main() { http.ListenAndServe(":9000", nil) }',
+      },
+      is: { framework: "go", runtimeVersion: "1.23", port: 9000, startCommand: "./app" },
+    },
+    {
+      title: "the likeliest of several",
+      files: { "go.mod": "module example", "cmd/migrate/main.go": "", "cmd/server/main.go": "" },
+      is: { buildCommand: "go build -trimpath -ldflags=-s -o /out/app ./cmd/server" },
+      because: ["cmd/server is the program"],
+      warns: ["cmd holds migrate, server: server is built"],
+    },
+  ],
+  "what cannot be built": [
+    {
+      title: "another language is named",
+      files: { Gemfile: "" },
+      is: { framework: null },
+      warns: [
+        "Gemfile: Ruby is built by a Dockerfile of the repository's own only",
+        "nothing was recognised: add a Dockerfile, or set root_directory",
+      ],
+    },
+    {
+      title: "a file that does not parse is a warning",
+      files: { "package.json": "{", "pyproject.toml": "[[", "index.html": "" },
+      is: { framework: "python" },
+      warns: [
+        "package.json is no JSON that can be read: it counts as empty",
+        "pyproject.toml is no TOML that can be read: it counts as empty",
+      ],
+    },
+  ],
+};
+
+describe.each(Object.entries(cases))("%s", (_, list) => {
+  test.each(list)("$title", async ({ files, options, is, because = [], warns = [] }) => {
+    const analysis = await look(files, options);
+    expect(analysis).toMatchObject(is);
+    expect(analysis.evidence).toEqual(expect.arrayContaining(because));
+    expect(analysis.warnings).toEqual(expect.arrayContaining(warns));
+    if (analysis.framework !== null)
+      instructionsOf(recipeOf(analysis)?.replace(/^HEALTHCHECK.*$/m, "") ?? "");
+  });
+});
+
+test("a repository without a file is empty", async () => {
+  expect(await analyze(memoryTree({}))).toBeUndefined();
+  expect(await analyze(memoryTree({ ".git/HEAD": "" }))).toBeUndefined();
+});
+
+test("a root directory that climbs out, or means something to a builder, is refused", async () => {
+  for (const rootDirectory of ["../up", "a/../../b", "a b", "$HOME", "a\nRUN b", "a*"])
+    await expect(look({ a: "" }, { rootDirectory }), rootDirectory).rejects.toThrow(RangeError);
+});
+
+test("text out of a repository breaks no line of the evidence", async () => {
+  const { evidence } = await look(node({ dependencies: { next: `1\n2\u202E${"3".repeat(1000)}` } }));
+  expect(evidence[0]).toMatch(/^package\.json depends on next 1 2 3+…$/);
+});
+
+/** Any file that is looked at, with any text, or with what some of them would be believed to hold. */
+const anyText = fc.oneof(
+  fc.string(),
+  fc.json(),
+  fc.constantFrom(
+    "[project]\ndependencies = 3",
+    "[tool]\npoetry = []",
+    "web: \\\nRUN a",
+    "EXPOSE 99999",
+    "__metadata:",
+  ),
+);
+const awkward = fc.oneof(
+  fc.string(),
+  fc.constantFrom("\nUSER root", "a \\", "<<EOF", "$(x)", '"', "${a}", "7"),
+  fc.jsonValue(),
+);
+const manifest = fc.record(
+  {
+    dependencies: fc.oneof(
+      fc.dictionary(fc.constantFrom("next", "express", "vite", "nuxt", "__proto__"), awkward),
+      awkward,
+    ),
+    devDependencies: fc.oneof(
+      fc.dictionary(fc.constantFrom("astro", "tsx", "@angular/cli"), awkward),
+      awkward,
+    ),
+    scripts: fc.oneof(
+      fc.dictionary(fc.constantFrom("build", "start", "start:prod", "prestart", "prepare"), awkward),
+      awkward,
+    ),
+    engines: fc.oneof(fc.record({ node: awkward }), awkward),
+    packageManager: fc.oneof(fc.constantFrom("pnpm@1.2.3\nRUN a", "yarn@4.0.0 b", "bun@1"), awkward),
+    main: awkward,
+    workspaces: awkward,
+    volta: awkward,
+  },
+  { requiredKeys: [] },
+);
+const repository = fc
+  .tuple(
+    fc.dictionary(
+      fc.constantFrom(
+        ..."package.json pyproject.toml Pipfile requirements.txt manage.py go.mod main.go Procfile .nvmrc angular.json".split(
+          " ",
+        ),
+        ..."next.config.js vite.config.ts yarn.lock pnpm-lock.yaml main.py app.py server.js .python-version turbo.json".split(
+          " ",
+        ),
+      ),
+      anyText,
+    ),
+    fc.option(manifest),
+  )
+  .map(([files, given]): Files => (given ? { ...files, "package.json": JSON.stringify(given) } : files));
+
+test("no repository makes it throw, nor writes an instruction of its own", async () => {
+  await fc.assert(
+    fc.asyncProperty(repository, async (files) => {
+      const analysis = await analyze(memoryTree(files));
+      const recipe = analysis ? recipeOf(analysis) : null;
+      const instructions = instructionsOf(recipe ?? "");
+      const users = instructions.filter(({ word }) => word === "USER");
+      expect(users).toEqual(recipe === null ? [] : [{ word: "USER", flags: [], rest: "1000:1000" }]);
+      expect(instructions.filter(({ word }) => word === "CMD").length).toBeLessThanOrEqual(1);
+    }),
+    { numRuns: 1000 },
+  );
+});
+
+test("half a megabyte of nothing in every file is read through at once", async () => {
+  for (const filler of [" ", "\n", "/*", "a", "\t\n", "(", "[", "output:", "web:", "FROM "]) {
+    const text = filler.repeat(Math.ceil((512 * 1024) / filler.length));
+    const names =
+      "pyproject.toml Pipfile requirements.txt manage.py main.py Procfile .nvmrc go.mod next.config.js";
+    const files = Object.fromEntries(names.split(" ").map((name) => [name, text]));
+    await look({
+      ...files,
+      ...node({ dependencies: { next: text, [text]: "1" }, scripts: { build: text } }),
+    });
+    await look({ "requirements.txt": `flask\n${text}`, "main.py": text });
+    await look({ "package.json": text, "go.mod": text, "main.go": text });
+    await look({ Dockerfile: text });
+  }
+});

@@ -1,0 +1,184 @@
+/**
+ * What a repository is, and how it becomes an image. This folder reads a checked-out tree that its author may have
+ * made to harm: it runs nothing of it, follows no link out of it, and a file that does not parse is a warning. Its
+ * own Dockerfile comes first, then its Procfile's line for `web`, then what `frameworks.ts` recognises. Every decision
+ * leaves a sentence of evidence, and what may not turn out as expected leaves a warning; `recipe.ts` writes the
+ * Dockerfile.
+ */
+import { posix } from "node:path";
+import { maxCommandLength } from "./dockerfile.ts";
+import { findFiles } from "./files.ts";
+import { type Found, ranks, type Runtime, type Settled } from "./found.ts";
+import { notBuilt } from "./frameworks.ts";
+import { findGo } from "./go.ts";
+import { Inspection, plainPath } from "./inspection.ts";
+import { findNode } from "./node.ts";
+import { findPython } from "./python.ts";
+import type { Tree } from "./tree.ts";
+
+/** Null where nothing was recognised, or where it does not apply. Commands are lines of `sh`. */
+export interface Analysis extends Omit<Settled, "runtime" | "port" | "plan"> {
+  framework: string | null;
+  /** As people write it. */
+  name: string | null;
+  runtime: Runtime | null;
+  port: number | null;
+  healthCheckPath: string;
+  /** Why each thing is as it is, as sentences. */
+  evidence: string[];
+  /** What may not turn out as expected, as sentences. */
+  warnings: string[];
+  /** The directory of the repository that the recipe is built in; `.` is the whole of it. */
+  context: string;
+  /** The repository's own Dockerfile. */
+  dockerfile: string | null;
+  plan: Settled["plan"] | null;
+}
+
+export interface AnalyzeOptions {
+  /** Where in the repository the app lies; a leading `/` is its root. */
+  rootDirectory?: string;
+  /** Taken instead of what would be recognised, where the files it needs are there. */
+  framework?: string;
+}
+
+/** More are no monorepo's apps but somebody's archive. */
+const maxMembers = 12;
+
+/** Undefined for an empty repository. Throws RangeError for a root directory that no Dockerfile can hold. */
+export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise<Analysis | undefined> {
+  const directory = plainPath(options.rootDirectory ?? ".");
+  if (directory === undefined)
+    throw new RangeError(
+      "a root directory lies in the repository, and is made of letters, digits and . _ - @ +",
+    );
+  const view = new Inspection(tree);
+  if ((await view.list(".")).every((entry) => entry.name === ".git")) return undefined;
+  if ((await view.list(directory)).length === 0)
+    view.warn(`there is no directory ${directory} in the repository`);
+
+  const own = await view.first(["Dockerfile", "Containerfile"].map((name) => posix.join(directory, name)));
+  if (own !== undefined && options.framework === undefined) return ofDockerfile(view, directory, own);
+
+  const candidates = await candidatesIn(view, directory, options.framework);
+  const wanted = candidates.find((each) => each.framework === options.framework);
+  if (options.framework !== undefined && wanted === undefined)
+    view.warn(`nothing of ${options.framework} is here: what was recognised is taken`);
+  const taken = wanted ?? candidates[0];
+  const web = await procfile(view, directory);
+  if (taken === undefined) return unrecognised(view, directory);
+  for (const other of candidates)
+    if (other !== taken && other.rank !== "files")
+      view.warn(`${other.name} was recognised too: ${taken.name} is built`);
+  if (taken.rank === "node-program") await namePossibleRoots(view, directory);
+  const settled = await taken.settle(web);
+  return {
+    framework: taken.framework,
+    name: taken.name,
+    ...settled,
+    healthCheckPath: "/",
+    evidence: view.evidence,
+    warnings: view.warnings,
+    context: settled.plan.context,
+    dockerfile: null,
+  };
+}
+
+async function candidatesIn(view: Inspection, directory: string, wanted?: string): Promise<Found[]> {
+  const looks = [findNode, findPython, findGo, findFiles];
+  const found = await Promise.all(looks.map((look) => look(view, directory, wanted)));
+  return found
+    .filter((each) => each !== undefined)
+    .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
+}
+
+const nothing = {
+  runtimeVersion: null,
+  packageManager: null,
+  installCommand: null,
+  buildCommand: null,
+  startCommand: null,
+  outputDirectory: null,
+  plan: null,
+  healthCheckPath: "/",
+};
+
+async function ofDockerfile(view: Inspection, directory: string, file: string): Promise<Analysis> {
+  const dockerfile = (await view.text(file)) ?? "";
+  view.because(`${file} is the repository's own recipe: nothing else is looked at`);
+  const port = Number([...dockerfile.matchAll(/^[ \t]*EXPOSE[ \t]+(\d{1,5})/gim)].at(-1)?.[1] ?? Number.NaN);
+  const isPort = port > 0 && port < 65_536;
+  if (isPort) view.because(`${file} exposes port ${port}`);
+  else view.warn(`${file} exposes no port: 8080 is asked, and set as PORT`);
+  const health =
+    /^[ \t]*HEALTHCHECK\b[^]{0,300}?https?:\/\/(?:localhost|127\.0\.0\.1)(?::\d+)?(\/[\w./-]*)/im.exec(
+      dockerfile,
+    );
+  if (health?.[1]) view.because(`${file} checks ${health[1]}`);
+  return {
+    ...nothing,
+    framework: "dockerfile",
+    name: "Dockerfile",
+    runtime: "dockerfile",
+    port: isPort ? port : 8080,
+    healthCheckPath: health?.[1] ?? "/",
+    evidence: view.evidence,
+    warnings: view.warnings,
+    context: directory,
+    dockerfile,
+  };
+}
+
+async function unrecognised(view: Inspection, directory: string): Promise<Analysis> {
+  for (const { file, name } of notBuilt)
+    if (await view.has(posix.join(directory, file)))
+      view.warn(`${file}: ${name} is built by a Dockerfile of the repository's own only`);
+  await namePossibleRoots(view, directory);
+  view.warn("nothing was recognised: add a Dockerfile, or set root_directory");
+  return {
+    ...nothing,
+    framework: null,
+    name: null,
+    runtime: null,
+    port: null,
+    evidence: view.evidence,
+    warnings: view.warnings,
+    context: directory,
+    dockerfile: null,
+  };
+}
+
+/** Names the apps of a monorepo, to whom nobody has said which one is meant. */
+async function namePossibleRoots(view: Inspection, directory: string): Promise<void> {
+  const below = async (parent: string): Promise<string[]> =>
+    (await view.list(parent))
+      .filter(
+        (entry) =>
+          entry.kind === "directory" && /^\w[\w.-]*$/.test(entry.name) && entry.name !== "node_modules",
+      )
+      .map((entry) => posix.join(parent, entry.name));
+  const parents = ["apps", "services", "packages"].map((name) => posix.join(directory, name));
+  const members = [...(await Promise.all(parents.map(below))).flat(), ...(await below(directory))];
+  const named: string[] = [];
+  for (const member of members.slice(0, maxMembers)) {
+    const found = (await candidatesIn(view, member)).find((each) => each.rank !== "files");
+    if (found) named.push(`${member} (${found.name})`);
+  }
+  if (named.length > 0) view.warn(`root_directory can be ${named.join(", ")}`);
+}
+
+/** The line that a Procfile has for `web`. */
+async function procfile(view: Inspection, directory: string): Promise<string | undefined> {
+  const lines = ((await view.text(posix.join(directory, "Procfile"))) ?? "").split(/\r?\n/);
+  const processes = lines.flatMap((line) => {
+    const [, name, command] = /^(\w[\w-]{0,60}):(.+)$/.exec(line.slice(0, maxCommandLength)) ?? [];
+    return name === undefined || !command?.trim() ? [] : [{ name, command: command.trim() }];
+  });
+  for (const { name } of processes)
+    if (name === "release")
+      view.warn("Procfile: release is not run; put it before the start, or into build_command");
+    else if (name !== "web") view.warn(`Procfile: only web is run, not ${name}`);
+  const web = processes.find(({ name }) => name === "web")?.command;
+  if (web !== undefined) view.because(`Procfile starts web by ${web}`);
+  return web;
+}

@@ -1,0 +1,70 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { cmd, run } from "./dockerfile.ts";
+import { instructionsOf } from "./testing/dockerfile-lines.ts";
+
+/** What somebody would write to get out of an instruction, in any mixture with ordinary words. */
+const hostile = fc
+  .array(
+    fc.oneof(
+      fc.constantFrom(
+        ..."\\ \" ' ` \n \r \t # $ < > & | ; [ ] { } ( ) = ~ * ? ! --mount=x <<EOF \nRUN \nUSER\u2028root \u0085".split(
+          " ",
+        ),
+        "\\\n",
+        " ",
+        "\0",
+        "\ud800",
+      ),
+      fc.constantFrom("npm", "run", "build", "node", "server.js", "&&", "$PORT", "A=b", "é"),
+      fc.string(),
+    ),
+    { minLength: 1 },
+  )
+  .map((parts) => parts.join(""));
+
+test("whatever a line of a repository holds, it is one instruction and its own text", () => {
+  fc.assert(
+    fc.property(hostile, (line) => {
+      const [instruction, ...others] = instructionsOf(`${run(line, ["/root/.npm"])}\n`);
+      expect(others).toEqual([]);
+      expect(instruction).toEqual({
+        word: "RUN",
+        flags: ["--mount=type=cache,target=/root/.npm"],
+        rest: typeof instruction?.rest === "string" ? line.trim() : ["/bin/sh", "-c", line],
+      });
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test("whatever a start holds, the image has one command, which is that line", () => {
+  fc.assert(
+    fc.property(hostile, (given) => {
+      const line = given.trim();
+      const [instruction, ...others] = instructionsOf(`${cmd(given)}\n`);
+      expect(others).toEqual([]);
+      const words = instruction?.rest as string[];
+      if (words[0] === "/bin/sh" && words[1] === "-c") expect([line, `exec ${line}`]).toContain(words[2]);
+      else expect(words.join(" ")).toBe(line.replaceAll(/ +/g, " "));
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test("an ordinary line stays readable", () => {
+  expect(run("npm ci && npm run build")).toBe("RUN npm ci && npm run build");
+});
+
+test("one program is started by itself, so that it receives the signals", () => {
+  expect(cmd("node server.js")).toBe('CMD ["node", "server.js"]');
+  expect(cmd("uvicorn --port $PORT main:app")).toBe(
+    'CMD ["/bin/sh", "-c", "exec uvicorn --port $PORT main:app"]',
+  );
+  expect(cmd("A=b node server.js")).toBe('CMD ["/bin/sh", "-c", "A=b node server.js"]');
+  expect(cmd("a && b")).toBe('CMD ["/bin/sh", "-c", "a && b"]');
+});
+
+test("a command longer than a builder's line is refused", () => {
+  expect(() => run("x".repeat(10_000))).toThrow(RangeError);
+});

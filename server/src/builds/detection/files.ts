@@ -1,0 +1,37 @@
+/** Files that are served as they are. */
+import { posix } from "node:path";
+import type { Found } from "./found.ts";
+import type { Inspection } from "./inspection.ts";
+
+const places = [".", "public", "dist", "build", "site", "www", "docs", "_site"];
+
+export async function findFiles(view: Inspection, directory: string): Promise<Found | undefined> {
+  const index = await view.first(places.map((place) => posix.join(directory, place, "index.html")));
+  if (index === undefined) return undefined;
+  const output = posix.relative(directory, posix.dirname(index)) || ".";
+  return {
+    framework: "static",
+    name: "Static site",
+    rank: "files",
+    settle: async () => {
+      view.because(
+        `${posix.relative(directory, index)} is there, and nothing that builds: files are served as they are`,
+      );
+      return {
+        runtime: "static",
+        runtimeVersion: null,
+        packageManager: null,
+        installCommand: null,
+        buildCommand: null,
+        startCommand: null,
+        outputDirectory: output,
+        port: 8080,
+        plan: {
+          context: directory,
+          directory: ".",
+          run: { kind: "site", directory: output, fallback: null, hashed: null },
+        },
+      };
+    },
+  };
+}

@@ -1,0 +1,433 @@
+/**
+ * What is recognised, as data: by which evidence, how it is built, what of it runs. A new framework is a new row.
+ * Within a rank the first row that holds wins. Facts are those of each framework's own documents on deploying it.
+ */
+
+/**
+ * - `app`: a framework that decides how the whole repository is built and run
+ * - `server`: a library of a program that listens by itself
+ * - `site`: a builder of files; where a server library is started beside it, the server serves them
+ */
+type Rank = "app" | "server" | "site";
+
+/** Either a program that listens (`start`) or a directory that is served (`output`). */
+export interface Shape {
+  start?: string;
+  /** What `start` needs of the built tree, where that is known; else all of it is shipped. */
+  ships?: readonly (readonly [from: string, to: string])[];
+  /** `start` is the only right one, whatever package.json says. */
+  onlyStart?: boolean;
+  output?: string;
+  /** Finds another output directory in the configuration. */
+  outputIn?: RegExp;
+  /** A file that answers every unknown path of the site; absent: 404. */
+  fallback?: string;
+  /** Finds it in the configuration. */
+  fallbackIn?: RegExp;
+  /** Below this path every name holds a hash of what is in the file. */
+  hashed?: string;
+  env?: Readonly<Record<string, string>>;
+  buildEnv?: Readonly<Record<string, string>>;
+  /** Below the app's directory. */
+  buildCaches?: readonly string[];
+  /** A warning to go with it. */
+  warn?: string;
+}
+
+export interface Variant extends Shape {
+  /** Any of these holds. */
+  when: { config?: RegExp; build?: RegExp; version?: RegExp; file?: string };
+  /** How it is told: "next.config.js sets …" */
+  because: string;
+}
+
+export interface Framework extends Shape {
+  id: string;
+  name: string;
+  rank: Rank;
+  /** Any of these packages … */
+  packages: readonly string[];
+  /** … or a configuration file that holds this. */
+  configSays?: RegExp;
+  /** Names of configuration files without their extension (js, mjs, cjs, ts, mts, cts, json). */
+  config?: readonly string[];
+  /** Run where package.json has no script `build`. */
+  build?: string;
+  port: number;
+  /** The first whose evidence holds replaces what it names. */
+  variants?: readonly Variant[];
+}
+
+const whole = (...paths: string[]): [string, string][] => paths.map((path) => [path, path]);
+
+/** What a bundled server still needs beside its bundle. */
+const withModules = (bundle: string): [string, string][] => whole(bundle, "package.json", "node_modules");
+
+const otherHost = (adapter: string): string =>
+  `the adapter builds for another host: use ${adapter}, or the app has nothing to start`;
+
+export const frameworks: readonly Framework[] = [
+  {
+    id: "nextjs",
+    name: "Next.js",
+    rank: "app",
+    packages: ["next"],
+    config: ["next.config"],
+    build: "next build",
+    start: "next start",
+    port: 3000,
+    env: { HOSTNAME: "0.0.0.0", NEXT_TELEMETRY_DISABLED: "1" },
+    buildEnv: { NEXT_TELEMETRY_DISABLED: "1" },
+    buildCaches: [".next/cache"],
+    variants: [
+      {
+        when: { config: /\boutput\s*:\s*["'`]export["'`]/ },
+        because: "sets output to export: the site is files",
+        output: "out",
+        hashed: "/_next/static/",
+      },
+      {
+        when: { config: /\boutput\s*:\s*["'`]standalone["'`]/ },
+        because: "sets output to standalone: the server is shipped without node_modules",
+        start: "node server.js",
+        onlyStart: true,
+        ships: [
+          [".next/standalone", "."],
+          [".next/static", ".next/static"],
+          ["public", "public"],
+        ],
+      },
+    ],
+  },
+  {
+    id: "nuxt",
+    name: "Nuxt",
+    rank: "app",
+    packages: ["nuxt", "nuxt3", "nuxt-nightly", "nuxt-edge"],
+    config: ["nuxt.config"],
+    build: "nuxt build",
+    start: "node .output/server/index.mjs",
+    ships: whole(".output"),
+    port: 3000,
+    variants: [
+      {
+        when: { build: /\bnuxi?t? generate\b/ },
+        because: "generates files",
+        output: ".output/public",
+        fallback: "200.html",
+        hashed: "/_nuxt/",
+      },
+      { when: { version: /^[\^~v=]?2\b/ }, because: "is Nuxt 2", start: "nuxt start", ships: [] },
+    ],
+  },
+  {
+    id: "sveltekit",
+    name: "SvelteKit",
+    rank: "app",
+    packages: ["@sveltejs/kit"],
+    config: ["svelte.config", "vite.config"],
+    build: "vite build",
+    start: "node build",
+    ships: withModules("build"),
+    port: 3000,
+    variants: [
+      {
+        when: { config: /@sveltejs\/adapter-static/ },
+        because: "uses adapter-static",
+        output: "build",
+        fallbackIn: /\bfallback\s*:\s*["'`]([\w.-]+)["'`]/,
+        hashed: "/_app/immutable/",
+      },
+      { when: { config: /@sveltejs\/adapter-node/ }, because: "uses adapter-node" },
+      {
+        when: { config: /@sveltejs\/adapter-auto/ },
+        because: "uses adapter-auto, which is told to take adapter-node",
+        // the one place of its list that means adapter-node; it installs the adapter by itself
+        buildEnv: { GCP_BUILDPACKS: "1" },
+      },
+      {
+        when: { config: /@sveltejs\/adapter-\w+/ },
+        because: "names an adapter",
+        warn: otherHost("@sveltejs/adapter-node"),
+      },
+    ],
+  },
+  {
+    id: "react-router",
+    name: "React Router",
+    rank: "app",
+    packages: ["@react-router/dev"],
+    config: ["react-router.config", "vite.config"],
+    configSays: /@react-router\/dev/,
+    build: "react-router build",
+    start: "react-router-serve ./build/server/index.js",
+    port: 3000,
+    variants: [
+      {
+        when: { config: /\bssr\s*:\s*false\b/ },
+        because: "turns server rendering off",
+        output: "build/client",
+        fallback: "index.html",
+      },
+    ],
+  },
+  {
+    id: "remix",
+    name: "Remix",
+    rank: "app",
+    packages: ["@remix-run/dev"],
+    config: ["remix.config", "vite.config"],
+    build: "remix vite:build",
+    start: "remix-serve ./build/server/index.js",
+    port: 3000,
+    variants: [
+      {
+        when: { config: /\bssr\s*:\s*false\b/ },
+        because: "turns server rendering off",
+        output: "build/client",
+        fallback: "index.html",
+      },
+      {
+        when: { file: "remix.config.js", build: /\bremix build\b/ },
+        because: "belongs to the classic compiler",
+        start: "remix-serve ./build/index.js",
+      },
+    ],
+  },
+  {
+    id: "astro",
+    name: "Astro",
+    rank: "app",
+    packages: ["astro"],
+    config: ["astro.config"],
+    build: "astro build",
+    output: "dist",
+    outputIn: /\boutDir\s*:\s*["'`]([^"'`]+)["'`]/,
+    hashed: "/_astro/",
+    port: 4321,
+    variants: [
+      {
+        when: { config: /@astrojs\/node/ },
+        because: "uses the Node adapter",
+        start: "node ./dist/server/entry.mjs",
+        ships: withModules("dist"),
+      },
+      {
+        when: { config: /@astrojs\/(?:vercel|netlify|cloudflare)/ },
+        because: "names an adapter",
+        warn: otherHost("@astrojs/node"),
+      },
+    ],
+  },
+  {
+    id: "tanstack-start",
+    name: "TanStack Start",
+    rank: "app",
+    packages: ["@tanstack/react-start", "@tanstack/solid-start"],
+    config: ["vite.config", "app.config"],
+    build: "vite build",
+    start: "node .output/server/index.mjs",
+    ships: whole(".output"),
+    port: 3000,
+  },
+  {
+    id: "solidstart",
+    name: "SolidStart",
+    rank: "app",
+    packages: ["@solidjs/start"],
+    config: ["app.config"],
+    build: "vinxi build",
+    start: "node .output/server/index.mjs",
+    ships: whole(".output"),
+    port: 3000,
+  },
+  {
+    id: "nestjs",
+    name: "NestJS",
+    rank: "app",
+    packages: ["@nestjs/core"],
+    build: "nest build",
+    start: "node dist/main",
+    port: 3000,
+  },
+  {
+    id: "gatsby",
+    name: "Gatsby",
+    rank: "site",
+    packages: ["gatsby"],
+    build: "gatsby build",
+    output: "public",
+    port: 8080,
+  },
+  {
+    id: "docusaurus",
+    name: "Docusaurus",
+    rank: "site",
+    packages: ["@docusaurus/core"],
+    build: "docusaurus build",
+    output: "build",
+    port: 8080,
+  },
+  {
+    id: "eleventy",
+    name: "Eleventy",
+    rank: "site",
+    packages: ["@11ty/eleventy"],
+    config: [".eleventy", "eleventy.config"],
+    build: "eleventy",
+    output: "_site",
+    outputIn: /\boutput\s*:\s*["'`]([^"'`]+)["'`]/,
+    port: 8080,
+  },
+  {
+    id: "vitepress",
+    name: "VitePress",
+    rank: "site",
+    packages: ["vitepress"],
+    config: [".vitepress/config"],
+    build: "vitepress build docs",
+    output: "docs/.vitepress/dist",
+    port: 8080,
+    variants: [
+      {
+        when: { config: /[^]/, build: /\bvitepress build\s*$/ },
+        because: "has its pages in the app's own directory",
+        output: ".vitepress/dist",
+      },
+    ],
+  },
+  {
+    id: "hexo",
+    name: "Hexo",
+    rank: "site",
+    packages: ["hexo"],
+    build: "hexo generate",
+    output: "public",
+    port: 8080,
+  },
+  {
+    id: "angular",
+    name: "Angular",
+    rank: "site",
+    packages: ["@angular/cli"],
+    build: "ng build",
+    output: "dist",
+    fallback: "index.html",
+    port: 4000,
+  },
+  {
+    id: "create-react-app",
+    name: "Create React App",
+    rank: "site",
+    packages: ["react-scripts"],
+    build: "react-scripts build",
+    output: "build",
+    fallback: "index.html",
+    port: 8080,
+  },
+  {
+    id: "vue-cli",
+    name: "Vue CLI",
+    rank: "site",
+    packages: ["@vue/cli-service"],
+    config: ["vue.config"],
+    build: "vue-cli-service build",
+    output: "dist",
+    outputIn: /\boutputDir\s*:\s*["'`]([^"'`]+)["'`]/,
+    fallback: "index.html",
+    port: 8080,
+  },
+  {
+    id: "vite",
+    name: "Vite",
+    rank: "site",
+    packages: ["vite"],
+    config: ["vite.config"],
+    build: "vite build",
+    output: "dist",
+    outputIn: /\boutDir\s*:\s*["'`]([^"'`]+)["'`]/,
+    fallback: "index.html",
+    port: 8080,
+  },
+  {
+    id: "parcel",
+    name: "Parcel",
+    rank: "site",
+    packages: ["parcel"],
+    build: "parcel build",
+    output: "dist",
+    fallback: "index.html",
+    port: 8080,
+  },
+  { id: "fastify", name: "Fastify", rank: "server", packages: ["fastify"], port: 3000 },
+  { id: "koa", name: "Koa", rank: "server", packages: ["koa"], port: 3000 },
+  { id: "hono", name: "Hono", rank: "server", packages: ["hono"], port: 3000 },
+  { id: "express", name: "Express", rank: "server", packages: ["express"], port: 3000 },
+];
+
+/** A web framework of Python: how its app object is found, and what serves it. */
+export interface PythonFramework {
+  id: string;
+  name: string;
+  package: string;
+  /** Finds the app's variable in a module. */
+  appIn?: RegExp;
+  /** `{app}` is the app's import path. */
+  start: string;
+  /** What `start` needs; the recipe adds it where it is not among the dependencies. */
+  server: string;
+  /** Other packages that bring the server along, by the extras they were asked for. */
+  serverIn?: RegExp;
+}
+
+export const pythonFrameworks: readonly PythonFramework[] = [
+  {
+    id: "django",
+    name: "Django",
+    package: "django",
+    start: "gunicorn --bind 0.0.0.0:$PORT {app}",
+    server: "gunicorn",
+  },
+  {
+    id: "fastapi",
+    name: "FastAPI",
+    package: "fastapi",
+    appIn: /^(\w+)(?:[ \t]*:[ \t]*\w+)?[ \t]*=[ \t]*(?:fastapi\.)?FastAPI\(/m,
+    start: "uvicorn --host 0.0.0.0 --port $PORT {app}",
+    server: "uvicorn",
+    serverIn: /^fastapi\[[^\]]*\b(?:standard|all)\b/i,
+  },
+  {
+    id: "flask",
+    name: "Flask",
+    package: "flask",
+    appIn: /^(\w+)(?:[ \t]*:[ \t]*\w+)?[ \t]*=[ \t]*(?:flask\.)?Flask\(/m,
+    start: "gunicorn --bind 0.0.0.0:$PORT {app}",
+    server: "gunicorn",
+  },
+];
+
+/** Packages that need more of Debian than a slim image has: to be built, and to run. */
+export const systemNeeds: readonly { package: string; build: readonly string[]; run: readonly string[] }[] = [
+  { package: "@prisma/client", build: ["openssl"], run: ["openssl"] },
+  { package: "psycopg2", build: ["gcc", "libc6-dev", "libpq-dev", "python3-dev"], run: ["libpq5"] },
+  {
+    package: "mysqlclient",
+    build: ["gcc", "libc6-dev", "default-libmysqlclient-dev", "pkg-config", "python3-dev"],
+    run: ["libmariadb3"],
+  },
+];
+
+/** What is seen for what it is and cannot be built without a Dockerfile. */
+export const notBuilt: readonly { file: string; name: string }[] = [
+  { file: "composer.json", name: "PHP" },
+  { file: "Gemfile", name: "Ruby" },
+  { file: "pom.xml", name: "Java (Maven)" },
+  { file: "build.gradle", name: "Java (Gradle)" },
+  { file: "build.gradle.kts", name: "Kotlin (Gradle)" },
+  { file: "Cargo.toml", name: "Rust" },
+  { file: "mix.exs", name: "Elixir" },
+  { file: "deno.json", name: "Deno" },
+  { file: "hugo.toml", name: "Hugo" },
+  { file: "_config.yml", name: "Jekyll" },
+];

@@ -1,0 +1,125 @@
+/**
+ * One look at a repository: its files, read once each and bounded, and what was concluded from them. A file that does
+ * not parse is a warning and counts as empty, so that no rule has to think of it.
+ */
+import { posix } from "node:path";
+import { parse as parseToml } from "smol-toml";
+import type { Entry, Tree } from "./tree.ts";
+
+/** A package.json of hundreds of kilobytes exists; a larger one was made by a program and says nothing about the app. */
+const maxBytes = 512 * 1024;
+const maxLines = 40;
+const maxLineLength = 240;
+
+export type Fields = Readonly<Record<string, unknown>>;
+
+export class Inspection {
+  /** Sentences a person understands: why each thing was decided, and what may not turn out as they expect. */
+  readonly evidence: string[] = [];
+  readonly warnings: string[] = [];
+  readonly #tree: Tree;
+  readonly #texts = new Map<string, Promise<string | undefined>>();
+  readonly #lists = new Map<string, Promise<Entry[]>>();
+
+  constructor(tree: Tree) {
+    this.#tree = tree;
+  }
+
+  because(line: string): void {
+    note(this.evidence, line);
+  }
+
+  warn(line: string): void {
+    note(this.warnings, line);
+  }
+
+  async text(file: string): Promise<string | undefined> {
+    const known = this.#texts.get(file) ?? this.#tree.read(posix.normalize(file), maxBytes);
+    this.#texts.set(file, known);
+    return known;
+  }
+
+  async list(directory: string): Promise<Entry[]> {
+    const known = this.#lists.get(directory) ?? this.#tree.list(posix.normalize(directory));
+    this.#lists.set(directory, known);
+    return known;
+  }
+
+  async has(file: string, kind: Entry["kind"] = "file"): Promise<boolean> {
+    const { dir, base } = posix.parse(file);
+    return (await this.list(dir || ".")).some((entry) => entry.name === base && entry.kind === kind);
+  }
+
+  /** The first of the files that is there. */
+  async first(files: readonly string[]): Promise<string | undefined> {
+    for (const file of files) if (await this.has(file)) return file;
+    return undefined;
+  }
+
+  async json(file: string): Promise<Fields> {
+    return this.#parsed(file, "JSON", JSON.parse);
+  }
+
+  async toml(file: string): Promise<Fields> {
+    return this.#parsed(file, "TOML", parseToml);
+  }
+
+  async #parsed(file: string, format: string, parse: (text: string) => unknown): Promise<Fields> {
+    const text = await this.text(file);
+    if (text === undefined) return {};
+    try {
+      return fields(parse(text));
+    } catch {
+      this.warn(`${file} is no ${format} that can be read: it counts as empty`);
+      return {};
+    }
+  }
+}
+
+/** The value where it is an object, else one without fields. */
+export function fields(value: unknown): Fields {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : {};
+}
+
+/** The fields of an object that are strings: dependencies, scripts. A map, because names come from the repository. */
+export function strings(value: unknown): Map<string, string> {
+  return new Map(
+    Object.entries(fields(value)).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
+  );
+}
+
+export function text(value: unknown): string | undefined {
+  return typeof value === "string" ? value : undefined;
+}
+
+/** A program's text without what is commented out, roughly: enough not to be misled by a disabled setting. */
+export function uncommented(program: string): string {
+  let kept = "";
+  for (let from = 0; from < program.length;) {
+    const opens = program.indexOf("/*", from);
+    kept += program.slice(from, opens === -1 ? undefined : opens);
+    const closes = opens === -1 ? -1 : program.indexOf("*/", opens + 2);
+    from = closes === -1 ? program.length : closes + 2;
+  }
+  return kept
+    .split("\n")
+    .filter((line) => !/^\s*(?:\/\/|#)/.test(line))
+    .join("\n");
+}
+
+/**
+ * A relative path that can stand in any place of a Dockerfile as it is; `.` for the root itself, undefined for what
+ * climbs out or holds a character that means something to a builder or a shell.
+ */
+export function plainPath(given: string): string | undefined {
+  const clean = posix.normalize(given.replace(/^\/+/, "") || ".").replace(/\/$/, "");
+  if (clean.length > 200 || clean.split("/").includes("..")) return undefined;
+  return clean === "." || /^[\w.@+][\w.@+/-]*$/.test(clean) ? clean : undefined;
+}
+
+/** Text out of a repository never breaks a line, nor floods an answer. */
+function note(lines: string[], line: string): void {
+  const clean = line.replaceAll(/\p{C}+/gu, " ");
+  const short = clean.length > maxLineLength ? `${clean.slice(0, maxLineLength)}…` : clean;
+  if (lines.length < maxLines && !lines.includes(short)) lines.push(short);
+}

@@ -1,0 +1,467 @@
+/**
+ * A package.json: which framework, which package manager, which Node, and how it is built and started. The start is
+ * the script's own line rather than `npm start`, so that the app and not npm receives the signals.
+ */
+import { posix } from "node:path";
+import semver from "semver";
+import { maxCommandLength } from "./dockerfile.ts";
+import type { Found, Settled } from "./found.ts";
+import { type Framework, frameworks, type Shape, systemNeeds } from "./frameworks.ts";
+import { type Fields, fields, type Inspection, plainPath, strings, text, uncommented } from "./inspection.ts";
+import { findManager, lockfiles, type ManagerFound } from "./package-managers.ts";
+import type { BuildStage, ServerStage, SiteStage } from "./plan.ts";
+
+/** The Node versions there are images for; what a range allows is taken from here. */
+const majors = [20, 22, 24];
+const defaultMajor = 22;
+/** No longer maintained. */
+const oldMajors = [20];
+const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", krypton: "24", "*": "24" };
+
+const extensions = ["js", "mjs", "cjs", "ts", "mts", "cts"];
+
+/** A script that is for the developer's own machine. */
+const forDevelopment =
+  /(?<![\w./-])(?:dev|develop|preview|nodemon|vite|parcel|hexo|react-scripts start|nest start|docusaurus start|ng serve|vue-cli-service serve|eleventy --serve)(?![\w./-])|--watch\b/;
+
+/** A line that runs a program of the repository, not a tool. */
+const runsOwnProgram =
+  /^(?:\w+=\S+\s+)*(?:cross-env\s+(?:\w+=\S+\s+)*)?(?:node|tsx|ts-node|bun|pm2-runtime)\b/;
+
+/** Scripts of the repository that run while it is installed, and may read anything. */
+const installScripts = ["preinstall", "install", "postinstall", "prepare"];
+
+/** What is started and names no framework. */
+const program: Framework = { id: "node", name: "Node.js", rank: "server", packages: [], port: 3000 };
+
+/** Where the dependencies are installed, and where below it the app lies. */
+interface Place {
+  root: string;
+  directory: string;
+}
+
+interface NodeApp {
+  view: Inspection;
+  directory: string;
+  manifest: Fields;
+  scripts: Map<string, string>;
+  production: Map<string, string>;
+  development: Map<string, string>;
+}
+
+export async function findNode(
+  view: Inspection,
+  directory: string,
+  wanted?: string,
+): Promise<Found | undefined> {
+  if (!(await view.has(posix.join(directory, "package.json")))) return undefined;
+  const manifest = await view.json(posix.join(directory, "package.json"));
+  const app: NodeApp = {
+    view,
+    directory,
+    manifest,
+    scripts: new Map([...strings(manifest["scripts"])].filter(([, line]) => line.length <= maxCommandLength)),
+    production: strings(manifest["dependencies"]),
+    development: strings(manifest["devDependencies"]),
+  };
+  const named = [...frameworks, program].find((framework) => framework.id === wanted);
+  if (named) return found(app, named, named === program ? "node-program" : named.rank);
+
+  const start = startScript(app);
+  const ownStart = start !== undefined && runsOwnProgram.test(start.line);
+  const [whole, server, site] = await Promise.all(
+    (["app", "server", "site"] as const).map((rank) => firstOf(app, rank)),
+  );
+  if (whole) return found(app, whole, "app");
+  if (server && (ownStart || !site)) return found(app, server, "server");
+  if (site && !ownStart) return found(app, site, "site");
+  if (start === undefined && (await entryOf(app)) === undefined) return undefined;
+  return found(app, program, "node-program");
+}
+
+function found(app: NodeApp, framework: Framework, rank: Found["rank"]): Found {
+  return {
+    framework: framework.id,
+    name: framework.name,
+    rank,
+    settle: (start) => settle(app, framework, start),
+  };
+}
+
+async function firstOf(app: NodeApp, rank: Framework["rank"]): Promise<Framework | undefined> {
+  for (const framework of frameworks) {
+    if (framework.rank !== rank) continue;
+    if (dependencyOf(app, framework.packages)) return framework;
+    if (framework.configSays?.test((await configOf(app, framework)).text)) return framework;
+  }
+  return undefined;
+}
+
+async function settle(app: NodeApp, framework: Framework, given: string | undefined): Promise<Settled> {
+  const { view, directory } = app;
+  const dependency = dependencyOf(app, framework.packages);
+  const config = await configOf(app, framework);
+  if (dependency) view.because(`package.json depends on ${dependency.name} ${dependency.version}`);
+  else if (framework.packages.length > 0) view.because(`${config.file} names ${framework.name}`);
+  else view.because("package.json names no framework that is known: it is run as a Node.js program");
+
+  const place = await placeOf(view, directory);
+  const isWorkspace = place.directory !== ".";
+  const rootManifest = await view.json(posix.join(place.root, "package.json"));
+  const found = await findManager(view, place.root, rootManifest);
+  const { manager } = found;
+  const major = await majorOf(app);
+  const own = await angular(app, framework, await shapeOf(app, framework, isWorkspace));
+  // a line of the repository's own serves whatever was built, in its own way
+  const { output: _output, ships: _ships, ...rest } = own;
+  const shape: Shape = given === undefined ? own : { ...rest, start: given };
+
+  const build = await buildLine(app, framework, place, found);
+  const start = shape.output === undefined ? (given ?? (await startOf(app, framework, shape))) : null;
+  const tool = start && developmentTool(app, start);
+  if (tool) view.warn(`the start runs ${tool}, a development dependency: all of them are kept in the image`);
+
+  const image = `node:${major}-slim`;
+  const needs = systemNeeds.filter((need) => app.production.has(need.package));
+  for (const need of needs) view.because(`${need.package} needs ${need.run.join(", ")} of Debian`);
+  const bundled = (shape.ships ?? []).length > 0 && !shape.ships?.some(([from]) => from === "node_modules");
+  const hooks = installScripts.filter((name) => app.scripts.has(name));
+  const onlyProduction = build === null && hooks.length === 0 && !tool && found.locked && !isWorkspace;
+  const install =
+    (onlyProduction ? manager.production : null) ?? manager.install[found.locked ? "locked" : "unlocked"];
+  const keepsAll = start === null || tool || bundled || isWorkspace || install === manager.production;
+
+  const bins = [...new Set([posix.join("/app", place.directory), "/app"])].map(
+    (at) => `${at}/node_modules/.bin`,
+  );
+  const path = { PATH: `${bins.join(":")}:$PATH` };
+  // node_modules as directories, which every start understands
+  const linker = found.package?.startsWith("@yarnpkg/") ? { YARN_NODE_LINKER: "node-modules" } : {};
+  const setUp = found.package ? [`npm install --global ${found.package}`] : [];
+  const stage: BuildStage = {
+    image,
+    packages: needs.flatMap((need) => need.build),
+    env: { ...path, ...linker },
+    setUp,
+    manifests: isWorkspace || hooks.length > 0 ? null : await manifestsOf(app),
+    caches: [manager.cache],
+    install,
+    add: null,
+    buildEnv: { NODE_ENV: "production", ...shape.buildEnv },
+    buildCaches: shape.buildCaches ?? [],
+    build,
+    prune: keepsAll || !found.locked ? null : manager.prune,
+  };
+  const port = (await portOf(app, start)) ?? (start === null ? 8080 : framework.port);
+  const site: SiteStage = {
+    kind: "site",
+    directory: shape.output ?? ".",
+    fallback: shape.fallback ?? null,
+    hashed: shape.hashed ?? null,
+  };
+  const server: ServerStage = {
+    kind: "server",
+    image,
+    packages: needs.flatMap((need) => need.run),
+    env: { ...path, ...linker, NODE_ENV: "production", HOST: "0.0.0.0", ...shape.env },
+    setUp: start && new RegExp(`(?<![\\w./-])${manager.name}(?![\\w./-])`).test(start) ? setUp : [],
+    ships: await present(app, shape.ships ?? []),
+    start,
+  };
+  return {
+    runtime: shape.output === undefined ? "node" : "static",
+    runtimeVersion: String(major),
+    packageManager: manager.name,
+    installCommand: install,
+    buildCommand: build,
+    startCommand: start,
+    outputDirectory: shape.output ?? null,
+    port,
+    plan: {
+      context: place.root,
+      directory: place.directory,
+      build: stage,
+      run: shape.output === undefined ? server : site,
+    },
+  };
+}
+
+function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; version: string } | undefined {
+  const name = names.find((each) => app.production.has(each) || app.development.has(each));
+  return name === undefined
+    ? undefined
+    : { name, version: app.production.get(name) ?? app.development.get(name) ?? "" };
+}
+
+/** The framework's configuration files as one text, and the first one's name. */
+async function configOf(app: NodeApp, framework: Framework): Promise<{ file: string; text: string }> {
+  const names = (framework.config ?? []).flatMap((name) =>
+    extensions.map((extension) => `${name}.${extension}`),
+  );
+  if (framework.config?.includes(".eleventy")) names.push(".eleventy.js");
+  const files: string[] = [];
+  for (const name of names) if (await app.view.has(posix.join(app.directory, name))) files.push(name);
+  const texts = await Promise.all(files.map((name) => app.view.text(posix.join(app.directory, name))));
+  return { file: files[0] ?? "package.json", text: texts.map((each) => uncommented(each ?? "")).join("\n") };
+}
+
+/** The framework's shape as this repository has configured it. */
+async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean): Promise<Shape> {
+  const { view, directory } = app;
+  const config = await configOf(app, framework);
+  const version = dependencyOf(app, framework.packages)?.version ?? "";
+  let shape: Shape = framework;
+  for (const variant of framework.variants ?? []) {
+    const { when } = variant;
+    const holds =
+      when.config?.test(config.text) ||
+      when.build?.test(app.scripts.get("build") ?? "") ||
+      when.version?.test(version) ||
+      (when.file !== undefined && (await view.has(posix.join(directory, when.file))));
+    if (!holds) continue;
+    // where the dependencies lie elsewhere, so does what it would ship
+    if (isWorkspace && variant.onlyStart) break;
+    view.because(`${when.config?.test(config.text) ? config.file : framework.name} ${variant.because}`);
+    if (variant.warn) view.warn(`${config.file}: ${variant.warn}`);
+    const { start, output, ...rest } = framework;
+    const base = variant.output ? rest : variant.start ? { ...rest, start } : { ...rest, start, output };
+    shape = defined({ ...base, ...variant });
+    break;
+  }
+  if (shape.output !== undefined && shape.outputIn) {
+    const set = shape.outputIn.exec(config.text)?.[1];
+    const output = set === undefined ? undefined : plainPath(set);
+    if (set !== undefined && output === undefined)
+      view.warn(`${config.file} writes to ${set}, which is outside of the app: set output_directory`);
+    if (output !== undefined) {
+      view.because(`${config.file} writes to ${output}`);
+      shape = { ...shape, output };
+    }
+  }
+  const fallback = shape.fallbackIn?.exec(config.text)?.[1];
+  if (fallback !== undefined) shape = { ...shape, fallback };
+  const needsModules = shape.ships?.some(([from]) => from === "node_modules");
+  return isWorkspace && needsModules ? { ...shape, ships: [] } : shape;
+}
+
+function defined(shape: { [key in keyof Shape]: Shape[key] | undefined }): Shape {
+  return Object.fromEntries(Object.entries(shape).filter(([, value]) => value !== undefined)) as Shape;
+}
+
+/** Angular's output lies where angular.json says, in a place that differs by builder. */
+async function angular(app: NodeApp, framework: Framework, shape: Shape): Promise<Shape> {
+  if (framework.id !== "angular") return shape;
+  const file = await app.view.json(posix.join(app.directory, "angular.json"));
+  const [first] = Object.entries(fields(file["projects"]));
+  if (first === undefined) return shape;
+  const [name, project] = first;
+  const { builder, options } = fields(fields(fields(project)["architect"])["build"]);
+  const outputPath = fields(options)["outputPath"];
+  const base = plainPath(text(outputPath) ?? text(fields(outputPath)["base"]) ?? `dist/${name}`);
+  if (base === undefined) {
+    app.view.warn("angular.json names no output path that can be used: set output_directory");
+    return shape;
+  }
+  app.view.because(`angular.json writes to ${base}`);
+  if (fields(options)["ssr"]) {
+    app.view.because("angular.json turns server rendering on");
+    const { output: _, ...rest } = shape;
+    return { ...rest, start: `node ${base}/server/server.mjs`, ships: [["dist", "dist"]] };
+  }
+  // the builders named `application` and `browser-esbuild` are the two of esbuild; only the first nests its output
+  return { ...shape, output: text(builder)?.endsWith(":application") ? `${base}/browser` : base };
+}
+
+/** The app is a member of a workspace where the nearest lockfile lies above it. */
+async function placeOf(view: Inspection, directory: string): Promise<Place> {
+  for (let root = directory; ; root = posix.dirname(root)) {
+    const lockfile = await view.first(lockfiles.map((file) => posix.join(root, file)));
+    const members =
+      root !== directory &&
+      ((await view.has(posix.join(root, "pnpm-workspace.yaml"))) ||
+        (await view.json(posix.join(root, "package.json")))["workspaces"] !== undefined);
+    if (lockfile !== undefined || members) {
+      if (root !== directory)
+        view.because(
+          `${directory} belongs to the workspace in ${root === "." ? "the root" : root}: it is installed whole`,
+        );
+      return { root, directory: posix.relative(root, directory) || "." };
+    }
+    if (root === ".") return { root: directory, directory: "." };
+  }
+}
+
+async function majorOf(app: NodeApp): Promise<number> {
+  const { view, directory } = app;
+  const files = [".nvmrc", ".node-version"];
+  const asked: [where: string, range: string | undefined][] = [
+    ...(await Promise.all(
+      files.map(async (name): Promise<[string, string | undefined]> => [
+        name,
+        (await view.text(posix.join(directory, name)))?.trim(),
+      ]),
+    )),
+    ["package.json (volta)", text(fields(app.manifest["volta"])["node"])],
+    ["package.json (engines)", text(fields(app.manifest["engines"])["node"])],
+  ];
+  const [where, said] = asked.find(([, range]) => range) ?? [];
+  if (where === undefined || said === undefined) {
+    view.because(`nothing names a version of Node.js: ${defaultMajor} is used`);
+    return defaultMajor;
+  }
+  const range = said.slice(0, 100).replace(/^lts\/(.*)$/, (_, name: string) => codeNames[name] ?? "*");
+  // `node` and `latest` are no ranges, and ask for the newest
+  const valid = /^(?:node|latest|stable)$/.test(range) ? "*" : semver.validRange(range);
+  const fit = majors.filter((major) => valid && semver.intersects(valid, `${major}.x`));
+  const taken = fit.includes(defaultMajor) ? defaultMajor : fit.at(-1);
+  if (taken === undefined)
+    view.warn(`${where} asks for Node.js ${said}, which there is none of: ${defaultMajor} is used`);
+  else view.because(`${where} asks for Node.js ${said}: ${taken} is used`);
+  if (taken !== undefined && oldMajors.includes(taken))
+    view.warn(`Node.js ${taken} gets no security fixes any more`);
+  return taken ?? defaultMajor;
+}
+
+async function buildLine(
+  app: NodeApp,
+  framework: Framework,
+  place: Place,
+  found: ManagerFound,
+): Promise<string | null> {
+  const { view } = app;
+  const script = app.scripts.get("build");
+  if (script === undefined) {
+    if (framework.build) view.because(`package.json has no script build: ${framework.build} is run`);
+    return framework.build ?? null;
+  }
+  view.because(`package.json's script build runs ${script}`);
+  if (place.directory === ".") return `${found.manager.name} run build`;
+  if (await view.has(posix.join(place.root, "turbo.json"))) {
+    view.because("turbo.json: turbo builds the packages the app depends on first");
+    return "turbo run build";
+  }
+  // `...` means: and what it depends on, in that order
+  if (found.manager.name === "pnpm")
+    return `pnpm -C ${posix.relative(place.directory, ".")} --filter ./${place.directory}... run build`;
+  view.warn("packages of the workspace that have to be built before the app are not: do so in build_command");
+  return `${found.manager.name} run build`;
+}
+
+function startScript(app: NodeApp): { name: string; line: string } | undefined {
+  return ["start:prod", "start:production", "start"]
+    .map((name) => ({ name, line: app.scripts.get(name)?.trim() ?? "" }))
+    .find(({ line }) => line !== "" && !forDevelopment.test(line));
+}
+
+async function startOf(app: NodeApp, framework: Framework, shape: Shape): Promise<string> {
+  const { view } = app;
+  const script = startScript(app);
+  if (script && !shape.onlyStart) {
+    const { name, line } = script;
+    view.because(`package.json's script ${name} runs ${line}`);
+    if (!app.scripts.has(`pre${name}`) && !line.includes("npm_")) return line;
+    view.because(`the script ${name} is run by npm, for what belongs to it`);
+    return `npm run ${name}`;
+  }
+  if (shape.start !== undefined) {
+    view.because(`${framework.name} is started by ${shape.start}`);
+    return shape.start;
+  }
+  const entry = await entryOf(app);
+  if (entry === undefined)
+    view.warn("nothing says how the app is started: set start_command, or a script start");
+  else view.because(`package.json has no script start: ${entry} is run`);
+  return `node ${entry ?? "index.js"}`;
+}
+
+/** The program's file: `main`, else the first of the usual names. */
+async function entryOf(app: NodeApp): Promise<string | undefined> {
+  const main = plainPath(text(app.manifest["main"]) ?? "");
+  const made = app.scripts.has("build");
+  if (main && main !== "." && (made || (await app.view.has(posix.join(app.directory, main))))) return main;
+  const found = await app.view.first(entries.map((name) => posix.join(app.directory, name)));
+  return found && posix.relative(app.directory, found);
+}
+
+const entries = ["", "src/"].flatMap((directory) =>
+  ["server", "index", "app", "main"].flatMap((name) =>
+    ["js", "mjs", "cjs", "ts", "mts"].map((extension) => `${directory}${name}.${extension}`),
+  ),
+);
+
+/** The development dependency whose program a start runs, if it does. */
+function developmentTool(app: NodeApp, start: string): string | undefined {
+  const words = start.split(/[\s=/]+/).map((word) => bins[word] ?? word);
+  return words.find((word) => app.development.has(word) && !app.production.has(word));
+}
+
+/** Programs that are called otherwise than their package. */
+const bins: Readonly<Record<string, string | undefined>> = {
+  ng: "@angular/cli",
+  nest: "@nestjs/cli",
+  "remix-serve": "@remix-run/serve",
+  "react-router-serve": "@react-router/serve",
+};
+
+async function manifestsOf(app: NodeApp): Promise<string[] | null> {
+  const { view, directory } = app;
+  const local = [...app.production, ...app.development].find(([, version]) =>
+    /^(?:file|link|portal):/.test(version),
+  );
+  if (local || app.manifest["workspaces"] !== undefined) return null;
+  const files = [
+    "package.json",
+    ...lockfiles,
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnpmfile.cjs",
+    "bunfig.toml",
+  ];
+  const present: string[] = [];
+  for (const name of [...files, "pnpm-workspace.yaml"])
+    if (await view.has(posix.join(directory, name))) present.push(name);
+  // read by an install: a yarn that is checked in, patches to dependencies, the schema its client is made from
+  for (const name of [".yarn", "patches", "prisma"])
+    if (await view.has(posix.join(directory, name), "directory")) present.push(`${name}/`);
+  return present;
+}
+
+/** Without the directories of the repository that this one has not got. */
+async function present(
+  app: NodeApp,
+  ships: NonNullable<Shape["ships"]>,
+): Promise<NonNullable<Shape["ships"]>> {
+  const hasPublic = await app.view.has(posix.join(app.directory, "public"), "directory");
+  return ships.filter(([from]) => from !== "public" || hasPublic);
+}
+
+/** The port a start or a program names; the environment's PORT is set to it as well. */
+async function portOf(app: NodeApp, start: string | null): Promise<number | undefined> {
+  if (start === null) return undefined;
+  const inStart = /(?:(?:^|\s)-p[ =]?|--port[ =]|\bPORT=)(\d{2,5})\b/.exec(start)?.[1];
+  if (inStart !== undefined) {
+    app.view.because(`the start names port ${inStart}`);
+    return Number(inStart);
+  }
+  const named = start.split(/\s+/).map((word) => plainPath(word) ?? "");
+  for (const file of [...named, ...entries].filter((name) =>
+    extensions.includes(name.split(".").at(-1) ?? ""),
+  )) {
+    const source = await app.view.text(posix.join(app.directory, file));
+    const port = source === undefined ? undefined : portIn(source);
+    if (port === undefined) continue;
+    app.view.because(`${file} listens on port ${port}`);
+    return port;
+  }
+  return undefined;
+}
+
+export function portIn(source: string): number | undefined {
+  const said =
+    /\blisten\(\s*(?:\{\s*port\s*:\s*)?(\d{2,5})\b/.exec(source) ??
+    /\bPORT\b["'\])]*\s*(?:\|\||\?\?|,)\s*["']?(\d{2,5})\b/.exec(source) ??
+    /\bport\s*[:=]\s*(\d{2,5})\b/i.exec(source);
+  const port = Number(said?.[1]);
+  return port > 0 && port < 65_536 ? port : undefined;
+}

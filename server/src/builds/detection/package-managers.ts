@@ -1,0 +1,130 @@
+/** The package managers of Node, as data: how each is known, got, and told to install exactly what was locked. */
+import { posix } from "node:path";
+import { type Fields, type Inspection, text } from "./inspection.ts";
+
+export interface PackageManager {
+  /** As it is called by people and in `packageManager`. */
+  name: "npm" | "pnpm" | "yarn" | "bun";
+  lockfiles: readonly string[];
+  install: { locked: string; unlocked: string };
+  /** The same without what only development needs. */
+  production: string | null;
+  /** Takes the development dependencies away again, running nobody's scripts. */
+  prune: string | null;
+  cache: string;
+  /** What npm installs to get it; null where the image has it. */
+  package: string | null;
+  /** The version where the repository names none. */
+  version: string;
+}
+
+const npm: PackageManager = {
+  name: "npm",
+  lockfiles: ["package-lock.json", "npm-shrinkwrap.json"],
+  install: { locked: "npm ci", unlocked: "npm install" },
+  production: "npm ci --omit=dev",
+  prune: "npm prune --omit=dev --ignore-scripts",
+  cache: "/root/.npm",
+  package: null,
+  version: "",
+};
+
+const pnpm: PackageManager = {
+  name: "pnpm",
+  lockfiles: ["pnpm-lock.yaml"],
+  install: { locked: "pnpm install --frozen-lockfile", unlocked: "pnpm install --no-frozen-lockfile" },
+  production: "pnpm install --frozen-lockfile --prod",
+  // without a terminal it asks before it removes anything, unless it believes to be in CI
+  prune: "CI=true pnpm prune --prod --ignore-scripts",
+  cache: "/root/.local/share/pnpm/store",
+  package: "pnpm",
+  version: "10",
+};
+
+const yarnClassic: PackageManager = {
+  name: "yarn",
+  lockfiles: ["yarn.lock"],
+  install: { locked: "yarn install --frozen-lockfile", unlocked: "yarn install" },
+  production: "yarn install --frozen-lockfile --production",
+  prune: "yarn install --frozen-lockfile --production --ignore-scripts",
+  cache: "/usr/local/share/.cache/yarn",
+  package: "yarn",
+  version: "1",
+};
+
+const yarnBerry: PackageManager = {
+  ...yarnClassic,
+  install: { locked: "yarn install --immutable", unlocked: "yarn install --no-immutable" },
+  // `yarn workspaces focus --production` is part of it only from version 4 on
+  production: null,
+  prune: null,
+  cache: "/root/.yarn/berry/cache",
+  package: "@yarnpkg/cli-dist",
+  version: "4",
+};
+
+const bun: PackageManager = {
+  name: "bun",
+  lockfiles: ["bun.lock", "bun.lockb"],
+  install: { locked: "bun install --frozen-lockfile", unlocked: "bun install" },
+  production: "bun install --frozen-lockfile --production",
+  // it leaves in place what is no longer asked for
+  prune: "rm -rf node_modules && bun install --frozen-lockfile --production --ignore-scripts",
+  cache: "/root/.bun/install/cache",
+  package: "bun",
+  version: "1",
+};
+
+/** In the order they are believed: a package-lock.json beside another lockfile is most often a left-over. */
+const byLockfile = [pnpm, yarnClassic, bun, npm];
+
+export const lockfiles = byLockfile.flatMap((manager) => manager.lockfiles);
+
+export interface ManagerFound {
+  manager: PackageManager;
+  /** Whether its lockfile is there. */
+  locked: boolean;
+  /** What npm installs to have it, with its version: `pnpm@9.1.0`; null where the image has it. */
+  package: string | null;
+}
+
+/** What the directory with the lockfile says; `manifest` is its package.json. */
+export async function findManager(
+  view: Inspection,
+  directory: string,
+  manifest: Fields,
+): Promise<ManagerFound> {
+  const present = new Set((await view.list(directory)).map((entry) => entry.name));
+  const locked = byLockfile.filter((each) => each.lockfiles.some((file) => present.has(file)));
+  const [, name, version] =
+    /^(npm|pnpm|yarn|bun)@(\d[\w.-]*)/.exec(text(manifest["packageManager"]) ?? "") ?? [];
+  const named = byLockfile.find((each) => each.name === name);
+  const taken = named ?? locked[0] ?? npm;
+
+  const isLocked = locked.includes(taken);
+  const lockfile = taken.lockfiles.find((file) => present.has(file)) ?? "";
+  if (named) view.because(`package.json names ${name} ${version} as its package manager`);
+  else if (isLocked) view.because(`${lockfile} belongs to ${taken.name}`);
+  if (!isLocked)
+    view.warn(
+      `there is no lockfile of ${taken.name}: two builds of one commit may install different versions`,
+    );
+  const others = locked.filter((each) => each !== taken).flatMap((each) => each.lockfiles);
+  const ignored = others.filter((file) => present.has(file));
+  if (ignored.length > 0)
+    view.warn(`${ignored.join(" and ")} ${ignored.length > 1 ? "are" : "is"} ignored: ${taken.name} is used`);
+
+  const lock = isLocked ? ((await view.text(posix.join(directory, lockfile))) ?? "") : "";
+  const isBerry =
+    taken === yarnClassic &&
+    (version ? !/^1\b/.test(version) : present.has(".yarnrc.yml") || /^__metadata:/m.test(lock));
+  const manager = isBerry ? yarnBerry : taken;
+  const wanted = version ?? (taken === pnpm ? pnpmThatWrote(lock) : manager.version);
+  return { manager, locked: isLocked, package: manager.package && `${manager.package}@${wanted}` };
+}
+
+/** A pnpm refuses, or rewrites, a lockfile of a later or much earlier one. */
+function pnpmThatWrote(lock: string): string {
+  const major = /^lockfileVersion:\s*['"]?(\d+)/m.exec(lock)?.[1];
+  return major === "5" ? "7" : major === "6" ? "8" : pnpm.version;
+}

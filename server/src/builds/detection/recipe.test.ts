@@ -1,0 +1,144 @@
+import path from "node:path";
+import { expect, test } from "vitest";
+import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
+import { type Overrides, recipeOf } from "./recipe.ts";
+import { memoryTree } from "./testing/memory-tree.ts";
+
+const lock = "lockfileVersion: '9.0'";
+
+/** One repository for each way an image is made. */
+const repositories: Record<string, { files: Record<string, string>; options?: AnalyzeOptions }> = {
+  "next-standalone": {
+    files: {
+      "package.json": JSON.stringify({ dependencies: { next: "15.1.0" }, packageManager: "pnpm@9.15.0" }),
+      "pnpm-lock.yaml": lock,
+      "next.config.ts": 'export default { output: "standalone" };',
+      "public/logo.svg": "",
+    },
+  },
+  sveltekit: {
+    files: {
+      "package.json": JSON.stringify({
+        devDependencies: { "@sveltejs/kit": "2.0.0" },
+        scripts: { build: "vite build" },
+      }),
+      "package-lock.json": "{}",
+      "svelte.config.js": 'import adapter from "@sveltejs/adapter-auto";',
+    },
+  },
+  express: {
+    files: {
+      "package.json": JSON.stringify({
+        dependencies: { express: "5.0.0" },
+        scripts: { start: "node server.js" },
+      }),
+      "package-lock.json": "{}",
+    },
+  },
+  vite: {
+    files: {
+      "package.json": JSON.stringify({
+        devDependencies: { vite: "6.0.0" },
+        scripts: { build: "vite build" },
+      }),
+      "bun.lock": "{}",
+    },
+  },
+  workspace: {
+    files: {
+      "package.json": JSON.stringify({ workspaces: ["apps/*"] }),
+      "yarn.lock": "__metadata:",
+      "turbo.json": "{}",
+      "apps/web/package.json": JSON.stringify({
+        dependencies: { next: "15.1.0", "@prisma/client": "6.0.0" },
+        scripts: { build: "next build" },
+      }),
+    },
+    options: { rootDirectory: "apps/web" },
+  },
+  django: {
+    files: {
+      "requirements.txt": "Django==5.1.3\npsycopg2==2.9.10\n",
+      "manage.py": '"DJANGO_SETTINGS_MODULE", "shop.settings"',
+      "shop/wsgi.py": "",
+      "shop/settings.py": "STATIC_ROOT = 1",
+    },
+  },
+  fastapi: {
+    files: {
+      "pyproject.toml": '[project]\ndependencies = ["fastapi", "uvicorn"]',
+      "uv.lock": "",
+      "main.py": "app = FastAPI()",
+    },
+  },
+  go: {
+    files: { "go.mod": "module example", "go.sum": "", "main.go": "package main", "templates/a.html": "" },
+  },
+  static: { files: { "public/index.html": "" } },
+};
+
+async function recipe(name: string, overrides?: Overrides): Promise<string | null> {
+  const { files, options } = repositories[name]!;
+  return recipeOf((await analyze(memoryTree(files), options)) as Analysis, overrides);
+}
+
+test.each(Object.keys(repositories))("the recipe of %s", async (name) => {
+  const file = path.join(import.meta.dirname, "testing/recipes", `${name}.Dockerfile`);
+  await expect(await recipe(name)).toMatchFileSnapshot(file);
+});
+
+test("what the owner sets replaces what was found", async () => {
+  const text = await recipe("express", {
+    installCommand: "npm ci --ignore-scripts",
+    buildCommand: 'echo "a b"',
+    startCommand: "node other.js",
+    port: 4000,
+    healthCheckPath: "/up?full=1",
+  });
+  expect(text).toContain("npm ci --ignore-scripts\n");
+  expect(text).toContain('RUN ["/bin/sh", "-c", "echo \\"a b\\""]\n');
+  expect(text).toContain('CMD ["node", "other.js"]\n');
+  expect(text).toContain("PORT=4000\n");
+  expect(text).toContain("EXPOSE 4000\n");
+  expect(text).toContain('health-check-path="/up?full=1"\n');
+});
+
+test("a site with another directory, and one with a start, which is a site no more", async () => {
+  const site = await recipe("vite", { outputDirectory: "www", port: 8081 });
+  expect(site).toContain("COPY --from=build /app/www /srv/\n");
+  expect(site).toContain("listen 8081;");
+  const server = await recipe("vite", { startCommand: "node server.js" });
+  expect(server).not.toContain("nginx");
+  expect(server).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
+});
+
+test("an own start gets everything that was built, and the development dependencies", async () => {
+  const text = await recipe("sveltekit", { startCommand: "vite preview" });
+  expect(text).not.toContain("prune");
+  expect(text).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
+  expect(await recipe("django", { startCommand: "daphne shop.asgi" })).toContain(
+    "COPY --from=build /opt/venv /opt/venv\n",
+  );
+});
+
+test("what no Dockerfile can hold is refused", async () => {
+  const refused: Overrides[] = [
+    { port: 0 },
+    { port: 1.5 },
+    { healthCheckPath: "up" },
+    { healthCheckPath: '/"\nUSER root' },
+    { healthCheckPath: "/$HOME" },
+    { outputDirectory: "../../etc" },
+    { outputDirectory: "a b\nUSER root" },
+    { startCommand: "x".repeat(10_000) },
+  ];
+  for (const overrides of refused)
+    await expect(recipe("vite", overrides), JSON.stringify(overrides)).rejects.toThrow(RangeError);
+});
+
+test("the repository's own Dockerfile is the recipe, and nothing recognised has none", async () => {
+  const own = (await analyze(memoryTree({ Dockerfile: "FROM scratch\n" }))) as Analysis;
+  expect(recipeOf(own, { startCommand: "x" })).toBe("FROM scratch\n");
+  const none = (await analyze(memoryTree({ "readme.md": "" }))) as Analysis;
+  expect(recipeOf(none)).toBeNull();
+});

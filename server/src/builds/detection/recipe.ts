@@ -1,0 +1,229 @@
+/**
+ * A plan as a Dockerfile: what is installed is kept until a manifest changes, downloads are kept between builds, only
+ * what runs is shipped, and nothing in it runs as root.
+ *
+ * Two things are the builder's: cache mounts are shared by path, so it gives each workspace a store of its own; and
+ * the context holds no `.git`.
+ */
+import { posix } from "node:path";
+import { cmd, env, run } from "./dockerfile.ts";
+import type { Analysis } from "./detection.ts";
+import { plainPath } from "./inspection.ts";
+import type { BuildStage, Plan, ServerStage, SiteStage } from "./plan.ts";
+
+/** What the owner of a project has set; each replaces what was found. Commands are lines of `sh`. */
+export interface Overrides {
+  installCommand?: string;
+  buildCommand?: string;
+  startCommand?: string;
+  /** Below the app's directory. */
+  outputDirectory?: string;
+  port?: number;
+  healthCheckPath?: string;
+}
+
+/** Where every app lies in its image. */
+const home = "/app";
+
+/** No name: a slim image of our own has no user but root, and Docker's have different ones. */
+const user = "1000:1000";
+
+/**
+ * The Dockerfile; the repository's own as it is, where it has one; null where nothing was recognised.
+ * Throws RangeError for a path, a port or a command that no Dockerfile can hold.
+ */
+export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string | null {
+  if (analysis.dockerfile !== null) return analysis.dockerfile;
+  if (analysis.plan === null) return null;
+  const plan = withOverrides(analysis.plan, overrides);
+  const port = overrides.port ?? analysis.port ?? 8080;
+  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`${port} is no port`);
+  const health = overrides.healthCheckPath ?? analysis.healthCheckPath;
+  // neither quotes, nor `\`, nor `$`, which a builder would put a variable's value for
+  if (!/^\/[\w.~!&()*+,;=:@%/?-]*$/.test(health) || health.length > 1000)
+    throw new RangeError("a health check's path begins with / and holds what a URL's path may, unquoted");
+
+  const by = analysis.packageManager === null ? "" : `, installed by ${analysis.packageManager}`;
+  const at = posix.join(home, plan.directory);
+  const lines = [
+    `# ${analysis.name}${by}`,
+    ...(plan.build ? buildStage(plan, plan.build, at) : []),
+    ...(plan.run.kind === "server"
+      ? serverStage(plan, plan.run, at, port)
+      : siteStage(plan, plan.run, at, port)),
+    // kept in the image, so that a rollback knows them without the project
+    `EXPOSE ${port}`,
+    `LABEL kontor.health-check-path="${health}"`,
+    ...(plan.run.kind === "site" ? ['CMD ["nginx", "-e", "stderr", "-c", "/etc/nginx/site.conf"]'] : []),
+    ...(plan.run.kind === "server" && plan.run.start ? [cmd(plan.run.start)] : []),
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+function withOverrides(plan: Plan, overrides: Overrides): Plan {
+  const { installCommand, buildCommand, startCommand, outputDirectory } = overrides;
+  let { build, run: ran } = plan;
+  if (build && (installCommand !== undefined || startCommand !== undefined || buildCommand !== undefined))
+    build = {
+      ...build,
+      install: installCommand ?? build.install,
+      // what it reads is not known
+      manifests: installCommand === undefined ? build.manifests : null,
+      build: buildCommand ?? build.build,
+      // nor what a start needs
+      prune: installCommand === undefined && startCommand === undefined ? build.prune : null,
+    };
+  if (startCommand !== undefined) {
+    const image = build?.image ?? "debian:12-slim";
+    const from =
+      ran.kind === "server" ? ran : { packages: [], setUp: build?.setUp ?? [], env: build?.env ?? {} };
+    const ships = ran.kind === "server" ? ran.ships.filter(([path]) => path.startsWith("/")) : [];
+    ran = {
+      kind: "server",
+      image: ran.kind === "server" ? ran.image : image,
+      packages: from.packages,
+      env: from.env,
+      setUp: from.setUp,
+      ships: ships.length === 0 ? [] : [...ships, [".", "."]],
+      start: startCommand,
+    };
+  } else if (ran.kind === "site" && outputDirectory !== undefined) {
+    const directory = plainPath(outputDirectory);
+    if (directory === undefined)
+      throw new RangeError(
+        "an output directory lies in the app, and is made of letters, digits and . _ - @ +",
+      );
+    ran = { ...ran, directory };
+  }
+  return { ...plan, ...(build && { build }), run: ran };
+}
+
+function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
+  const { manifests, install, build } = stage;
+  const files = manifests?.filter((name) => !name.endsWith("/")) ?? [];
+  const directories = manifests?.filter((name) => name.endsWith("/")) ?? [];
+  const installed = [
+    ...(install === null ? [] : [run(install, stage.caches)]),
+    ...(stage.add === null ? [] : [run(stage.add, stage.caches)]),
+  ];
+  const shipsModules = plan.run.kind === "server" && plan.run.ships.some(([from]) => from === "node_modules");
+  return [
+    `FROM ${stage.image} AS build`,
+    ...env(stage.env),
+    ...debian(stage.packages),
+    ...stage.setUp.map((line) => run(line)),
+    `WORKDIR ${home}`,
+    ...(manifests === null
+      ? ["COPY . ./", ...installed]
+      : [
+          `COPY ${files.join(" ")} ./`,
+          ...directories.map((name) => `COPY ${name} ./${name}`),
+          ...installed,
+          "COPY . ./",
+        ]),
+    ...(at === home ? [] : [`WORKDIR ${at}`]),
+    ...env(stage.buildEnv),
+    ...(build === null
+      ? []
+      : [
+          run(
+            build,
+            stage.buildCaches.map((path) => posix.resolve(at, path)),
+          ),
+        ]),
+    ...(stage.prune === null ? [] : [run(stage.prune, stage.caches)]),
+    // with nothing left to keep a package manager removes the directory as well
+    ...(shipsModules ? [run("mkdir -p node_modules")] : []),
+    "",
+  ];
+}
+
+function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): string[] {
+  const ships = stage.ships.length === 0 ? [[home, home] as const] : stage.ships;
+  return [
+    `FROM ${stage.image}`,
+    ...env({ ...stage.env, HOME: "/tmp", PORT: port }),
+    ...debian(stage.packages),
+    ...stage.setUp.map((line) => run(line)),
+    `WORKDIR ${at}`,
+    ...ships.map(([from, to]) => {
+      const target = posix.resolve(at, to);
+      // the app may write where it lies; what it runs on, it may not
+      const owner = target === home || target.startsWith(`${home}/`) ? ` --chown=${user}` : "";
+      return plan.build
+        ? `COPY --from=build${owner} ${posix.resolve(at, from)} ${target}`
+        : `COPY${owner} . ${target}`;
+    }),
+    `USER ${user}`,
+  ];
+}
+
+function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): string[] {
+  const from = plan.build ? `--from=build ${posix.join(at, stage.directory)}` : stage.directory;
+  return [
+    "FROM debian:12-slim",
+    ...debian(["nginx"]),
+    `RUN printf '%s\\n' \\\n${siteConfig(stage, port)
+      .map((line) => `    '${line}' \\\n`)
+      .join("")}    > /etc/nginx/site.conf`,
+    `COPY ${from} /srv/`,
+    `USER ${user}`,
+  ];
+}
+
+/** nginx(8) without root, without a log of requests (the ingress keeps one), and behind a proxy that speaks TLS. */
+function siteConfig(stage: SiteStage, port: number): string[] {
+  const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+  const types = ["css", "javascript", "plain", "xml"].map((type) => `text/${type}`);
+  const applications = ["javascript", "json", "manifest+json", "wasm", "xml"].map(
+    (type) => `application/${type}`,
+  );
+  const fallback = stage.fallback === null ? "=404" : `/${stage.fallback}`;
+  return [
+    "daemon off;",
+    "pid /tmp/nginx.pid;",
+    "events {}",
+    "http {",
+    "  include /etc/nginx/mime.types;",
+    "  default_type application/octet-stream;",
+    "  charset utf-8;",
+    "  access_log off;",
+    "  server_tokens off;",
+    "  sendfile on;",
+    ...temporary.map((name) => `  ${name}_temp_path /tmp/${name};`),
+    "  gzip on;",
+    "  gzip_vary on;",
+    "  gzip_proxied any;",
+    "  gzip_min_length 1024;",
+    `  gzip_types ${[...types, ...applications, "image/svg+xml"].join(" ")};`,
+    "  server {",
+    `    listen ${port};`,
+    "    root /srv;",
+    "    absolute_redirect off;",
+    "    error_page 403 404 /404.html;",
+    // asked again each time and mostly answered 304, so that a deployment is seen at once
+    "    add_header Cache-Control no-cache;",
+    "    location ~ /[.](?!well-known/) { return 404; }",
+    ...(stage.hashed === null
+      ? []
+      : [
+          `    location ^~ ${stage.hashed} {`,
+          "      try_files $uri =404;",
+          '      add_header Cache-Control "public, max-age=31536000, immutable";',
+          "    }",
+        ]),
+    `    location / { try_files $uri $uri.html $uri/ ${fallback}; }`,
+    "  }",
+    "}",
+  ];
+}
+
+function debian(packages: readonly string[]): string[] {
+  if (packages.length === 0) return [];
+  const names = [...new Set(packages)].toSorted().join(" ");
+  return [
+    "RUN apt-get update \\\n" +
+      `    && apt-get install --yes --no-install-recommends ${names} \\\n` +
+      "    && rm -rf /var/lib/apt/lists/*",
+  ];
+}
