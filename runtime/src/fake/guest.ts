@@ -93,6 +93,11 @@ export class FakeGuest implements Guest {
     });
     this.processes.add(running);
     void running.ended.then(() => this.processes.delete(running));
+    // The machine may have ended while it was being started, and found nothing to take along.
+    await this.#gate().catch((error: unknown) => {
+      running.machineEnds();
+      throw error;
+    });
     return running;
   }
 

@@ -28,6 +28,13 @@ export const sandboxPaused = defineError(
   () => "The sandbox is paused. Resume it first, or create sandboxes with auto_resume.",
 );
 
+/** Also where it runs again by now: what the call did before it was cut off, nobody can say. */
+export const cutOffByPause = defineError(
+  "sandbox_paused",
+  409,
+  () => "The sandbox was paused while this call ran in it; how far the call came is not known.",
+);
+
 export const snapshotCapReached = defineError("snapshot_cap_reached", 409, (cap: number, tier: string) => ({
   detail: `Tier ${tier} keeps at most ${cap} paused sandboxes. Resume or delete one first.`,
   meta: { limit: "snapshot_cap", allowed: cap },

@@ -11,7 +11,7 @@ import type { Db } from "#db/db.ts";
 import { translate } from "#machines/errors.ts";
 import { whenStill } from "./moves.ts";
 import { wake } from "./restore.ts";
-import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
+import { cutOffByPause, sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
 import { countLiveRows, findById, findSandbox, type SandboxRow } from "./store.ts";
 
 export function reachable(actor: Actor): string[] {
@@ -71,7 +71,7 @@ async function insideOf<T>(
   try {
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {
-    throw await reason(look, error);
+    throw await reason(look, error, row.machine_id);
   }
 }
 
@@ -95,12 +95,13 @@ export function explain(app: Pick<App, "db">, actor: Actor, id: string, error: u
 
 const diedKinds = new Set(["machine_died", "not_running", "not_found"]);
 
-async function reason(look: Look, error: unknown): Promise<unknown> {
+/** `machine`: the one the call was in, where it is known. */
+async function reason(look: Look, error: unknown, machine?: string | null): Promise<unknown> {
   const kind = (error as { kind?: string } | null)?.kind;
   if (kind === undefined || !diedKinds.has(kind)) return translate(error);
-  const ended = await whenEnded(look);
-  if (ended?.status === "paused") return sandboxPaused();
-  return ended ? sandboxTerminated(ended.termination_reason) : translate(error);
+  const ended = await whenEnded(look, machine);
+  if (!ended) return translate(error);
+  return ended.status === "terminated" ? sandboxTerminated(ended.termination_reason) : cutOffByPause();
 }
 
 /**
@@ -109,11 +110,13 @@ async function reason(look: Look, error: unknown): Promise<unknown> {
  */
 const endedWithinMs = 8_000;
 
-async function whenEnded(look: Look): Promise<SandboxRow | undefined> {
+/** The row once it runs no longer, or in another machine than the one named: paused and resumed since. */
+async function whenEnded(look: Look, machine?: string | null): Promise<SandboxRow | undefined> {
   const until = Date.now() + endedWithinMs;
   for (let waitMs = 20; Date.now() < until; waitMs = Math.min(waitMs * 1.5, 250)) {
     const row = await look();
-    if (!row || row.status !== "running") return row;
+    const isElsewhere = machine !== undefined && row?.machine_id !== machine;
+    if (!row || row.status !== "running" || isElsewhere) return row;
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
   return undefined;

@@ -66,18 +66,22 @@ function reachable(box: Box, verbs: readonly Verb[]): Set<Status> {
 }
 
 /** What a verb may be refused with while the sandbox is in one of these states. */
-function refusals(name: Verb, box: Box, states: ReadonlySet<Status>, isFailing: boolean): Set<string> {
+function refusals(
+  name: Verb,
+  box: Box,
+  { states, isFailing, isPaused }: { states: ReadonlySet<Status>; isFailing: boolean; isPaused: boolean },
+): Set<string> {
   const allowed = new Set<string>();
   if (name === "get" || name === "terminate") return allowed;
   if (states.has("terminated")) allowed.add("sandbox_terminated");
   if (
     states.has("paused") &&
     name !== "resume" &&
-    (name === "pause" || name === "keepAlive" || !box.isAutoResumed)
+    // One that wakes by itself refuses no call but those that a pause cut off.
+    (name === "pause" || name === "keepAlive" || !box.isAutoResumed || isPaused)
   ) {
     allowed.add("sandbox_paused");
   }
-  // A call that a pause or a delete cuts off, and a pause that finds another one under way.
   if (isFailing && name === "pause") allowed.add("not_checkpointable");
   if (isFailing && name !== "pause" && name !== "keepAlive") allowed.add("restore_failed");
   return allowed;
@@ -165,7 +169,10 @@ export class LifecycleModel {
       if (answer.status === "rejected") {
         const error: unknown = answer.reason;
         const code = error instanceof DomainError ? error.code : error;
-        assert(refusals(name, box, states, isFailing).has(String(code)), `${told}: ${String(error)}`);
+        assert(
+          refusals(name, box, { states, isFailing, isPaused: verbs.includes("pause") }).has(String(code)),
+          `${told}: ${String(error)}`,
+        );
       } else if (name === "read")
         assert(written.has(String(answer.value)), `${told}: ${String(answer.value)}`);
       else if (name === "write") acknowledged.push(texts[index]!);
