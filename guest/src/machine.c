@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -200,6 +201,26 @@ static void write_hosts(const char *hostname) {
   free(text);
 }
 
+// The machine's id follows from its name: two machines of one snapshot have different ones, and one that is resumed
+// keeps its own. FNV-1a of 128 bits spreads a name; that nobody can guess it is not asked of it (machine-id(5)).
+static void write_machine_id(const char *hostname) {
+  unsigned __int128 id = (unsigned __int128)0x6c62272e07bb0142 << 64 | 0x62b821756295c58d;
+  const unsigned __int128 prime = (unsigned __int128)1 << 88 | 0x13b;
+  char text[34];
+  for (; *hostname; hostname++) id = (id ^ (unsigned char)*hostname) * prime;
+  snprintf(text, sizeof text, "%016llx%016llx\n", (unsigned long long)(id >> 64), (unsigned long long)id);
+  overwrite("/etc/machine-id", text);
+}
+
+// What systemd would give the kernel's random numbers at the next boot: no two machines may have the same.
+static void renew_random_seed(void) {
+  char seed[512];
+  int fd = open("/var/lib/systemd/random-seed", O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) return;
+  if (getrandom(seed, sizeof seed, 0) == sizeof seed) write_exactly(fd, seed, sizeof seed);
+  close(fd);
+}
+
 void serve_configure(int connection, const struct request *request) {
   const char *hostname = request->text[F_HOSTNAME];
   if (hostname && !is_hostname(hostname)) {
@@ -226,6 +247,8 @@ void serve_configure(int connection, const struct request *request) {
     snprintf(text, sizeof text, "%s\n", hostname);
     overwrite("/etc/hostname", text);
     write_hosts(hostname);
+    write_machine_id(hostname);
+    renew_random_seed();
   }
   send_empty(connection, OK);
 }

@@ -372,6 +372,82 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(spec.id, "ls")).toBe("common\n");
       });
 
+      test("a machine that goes on after its checkpoint answers who asks meanwhile, and was written as it stood", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        await execute(driver, spec.id, "echo before > file");
+        const writing = driver.checkpoint(spec.id, directory, { goesOn: true });
+        let isWritten = false;
+        const answers = (async () => {
+          const said = new Set<string>();
+          while (!isWritten) said.add(await out(spec.id, "cat file").catch(({ kind }) => kind));
+          return said;
+        })();
+        const checkpoint = await writing;
+        isWritten = true;
+        expect(await stateOf(spec.id)).toBe("running");
+        expect(["before\n", "interrupted"]).toEqual(expect.arrayContaining([...(await answers)]));
+        expect(checkpoint.files.length).toBeGreaterThan(0);
+        await execute(driver, spec.id, "echo after > file");
+        const { id } = await restored(spec, directory);
+        expect(await out(id, "cat file")).toBe("before\n");
+        expect(await out(spec.id, "cat file")).toBe("after\n");
+        await driver.checkpoint(spec.id, `${directory}-again`, { goesOn: true });
+        expect(await out(spec.id, "cat file")).toBe("after\n");
+      });
+
+      test.runIf(can.isolation)(
+        "five machines of one checkpoint go on by themselves, each with a name, an id and random numbers of its own",
+        async () => {
+          const [spec, directory] = [await boot({ hostname: "model" }), await emptyPlace()];
+          const { id } = spec;
+          await execute(
+            driver,
+            id,
+            `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> counts; sleep 0.02; done' >/dev/null 2>&1 &
+             until [ -s counts ]; do sleep 0.01; done`,
+          );
+          await driver.checkpoint(id, directory, { goesOn: true });
+          const names = ["one", "two", "three", "four", "five"];
+          const twins = await Promise.all(names.map((hostname) => restored(spec, directory, { hostname })));
+          await driver.guest(id).writeFile("/workspace/own", Buffer.from("model"), { mode: 0o644, ...ROOTS });
+          const facts =
+            "cat /proc/sys/kernel/hostname /etc/hostname /etc/machine-id; ls; head -c 16 /dev/urandom | od -An -tx1";
+          const said = await Promise.all(
+            [spec, ...twins].map(async (twin) => (await out(twin.id, facts)).split("\n")),
+          );
+          for (const [index, name] of ["model", ...names].entries()) {
+            expect(said[index]?.slice(0, 2)).toEqual([name, name]);
+            expect(said[index]?.[2]).toMatch(/^[0-9a-f]{32}$/);
+            expect(said[index]?.includes("own")).toBe(name === "model");
+          }
+          for (const what of [2, -2]) expect(new Set(said.map((lines) => lines.at(what))).size).toBe(6);
+          for (const twin of [spec, ...twins]) {
+            const counts = async () => (await out(twin.id, "cat counts")).trim().split("\n").map(Number);
+            const { length } = await counts();
+            await expect.poll(async () => (await counts()).length).toBeGreaterThan(length);
+            const after = await counts();
+            expect(after).toEqual(after.map((_, index) => index + 1));
+          }
+        },
+        60_000,
+      );
+
+      test.runIf(can.isolation)(
+        "what was under way when a machine was written down is told so, and can be asked again",
+        async () => {
+          const [{ id }, directory] = [await boot(), await emptyPlace()];
+          await driver
+            .guest(id)
+            .startCommand({ id: "cmd_goes_on", shell: "while :; do date; sleep 0.05; done" });
+          const running = await driver.guest(id).spawn({ shell: "sleep 60", onDisconnect: "run_on" });
+          const ended = failureKind(Promise.all([collect(running), running.exit]));
+          await driver.checkpoint(id, directory, { goesOn: true });
+          expect(await ended).toBe("interrupted");
+          expect(await driver.guest(id).getCommand("cmd_goes_on")).toMatchObject({ status: "running" });
+          expect(await out(id, "pgrep -c -x sleep || true")).not.toBe("0\n");
+        },
+      );
+
       test("a checkpoint that fails leaves the machine running and nothing on the disk", async () => {
         const { id } = await boot();
         await execute(driver, id, "echo here > here");

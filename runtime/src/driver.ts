@@ -213,11 +213,17 @@ export interface Driver {
   /**
    * Writes the whole machine to `directory`, which must not exist: aside, hashed and on disk before it gets its name. The
    * machine is left frozen and its connections ended; `remove` frees its memory, `thaw` lets it go on where it was.
+   * With `goesOn` it goes on as soon as its bytes are written, before they are hashed: what is asked of it meanwhile
+   * waits, what was under way fails with `interrupted`.
    * A failure leaves it running and unharmed, and no directory. `not_checkpointable` where something inside cannot be
    * written down: `details` are `{ pid, process, file }`. A volume is not in it, but is synced with it. `direct` writes past the page cache; the driver's choice where
    * absent.
    */
-  checkpoint(id: MachineId, directory: string, options?: { direct?: boolean }): Promise<Checkpoint>;
+  checkpoint(
+    id: MachineId,
+    directory: string,
+    options?: { direct?: boolean; goesOn?: boolean },
+  ): Promise<Checkpoint>;
   /**
    * Boots a machine from a checkpoint, which stays as it is: with its files and processes where they were, and this
    * spec's limits, network, hostname, environment and volume. The id may be another than the checkpointed machine's, the image
@@ -429,6 +435,7 @@ export type RuntimeErrorKind =
   | "already_exists"
   | "not_running"
   | "machine_died"
+  | "interrupted"
   | "timeout"
   | "no_capacity"
   | "image_failed"

@@ -260,7 +260,7 @@ export class FakeDriver implements Driver {
     return sizes.reduce((sum, bytes) => sum + bytes, 0);
   }
 
-  checkpoint(id: MachineId, directory: string): Promise<Checkpoint> {
+  checkpoint(id: MachineId, directory: string, options: { goesOn?: boolean } = {}): Promise<Checkpoint> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       this.#thaw(machine);
@@ -269,6 +269,7 @@ export class FakeDriver implements Driver {
       try {
         const at = await begin(directory);
         await cp(this.#root(id), join(at, "files"), { recursive: true });
+        if (options.goesOn) this.#thaw(machine);
         return await commit(directory, { runtimeBuild: "fake", cpuClass: "fake", guestBuild: "fake" });
       } catch (error) {
         this.#thaw(machine);

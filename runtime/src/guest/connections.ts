@@ -11,6 +11,7 @@ import { EventEmitter } from "node:events";
 import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError } from "../driver.ts";
 
 const MAX_SPARES = 2;
@@ -18,6 +19,11 @@ const MAX_CONNECTIONS = 1024;
 /** A guest re-dials within 50 ms; past a second of silence it is not coming. */
 const GONE_AFTER_MS = 1000;
 const TAKE_MS = 5000;
+/** How long a machine may be held while others wait for it: as long as gigabytes take to be written. */
+const SUSPENDED_MS = 60_000;
+/** What is under way at a suspension gets this long to end by itself: most calls are shorter. */
+const DRAIN_MS = 250;
+const DRAIN_LOOK_MS = 5;
 /** Connections per second that end untaken. An honest guest has one, when it dies. */
 const MAX_WASTED = 200;
 const PAUSE_MS = 1000;
@@ -37,6 +43,9 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   #waiters: Waiter[] = [];
   #goneTimer: NodeJS.Timeout | undefined;
   #isGone = false;
+  #isSuspended = false;
+  /** Ended by `suspend`, and by nobody's fault. */
+  readonly #cut = new WeakSet<Socket>();
   #wasted = { since: 0, count: 0 };
   #pauseTimer: NodeJS.Timeout | undefined;
 
@@ -49,6 +58,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   async listen(): Promise<void> {
     if (this.#server) return;
     this.#isGone = false;
+    this.#isSuspended = false;
     this.#server = await this.#open();
   }
 
@@ -73,18 +83,30 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
    * spare. Fails with `timeout`, or with `machine_died` once the guest is known to be gone.
    */
   take(timeoutMs: number = TAKE_MS): Promise<Socket> {
-    const spare = this.#spares.shift();
+    const spare = this.#isSuspended ? undefined : this.#spares.shift();
     if (spare) return Promise.resolve(this.#release(spare));
-    if (!this.#server) return Promise.reject(new RuntimeError("not_running", "the machine is not connected"));
+    if (!this.#server && !this.#isSuspended)
+      return Promise.reject(new RuntimeError("not_running", "the machine is not connected"));
     if (this.#isGone) return Promise.reject(new RuntimeError("machine_died", "the machine's guest is gone"));
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
-        this.#waiters = this.#waiters.filter((other) => other !== waiter);
-        reject(new RuntimeError("timeout", "the machine did not dial in"));
-      }, timeoutMs);
+      const timer = setTimeout(
+        () => {
+          this.#waiters = this.#waiters.filter((other) => other !== waiter);
+          reject(new RuntimeError("timeout", "the machine did not dial in"));
+        },
+        timeoutMs + (this.#isSuspended ? SUSPENDED_MS : 0),
+      );
       const waiter: Waiter = { resolve, reject, timer };
       this.#waiters.push(waiter);
     });
+  }
+
+  /** Why a connection that was taken ended in mid-speech, as the error for whoever spoke on it. */
+  endOf(socket: Socket): RuntimeError {
+    if (this.#cut.has(socket))
+      return new RuntimeError("interrupted", "the machine was written down while the call was under way");
+    this.suspect();
+    return new RuntimeError("machine_died", "the machine's guest hung up");
   }
 
   /** Told by whoever saw a connection end in mid-speech: unless the guest dials in within a second, it is gone. */
@@ -103,6 +125,24 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
    * is what a checkpoint needs. `listen()` may follow.
    */
   async close(): Promise<void> {
+    this.#isSuspended = false;
+    await this.#hangUp();
+    this.#rejectWaiters(new RuntimeError("not_running", "the machine was disconnected"));
+  }
+
+  /**
+   * The same for a moment: who asks waits for the next `listen`, and what is under way ends with `interrupted` where it
+   * is not over soon.
+   */
+  async suspend(): Promise<void> {
+    this.#isSuspended = true;
+    const latest = performance.now() + DRAIN_MS;
+    while (this.#all.size > this.#spares.length && performance.now() < latest) await sleep(DRAIN_LOOK_MS);
+    for (const socket of this.#all) this.#cut.add(socket);
+    await this.#hangUp();
+  }
+
+  async #hangUp(): Promise<void> {
     const server = this.#server;
     this.#server = undefined;
     clearTimeout(this.#goneTimer);
@@ -111,7 +151,6 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     this.#pauseTimer = undefined;
     this.#spares = [];
     for (const socket of this.#all) socket.destroy();
-    this.#rejectWaiters(new RuntimeError("not_running", "the machine was disconnected"));
     // Node unlinks the path itself, when it closes a server that listened on one.
     if (server) await new Promise<void>((resolve) => server.close(() => resolve()));
   }
@@ -128,7 +167,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     socket.on("error", () => {});
     socket.once("close", () => this.#all.delete(socket));
     this.#dialledIn();
-    const waiter = this.#waiters.shift();
+    const waiter = this.#isSuspended ? undefined : this.#waiters.shift();
     if (waiter) {
       clearTimeout(waiter.timer);
       waiter.resolve(socket);

@@ -55,7 +55,7 @@ export class Exchange {
         if (frame) return frame;
         const piece = this.#socket.read() as Buffer | null;
         if (piece) this.#decoder.push(piece);
-        else if (this.isEnded) throw this.#died();
+        else if (this.isEnded) throw this.#connections.endOf(this.#socket);
         else await this.#changed(timeoutMs);
       }
     } catch (error) {
@@ -113,11 +113,6 @@ export class Exchange {
     socket.off("close", this.#onEnd);
     if (rest.length > 0) socket.unshift(rest);
     return socket;
-  }
-
-  #died(): RuntimeError {
-    this.#connections.suspect();
-    return new RuntimeError("machine_died", "the machine's guest hung up");
   }
 
   /** Resolves when the socket is readable, drained or ended. */

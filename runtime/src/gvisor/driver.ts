@@ -97,6 +97,7 @@ export class GvisorDriver implements Driver {
   /** Volume's directory → the machine that has it. */
   readonly #volumes = new Map<string, MachineId>();
   readonly #turns = new Turns<MachineId>();
+  readonly #verifying = new Map<string, Promise<void>>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
@@ -227,11 +228,20 @@ export class GvisorDriver implements Driver {
     const guest = async () => checkpoint.guestBuild;
     return this.#boot(spec, "machine_restored", guest, async (needs, machine) => {
       // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
-      const whole = verify(directory, checkpoint);
+      const whole = this.#verified(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
       await together(whole, restored);
       return restored;
     });
+  }
+
+  /** Who restores from the same bytes at the same time has them read over once. */
+  #verified(directory: string, checkpoint: Checkpoint): Promise<void> {
+    const known = this.#verifying.get(directory);
+    if (known) return known;
+    const verified = verify(directory, checkpoint).finally(() => this.#verifying.delete(directory));
+    this.#verifying.set(directory, verified);
+    return verified;
   }
 
   #boot(
@@ -291,7 +301,11 @@ export class GvisorDriver implements Driver {
     return this.#guest;
   }
 
-  checkpoint(id: MachineId, directory: string, options: { direct?: boolean } = {}): Promise<Checkpoint> {
+  checkpoint(
+    id: MachineId,
+    directory: string,
+    options: { direct?: boolean; goesOn?: boolean } = {},
+  ): Promise<Checkpoint> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       await this.#thaw(machine);

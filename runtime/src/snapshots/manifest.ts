@@ -3,7 +3,7 @@
  * name. A directory that has its final name is whole; one that has not is a leftover.
  */
 import { createHash } from "node:crypto";
-import { mkdir, open, readdir, readFile, rename, rm } from "node:fs/promises";
+import { link, mkdir, open, readdir, readFile, rename, rm } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { RuntimeError, type Checkpoint } from "../driver.ts";
 
@@ -44,6 +44,31 @@ export async function commit(
   await rename(at, directory);
   await syncDirectory(dirname(directory));
   return checkpoint;
+}
+
+/**
+ * The same checkpoint under another name, without copying a byte: what is left of it when one name is removed is the
+ * other, and the bytes go with the last. False where it is gone, or goes meanwhile.
+ */
+export async function share(directory: string, as: string): Promise<boolean> {
+  const at = await begin(as);
+  try {
+    for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
+      const from = join(entry.parentPath, entry.name);
+      const to = join(at, relative(directory, from));
+      await (entry.isDirectory() ? mkdir(to, { recursive: true }) : link(from, to));
+    }
+    // A checkpoint without its manifest is none: half of one may have been deleted already.
+    await readFile(join(at, MANIFEST));
+    await syncDirectory(at);
+    await rename(at, as);
+    await syncDirectory(dirname(as));
+    return true;
+  } catch (error) {
+    await rm(at, { recursive: true, force: true });
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return false;
+    throw error;
+  }
 }
 
 /** Fails with `not_restorable` where there is no whole checkpoint. */

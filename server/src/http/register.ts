@@ -205,9 +205,9 @@ function isLasting({ status, meta }: DomainError): boolean {
 
 function toStored({ status, headers, value, text }: Encoded, secretFields: readonly string[]): StoredAnswer {
   if (secretFields.length === 0) return { status, headers, text };
-  const blanked = { ...(value as Record<string, unknown>) };
-  for (const field of secretFields) if (field in blanked) blanked[field] = null;
-  return { status, headers, text: JSON.stringify(blanked) };
+  // Wherever they stand: what several things are made by answers a list of them.
+  const blank = (name: string, inner: unknown) => (secretFields.includes(name) ? null : inner);
+  return { status, headers, text: JSON.stringify(value, blank) };
 }
 
 function refusalToStored({ status, detail, code, meta }: DomainError): StoredAnswer {

@@ -23,6 +23,30 @@ export const notCheckpointable = defineError(
   }),
 );
 
+/** A snapshot was taken while a call was under way: its connection could not be kept, what it had started goes on. */
+export const interruptedBySnapshot = defineError(
+  "interrupted_by_snapshot",
+  409,
+  () =>
+    "A snapshot of the machine was taken while the call was under way, which ended its connection. Background commands and what was told to run on do; the call can be made again.",
+);
+
+export const snapshotDamaged = defineError(
+  "snapshot_damaged",
+  409,
+  () =>
+    "The snapshot is damaged or its files are gone: nothing can be started from it. Delete it, and take another one.",
+);
+
+export const snapshotIncompatible = defineError(
+  "snapshot_incompatible",
+  409,
+  (needs: { runtimeBuild: string; cpuClass: string }) => ({
+    detail: `The snapshot restores only with runtime ${needs.runtimeBuild} on processors "${needs.cpuClass}", which this host does not have.`,
+    meta: { needs: { runtime_build: needs.runtimeBuild, cpu_class: needs.cpuClass } },
+  }),
+);
+
 export const restoreFailed = defineError("restore_failed", 503, (cause: unknown) => ({
   detail: "The machine could not be started from its snapshot, which is kept. Try again.",
   meta: { retry_after: 2 },
@@ -78,7 +102,7 @@ export const tooManyProcesses = defineError("too_many_processes", 409, (detail: 
 export const execFailed = defineError("exec_failed", 400, (detail: string) => detail);
 
 /** Rows that any call into a machine may answer; routes list them for OpenAPI. */
-export const machineErrors = [machineDied, machineTimeout, machineFailed] as const;
+export const machineErrors = [interruptedBySnapshot, machineDied, machineTimeout, machineFailed] as const;
 export const fileErrors = [
   fileNotFound,
   isDirectory,
@@ -103,6 +127,7 @@ const translation: Record<RuntimeErrorKind, (error: RuntimeError) => DomainError
   exec_failed: (error) => execFailed(error.message),
   machine_died: (error) => machineDied(error),
   not_running: (error) => machineDied(error),
+  interrupted: () => interruptedBySnapshot(),
   not_found: (error) => machineDied(error),
   timeout: (error) => machineTimeout(error),
   no_capacity: (error) => noCapacity(error.message),

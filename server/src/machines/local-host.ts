@@ -13,6 +13,7 @@ import type {
   Progress,
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
+import { share } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { ClaimSpec, Host, HostImage, HostVolume, Order, SnapshotFacts, StartSpec } from "./host.ts";
@@ -92,12 +93,25 @@ export class LocalHost implements Host {
     return this.#boot(order, () => this.#driver.create(this.#machineSpec(order, spec)), options);
   }
 
-  async pause(order: Order, snapshot: string): Promise<SnapshotFacts> {
+  pause(order: Order, snapshot: string): Promise<SnapshotFacts> {
+    return this.#checkpoint(order, snapshot, { goesOn: false });
+  }
+
+  capture(order: Order, snapshot: string): Promise<SnapshotFacts> {
+    return this.#checkpoint(order, snapshot, { goesOn: true });
+  }
+
+  share(snapshot: string, as: string): Promise<boolean> {
+    return share(join(this.#snapshots, snapshot), join(this.#snapshots, as));
+  }
+
+  async #checkpoint(order: Order, snapshot: string, options: { goesOn: boolean }): Promise<SnapshotFacts> {
     this.#fence(order);
     await mkdir(this.#snapshots, { recursive: true, mode: 0o700 });
     const { bytes, files, runtimeBuild, cpuClass } = await this.#driver.checkpoint(
       order.machine,
       join(this.#snapshots, snapshot),
+      options,
     );
     const sha256 = createHash("sha256").update(JSON.stringify(files)).digest("hex");
     return { bytes, sha256, runtimeBuild, cpuClass };

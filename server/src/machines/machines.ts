@@ -34,6 +34,7 @@ export class Machines {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
+  readonly #awaited = new Set<string>();
   readonly #timers: NodeJS.Timeout[] = [];
   #stopCounting: (() => void) | undefined;
   #closed = false;
@@ -106,6 +107,20 @@ export class Machines {
 
   isGoing(machine: string): boolean {
     return this.#going.has(machine);
+  }
+
+  /** While work goes on at whose end these machines are somebody's or gone: nobody else decides what becomes of them. */
+  async whileAwaited<T>(machines: readonly string[], work: () => Promise<T>): Promise<T> {
+    for (const machine of machines) this.#awaited.add(machine);
+    try {
+      return await work();
+    } finally {
+      for (const machine of machines) this.#awaited.delete(machine);
+    }
+  }
+
+  isAwaited(machine: string): boolean {
+    return this.#awaited.has(machine);
   }
 
   async #remove(row: MachineRow): Promise<void> {

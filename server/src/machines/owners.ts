@@ -17,6 +17,8 @@ export interface MachineOwner {
   /** The server starts: what an earlier one had under way is under way no more. Comes before everything else. */
   begins(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
+  /** What was being restored for it is gone, and nobody was told of it. Absent where nothing ever is. */
+  unrestored?(ownerId: string): Promise<void>;
 }
 
 export type MachineOwners = Record<OwnerKind, MachineOwner>;

@@ -54,7 +54,8 @@ test("what should be gone is removed, whatever it does", () => {
   expect(judge(row({ desired: "removed" }), undefined)).toBe("remove");
 });
 
-test("a machine that was being restored is removed: its owner is paused as long as nobody said otherwise", () => {
-  expect(judge(row({ snapshot_id: "snap_1" }), found("running"))).toBe("remove");
-  expect(judge(row({ snapshot_id: "snap_1" }), undefined)).toBe("remove");
+test("a machine that was being restored is undone: its owner is as it was as long as nobody said otherwise", () => {
+  expect(judge(row({ snapshot_id: "snap_1" }), found("running"))).toBe("undo");
+  expect(judge(row({ snapshot_id: "snap_1" }), undefined)).toBe("undo");
+  expect(judge(row({ snapshot_id: "snap_1", desired: "removed" }), found("running"))).toBe("remove");
 });

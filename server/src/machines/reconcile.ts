@@ -4,7 +4,7 @@
  * | should | does | then |
  * |---|---|---|
  * | gone | anything | removed, and the row with it |
- * | be restored for an owner | anything | removed: its owner was not told and is paused as before |
+ * | be restored for an owner | anything | undone: its owner is told, and as it was before; then removed |
  * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
  * | run for an owner | dead or missing | the owner is told, then removed |
  * | wait in a pool | frozen, and was ready | kept |
@@ -26,11 +26,12 @@ interface Found {
   exit: MachineExit | null;
 }
 
-export type Verdict = "keep" | "adopt" | "ended" | "remove";
+export type Verdict = "keep" | "adopt" | "ended" | "undo" | "remove";
 
 /** What to do about one row; pure, and the table above. */
 export function judge(row: MachineRow, found: Found | undefined): Verdict {
-  if (row.desired === "removed" || row.snapshot_id !== null) return "remove";
+  if (row.desired === "removed") return "remove";
+  if (row.snapshot_id !== null) return "undo";
   if (row.owner_kind === "pool") {
     return row.observed === "ready" && found?.state === "frozen" ? "keep" : "remove";
   }
@@ -47,7 +48,9 @@ export async function reconcile(
   // Rows first: a machine made between the two reads then has no row in hand and is looked up again below.
   const rows = await machinesOfHost(app.db, host.id);
   const found = new Map((await host.list()).map((machine) => [machine.machine, machine]));
-  const settled = rows.filter((row) => !host.isStarting(row.id) && !app.machines.isGoing(row.id));
+  const settled = rows.filter(
+    ({ id }) => !host.isStarting(id) && !app.machines.isGoing(id) && !app.machines.isAwaited(id),
+  );
   for (const row of settled) {
     if (!options.atStart && isYoung(row)) continue;
     try {
@@ -85,6 +88,11 @@ const actions: Record<
 > = {
   keep: () => {},
   remove: (app, _owners, row) => app.machines.destroy(row),
+  undo: async (app, owners, row) => {
+    if (row.owner_kind !== "pool" && row.owner_id !== null)
+      await owners[row.owner_kind].unrestored?.(row.owner_id);
+    await app.machines.destroy(row);
+  },
   adopt: async (app, _owners, row, _found, atStart) => {
     if (!atStart) return;
     const { vcpus, memory_bytes: memoryBytes, max_processes: maxProcesses, network, hostname } = row;

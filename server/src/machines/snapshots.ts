@@ -23,6 +23,7 @@ import {
   insertMachine,
   insertSnapshot,
   type MachineRow,
+  markDamaged,
   markOwnedRemoved,
   markRemoved,
   type SnapshotRow,
@@ -69,30 +70,38 @@ export async function keep(
   const released = await markOwnedRemoved(tx, machine.owner_kind, machine.owner_id);
   if (released?.id !== machine.id) return undefined;
   return insertSnapshot(tx, {
+    ...bytesOf(machine, facts),
     id,
     owner_kind: machine.owner_kind,
     owner_id: machine.owner_id,
-    machine: machine.id,
-    generation: machine.generation,
-    host_id: machine.host_id,
-    blob_key: null,
-    sha256: facts.sha256,
-    bytes: facts.bytes,
-    cpu_class: facts.cpuClass,
-    runtime_build: facts.runtimeBuild,
-    image_id: machine.image_id,
-    vcpus: machine.vcpus,
-    memory_bytes: machine.memory_bytes,
-    disk_bytes: machine.disk_bytes,
-    max_processes: machine.max_processes,
-    network: machine.network,
-    hostname: machine.hostname,
     env_sealed: machine.env_sealed,
     volume: machine.volume,
     reason: options.reason,
     stored_at: options.storedAt,
     expires_at: options.expiresAt,
   });
+}
+
+/** What a snapshot's row says of the machine and of the bytes, whoever keeps it. */
+export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
+  const { host_id, image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname } = machine;
+  return {
+    machine: machine.id,
+    generation: machine.generation,
+    host_id,
+    blob_key: null,
+    sha256: facts.sha256,
+    bytes: facts.bytes,
+    cpu_class: facts.cpuClass,
+    runtime_build: facts.runtimeBuild,
+    image_id,
+    vcpus,
+    memory_bytes,
+    disk_bytes,
+    max_processes,
+    network,
+    hostname,
+  };
 }
 
 /** After the commit of `keep`. */
@@ -109,52 +118,73 @@ export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken
   await host.dropSnapshot(id);
 }
 
+/** What a machine needs of its host, as the row of one says it or that of its snapshot. */
+export type Model = Pick<
+  MachineRow,
+  "image_id" | "vcpus" | "memory_bytes" | "disk_bytes" | "max_processes" | "network"
+>;
+
+export interface Place {
+  row: MachineRow;
+  evicted: MachineRow[];
+}
+
 /** A place for the machine that a snapshot becomes; fails with `no_capacity`, or where no host can restore it. */
 export async function placeRestored(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
   snapshot: SnapshotRow,
-): Promise<{ row: MachineRow; evicted: MachineRow[] }> {
-  const { host } = app.machines;
-  if ((await findSnapshotHost(tx, snapshot)) !== host.id) {
+): Promise<Place> {
+  if ((await findSnapshotHost(tx, snapshot)) !== app.machines.host.id) {
     throw restoreFailed(new Error(`no host has ${snapshot.runtime_build} on ${snapshot.cpu_class}`));
   }
+  const { id, owner_id, hostname, env_sealed, volume } = snapshot;
+  return placeFrom(app, tx, snapshot, {
+    owner_kind: "sandbox",
+    owner_id,
+    hostname,
+    env_sealed,
+    volume,
+    snapshot_id: id,
+  });
+}
+
+/** A place for a machine like the model; it is nobody's until it is taken over. */
+export async function placeFrom(
+  app: Pick<App, "machines">,
+  tx: Transaction<Database>,
+  { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network }: Model,
+  whose: Pick<MachineRow, "owner_kind" | "owner_id" | "hostname" | "env_sealed" | "volume"> & {
+    snapshot_id: string;
+  },
+): Promise<Place> {
+  const { host } = app.machines;
   const resources = {
-    vcpus: snapshot.vcpus,
-    memoryBytes: snapshot.memory_bytes,
-    diskBytes: snapshot.disk_bytes,
-    maxProcesses: snapshot.max_processes,
+    vcpus,
+    memoryBytes: memory_bytes,
+    diskBytes: disk_bytes,
+    maxProcesses: max_processes,
   };
   const evicted = await makeRoom(app, tx, { poolKey: "", template: "", resources }, { mayEvict: true });
-  const { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname, env_sealed, volume } =
-    snapshot;
   const row = await insertMachine(tx, {
     id: newMachineId(),
     host_id: host.id,
     host_epoch: host.epoch,
     pool_key: null,
     image_id,
-    owner_kind: snapshot.owner_kind,
-    owner_id: snapshot.owner_id,
     vcpus,
     memory_bytes,
     disk_bytes,
     max_processes,
     network,
-    hostname,
-    env_sealed,
-    volume,
     desired: "running",
-    snapshot_id: snapshot.id,
+    ...whose,
   });
   return { row, evicted };
 }
 
 /** The machine runs when this returns, and is nobody's until `consume` commits. On failure nothing of it is left. */
-export async function bringBack(
-  app: Needs,
-  { row, evicted }: { row: MachineRow; evicted: MachineRow[] },
-): Promise<void> {
+export async function bringBack(app: Needs, { row, evicted }: Place): Promise<void> {
   for (const other of evicted) app.machines.destroyLater(other);
   const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
   try {
@@ -193,7 +223,7 @@ export function drop(app: Pick<App, "machines" | "log">, id: string): void {
   });
 }
 
-/** At start, when nothing is under way: deletes bytes without a row, and ends owners whose bytes are not there. */
+/** At start, when nothing is under way: deletes bytes without a row, and tells of rows whose bytes are not there. */
 export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise<void> {
   const { host } = app.machines;
   const there = new Set(await host.listSnapshots());
@@ -201,7 +231,8 @@ export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise
   for (const { id, owner_kind, owner_id } of rows) {
     if (there.delete(id)) continue;
     app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are gone");
-    await owners[owner_kind].ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
+    if (owner_kind === "named") await markDamaged(app.db, id);
+    else await owners[owner_kind].ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
   }
   for (const id of there) {
     app.log.info({ snapshot: id }, "a snapshot nobody knows; deleting it");

@@ -328,14 +328,14 @@ export async function imagesInUse(db: Queryable, hostId: string): Promise<Set<st
   return new Set(rows.map(({ image_id }) => image_id));
 }
 
-export function insertSnapshot(tx: Queryable, snapshot: SnapshotRow): Promise<SnapshotRow> {
+export function insertSnapshot(tx: Queryable, snapshot: Omit<SnapshotRow, "damaged">): Promise<SnapshotRow> {
   const values = { ...snapshot, volume: toJson(snapshot.volume) };
   return tx.insertInto("snapshots").values(values).returningAll().executeTakeFirstOrThrow();
 }
 
 export function findSnapshot(
   db: Queryable,
-  owner: { ownerKind: "sandbox"; ownerId: string },
+  owner: { ownerKind: SnapshotRow["owner_kind"]; ownerId: string },
 ): Promise<SnapshotRow | undefined> {
   return db
     .selectFrom("snapshots")
@@ -347,7 +347,7 @@ export function findSnapshot(
 
 export function deleteSnapshot(
   tx: Queryable,
-  which: { id: string } | { ownerKind: "sandbox"; ownerId: string },
+  which: { id: string } | { ownerKind: SnapshotRow["owner_kind"]; ownerId: string },
 ): Promise<SnapshotRow | undefined> {
   const query = tx.deleteFrom("snapshots");
   const one =
@@ -359,6 +359,11 @@ export function deleteSnapshot(
 
 export function snapshotsOfHost(db: Queryable, hostId: string): Promise<SnapshotRow[]> {
   return db.selectFrom("snapshots").selectAll().where("host_id", "=", hostId).execute();
+}
+
+/** Nothing is started from it any more. */
+export async function markDamaged(db: Queryable, id: string): Promise<void> {
+  await db.updateTable("snapshots").set({ damaged: true }).where("id", "=", id).execute();
 }
 
 /** The host that has the bytes, and the runtime and the processors they need. */

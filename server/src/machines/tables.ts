@@ -61,10 +61,10 @@ export interface MachinesTable {
 
 type VolumeColumn = ColumnType<HostVolume | null, string | null | undefined, never>;
 
-/** See migrations/0008_snapshots.sql. */
+/** See migrations/0008_snapshots.sql and 0014_forks.sql. */
 export interface SnapshotsTable {
   id: string;
-  owner_kind: "sandbox";
+  owner_kind: "sandbox" | "named";
   owner_id: string;
   machine: string;
   generation: number;
@@ -86,6 +86,7 @@ export interface SnapshotsTable {
   reason: "explicit" | "deadline";
   stored_at: Date;
   expires_at: Date | null;
+  damaged: ColumnType<boolean, boolean | undefined>;
 }
 
 export interface MachinesTables {

@@ -65,9 +65,17 @@ async function* events(
   try {
     const row = await getSandbox(app, actor, id);
     refuseUnlessRunning(row);
-    const output = app.machines.connect(row.machine_id ?? "").followCommand(record.id, at, signal);
+    const guest = app.machines.connect(row.machine_id ?? "");
+    let output = guest.followCommand(record.id, at, signal);
     for (;;) {
-      const step = await output.next();
+      const step = await output.next().catch((error: unknown) => {
+        if (!isKind(error, "interrupted")) throw error;
+      });
+      // A snapshot was taken: the command goes on, and its reader from where it was.
+      if (!step) {
+        output = guest.followCommand(record.id, at, signal);
+        continue;
+      }
       if (step.done) {
         await seen(app, id, undefined, step.value);
         yield { id: at, data: lastFrame(exitOf(step.value)) };

@@ -4,7 +4,7 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import { nextTier, tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#db/db.ts";
-import { newId, randomText } from "#lib/ids.ts";
+import { newId } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
@@ -13,8 +13,8 @@ import { holdTemplate } from "../templates/templates.ts";
 import { attachVolume, markMade } from "../volumes/attach.ts";
 import { knownRegion } from "../volumes/volumes.ts";
 import { timeoutTooLong, unknownTemplate } from "./errors.ts";
-import { sandboxEnv } from "./environment.ts";
-import { type SandboxCreate, sealPreviewToken } from "./schema.ts";
+import { hostnameOf, sandboxEnv } from "./environment.ts";
+import { newPreviewToken, type SandboxCreate } from "./schema.ts";
 import { runStartCommand } from "./start-command.ts";
 import { maxConcurrent, shapeOf, sizes } from "./sizes.ts";
 import { insertSandbox, lockAndCountLive, type SandboxRow } from "./store.ts";
@@ -24,7 +24,6 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log
 
 /** A template that is still being made is waited for this long before the caller is asked to come back. */
 const templateWaitMs = 30_000;
-const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 /** Makes a sandbox; its machine runs when this returns, or nothing of it is left. */
 export async function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
@@ -38,7 +37,6 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
   );
   const now = app.clock.now();
   const id = newId("sbx_");
-  const previewToken = input.preview_auth ? randomText(tokenAlphabet, 32) : null;
 
   const { row, reservation } = await app.db.transaction().execute(async (tx) => {
     const live = await lockAndCountLive(tx, workspace.id);
@@ -64,7 +62,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
       auto_resume: input.auto_resume,
       timeout_seconds: timeoutSeconds,
       expires_at: new Date(now.getTime() + timeoutSeconds * 1000),
-      preview_token_sealed: previewToken === null ? null : sealPreviewToken(app, id, previewToken),
+      preview_token_sealed: input.preview_auth ? newPreviewToken(app, id) : null,
       allow_domains: input.network === "restricted" ? (input.allow_domains ?? null) : null,
       metadata: input.metadata,
       created_at: now,
@@ -142,9 +140,4 @@ function homeWorkspace(actor: Actor): ReachableWorkspace {
   const home = actor.workspaces.find((workspace) => workspace.kind === "personal") ?? actor.workspaces[0];
   if (!home) throw new Error("an actor reaches at least one workspace");
   return home;
-}
-
-/** A label of at most 63 characters that a shell prompt shows. */
-function hostnameOf(id: string): string {
-  return id.replace("_", "-");
 }

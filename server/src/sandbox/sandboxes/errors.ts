@@ -40,6 +40,13 @@ export const snapshotCapReached = defineError("snapshot_cap_reached", 409, (cap:
   meta: { limit: "snapshot_cap", allowed: cap },
 }));
 
+export const volumeAttached = defineError(
+  "volume_attached",
+  409,
+  () =>
+    "The sandbox has a volume, which can have one writer at a time: it can be neither forked nor kept as a snapshot.",
+);
+
 export const moveTimedOut = defineError("sandbox_busy", 503, () => ({
   detail: "The sandbox is still being paused or resumed. Try again shortly.",
   meta: { retry_after: 5 },

@@ -1,7 +1,7 @@
 /** What a sandbox does when its machine ended unasked. */
 import type { App } from "#app.ts";
 import type { Ending, MachineOwner } from "#machines/owners.ts";
-import { endMoves } from "./store.ts";
+import { deleteReserved, endMoves } from "./store.ts";
 import type { TerminationReason } from "./tables.ts";
 import { endSandbox } from "./terminate.ts";
 
@@ -11,6 +11,8 @@ export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">
     ended: async (id, ending) => {
       await endSandbox(app, { id, reason: reasonOf(ending), cpuSeconds: ending.cpuSeconds });
     },
+    // One that was being resumed is paused as it was; a clone that was being made never was.
+    unrestored: (id) => deleteReserved(app.db, [id]),
   };
 }
 

@@ -6,6 +6,8 @@ import {
   machineErrors,
   noCapacity,
   notCheckpointable,
+  snapshotDamaged,
+  snapshotIncompatible,
   startFailed,
   templateFailed,
   templatePreparing,
@@ -20,8 +22,10 @@ import {
   sandboxTerminated,
   snapshotCapReached,
   timeoutTooLong,
+  volumeAttached,
   wakeErrors,
 } from "./errors.ts";
+import { forkSandbox } from "./fork.ts";
 import { keepAlive } from "./keep-alive.ts";
 import { limits } from "./limits.ts";
 import { list } from "./list.ts";
@@ -36,6 +40,8 @@ import {
   PauseRecord,
   Sandbox,
   SandboxCreate,
+  SandboxFork,
+  SandboxForks,
   SandboxList,
   SandboxParams,
   toPauseRecord,
@@ -170,6 +176,39 @@ export const sandboxesRoutes = (app: App): Route[] => [
     responses: { 200: Sandbox },
     errors: [sandboxNotFound, sandboxTerminated, ...wakeErrors],
     handler: async ({ actor, params }) => toSandbox(app, await resumeSandbox(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/fork",
+    operationId: "forkSandbox",
+    summary: "Clone a sandbox as it stands",
+    description:
+      "Makes `count` sandboxes with the memory, processes and files of this one, or none of them. Each has an id, host name, machine id, address, preview token and lifetime of its own, new random numbers from the kernel, and `forked_from`. The source goes on: it stands still only while its memory is written, connections within it stay, those that leave it are reset, and calls to it that take longer than a moment are answered `interrupted_by_snapshot`. A paused source is forked from its snapshot and stays paused. What processes that run already hold in memory is the same in every clone, their environment and the state of their own random number generators included: reseed them.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    body: SandboxFork,
+    responses: { 201: SandboxForks },
+    errors: [
+      sandboxNotFound,
+      sandboxTerminated,
+      planLimit,
+      accountSuspended,
+      timeoutTooLong,
+      volumeAttached,
+      notCheckpointable,
+      snapshotDamaged,
+      snapshotIncompatible,
+      ...wakeErrors,
+      ...machineErrors,
+    ],
+    extension: true,
+    idempotent: true,
+    secretFields: ["preview_auth_token"],
+    rateLimit: "sandbox_create",
+    handler: async ({ actor, params, body }) => ({
+      items: (await forkSandbox(app, actor, params.id, body)).map((row) => toSandbox(app, row)),
+    }),
   }),
   defineRoute({
     ...common,

@@ -1,6 +1,7 @@
 /** The wire: what a sandbox looks like in JSON, and what its calls take. */
 import { z } from "zod";
 import type { App } from "#app.ts";
+import { randomText } from "#lib/ids.ts";
 import type { SnapshotRow } from "#machines/snapshots.ts";
 import { VolumeReference } from "../volumes/schema.ts";
 import { sizeNames } from "./sizes.ts";
@@ -73,6 +74,24 @@ export const SandboxCreate = z
   .meta({ id: "SandboxCreate" });
 export type SandboxCreate = z.output<typeof SandboxCreate>;
 
+export const SandboxFork = z
+  .strictObject({
+    count: z.int().min(1).max(20).default(1),
+    timeout_seconds: z
+      .int()
+      .min(10)
+      .max(86_400)
+      .optional()
+      .describe("Lifetime of each clone from now on; the source's where absent, like all that follows."),
+    on_timeout: z.enum(["kill", "pause"]).optional(),
+    auto_resume: z.boolean().optional(),
+    preview_auth: z.boolean().optional(),
+    env: Env.default({}).describe("On top of the source's; processes that run already keep what they have."),
+    metadata: Metadata.optional(),
+  })
+  .meta({ id: "SandboxFork" });
+export type SandboxFork = z.output<typeof SandboxFork>;
+
 export const Sandbox = z
   .object({
     id: z.string(),
@@ -106,6 +125,8 @@ export const Sandbox = z
       .int()
       .nullable()
       .describe("Connections the network mode refused; null when nothing runs."),
+    forked_from: z.string().nullable().describe("The sandbox it is a clone of, which may be gone."),
+    snapshot_id: z.string().nullable().describe("The named snapshot it was made from, which may be gone."),
   })
   .meta({ id: "Sandbox" });
 export type Sandbox = z.output<typeof Sandbox>;
@@ -113,6 +134,8 @@ export type Sandbox = z.output<typeof Sandbox>;
 export const SandboxList = z
   .object({ items: z.array(Sandbox), next_cursor: z.string().nullable() })
   .meta({ id: "SandboxList" });
+
+export const SandboxForks = z.object({ items: z.array(Sandbox) }).meta({ id: "SandboxForks" });
 
 export const KeepAlive = z
   .strictObject({ timeout_seconds: z.int().min(10).max(86_400) })
@@ -171,11 +194,16 @@ export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRo
     ...(row.preview_token_sealed ? { preview_auth_token: openPreviewToken(app, row) } : {}),
     preview_host_base: null,
     egress_denied: row.machine_id ? (app.machines.sampler.latest(row.machine_id)?.egressDenied ?? 0) : null,
+    forked_from: row.forked_from,
+    snapshot_id: row.snapshot_id,
   };
 }
 
-export function sealPreviewToken(app: Pick<App, "secrets">, id: string, token: string): Buffer {
-  return app.secrets.seal(token, `sandboxes:preview_token:${id}`);
+const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/** Sealed to its sandbox, as it is stored. */
+export function newPreviewToken(app: Pick<App, "secrets">, id: string): Buffer {
+  return app.secrets.seal(randomText(tokenAlphabet, 32), `sandboxes:preview_token:${id}`);
 }
 
 function openPreviewToken(app: Pick<App, "secrets">, row: SandboxRow): string {

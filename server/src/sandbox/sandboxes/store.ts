@@ -26,6 +26,7 @@ export function findSandbox(
     .select(machineId)
     .where("id", "=", id)
     .where("workspace_id", "=", sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`)
+    .where("reserved", "=", false)
     .executeTakeFirst();
 }
 
@@ -47,6 +48,7 @@ export function listSandboxes(
     .selectAll()
     .select([machineId, sql<string>`created_at::text`.as("created_at_text")])
     .where("workspace_id", "=", sql<string>`any(${sql.val([...filter.workspaceIds])}::uuid[])`)
+    .where("reserved", "=", false)
     .orderBy("created_at", "desc")
     .orderBy("id", "desc")
     .limit(filter.limit);
@@ -81,7 +83,12 @@ export type NewSandbox = Pick<
   | "preview_token_sealed"
   | "allow_domains"
   | "created_at"
-> & { metadata: Record<string, string> };
+> & {
+  metadata: Record<string, string>;
+  forked_from?: string | null;
+  snapshot_id?: string | null;
+  reserved?: boolean;
+};
 
 export async function insertSandbox(tx: Transaction<Database>, sandbox: NewSandbox): Promise<SandboxRow> {
   const row = await tx
@@ -98,6 +105,31 @@ export async function insertSandbox(tx: Transaction<Database>, sandbox: NewSandb
     .returningAll()
     .executeTakeFirstOrThrow();
   return { ...row, machine_id: null };
+}
+
+/** A clone's reservation becomes a sandbox, whose life begins now. Undefined where it was taken back. */
+export function bearReserved(
+  tx: Transaction<Database>,
+  id: string,
+  at: Date,
+): Promise<Selectable<SandboxesTable> | undefined> {
+  return tx
+    .updateTable("sandboxes")
+    .set({
+      reserved: false,
+      created_at: at,
+      running_since: at,
+      expires_at: sql<Date>`${at}::timestamptz + make_interval(secs => timeout_seconds)`,
+    })
+    .where("id", "=", id)
+    .where("reserved", "=", true)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Of what nobody was told of yet; anything else stays. */
+export async function deleteReserved(db: Queryable, ids: readonly string[]): Promise<void> {
+  await db.deleteFrom("sandboxes").where("id", "in", ids).where("reserved", "=", true).execute();
 }
 
 /** Counts what runs or is paused, with creates of the same workspace held off until this transaction ends. */
@@ -292,6 +324,7 @@ export function findExpired(
     .where("on_timeout", "=", onTimeout)
     .where("expires_at", "<=", now)
     .where("transition", "is", null)
+    .where("reserved", "=", false)
     .orderBy("expires_at")
     .limit(100)
     .execute();

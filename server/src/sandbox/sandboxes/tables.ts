@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0004_sandboxes.sql. */
+/** Columns as they are stored; see migrations/0004_sandboxes.sql and 0014_forks.sql. */
 export interface SandboxesTable {
   id: string;
   workspace_id: string;
@@ -28,6 +28,9 @@ export interface SandboxesTable {
   volume_id: string | null;
   template_id: string | null;
   start_command_id: string | null;
+  forked_from: ColumnType<string | null, string | null | undefined>;
+  snapshot_id: ColumnType<string | null, string | null | undefined>;
+  reserved: Generated<boolean>;
 }
 
 export type TerminationReason =

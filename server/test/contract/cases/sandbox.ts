@@ -98,6 +98,10 @@ export const sandboxCases: Cases = {
     },
     unknown,
   },
+  forkSandbox: {
+    success: async (world) => ({ params: await sandbox(world), body: { count: 2, env: { A: "b" } } }),
+    unknown,
+  },
   getSandboxMetrics: { success: async (world) => ({ params: await sandbox(world) }), unknown },
 
   execCommand: {

@@ -1,0 +1,232 @@
+import { existsSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { afterEach, expect, onTestFinished, test } from "vitest";
+import {
+  createSandbox,
+  deleteSandbox,
+  eventually,
+  exec,
+  expectRefusal,
+  getSandbox,
+  output,
+  readFile,
+  type Sandbox,
+  server,
+  streamExec,
+  writeFile,
+} from "./fixtures.ts";
+import { machinesOf } from "./host-state.ts";
+import { Server } from "./server.ts";
+
+afterEach(() => server.start());
+
+const snapshots = () => {
+  const directory = join(server.dataDir, "snapshots");
+  return existsSync(directory) ? readdirSync(directory) : [];
+};
+const machinesFor = ({ id }: { id: string }) =>
+  machinesOf(server.dataDir).filter(({ spec }) => spec.hostname === id.replace("_", "-"));
+
+/** Without those that wait for an owner. */
+const owned = () => machinesOf(server.dataDir).filter(({ spec }) => spec.hostname !== "kontor");
+
+/** Forks; the clones are deleted when the test ends. */
+async function fork(id: string, input: Record<string, unknown> = {}): Promise<Sandbox[]> {
+  const made = await server.api("POST", `/v1/sandboxes/${id}/fork`, { body: input });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const { items } = made.body as { items: Sandbox[] };
+  for (const clone of items) onTestFinished(() => deleteSandbox(clone.id));
+  return items;
+}
+
+/** Counts in a variable of its own: only its memory knows how far it is. */
+const counter = `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> /workspace/counts; sleep 0.02; done' >/dev/null 2>&1 &
+  until [ -s /workspace/counts ]; do sleep 0.01; done`;
+
+/** It counted on from where it was: no number is missing and none comes twice. */
+async function expectCounting(id: string): Promise<void> {
+  const counts = async () => (await output(id, "cat /workspace/counts")).split("\n").map(Number);
+  const before = (await counts()).length;
+  const after = await eventually(counts, (numbers) => numbers.length > before + 2);
+  expect(after).toEqual(after.map((_, index) => index + 1));
+}
+
+test("five clones at once go on from where the source stands, and so does the source, each by itself", async () => {
+  const source = await createSandbox({
+    env: { OWN: "mine", BOTH: "source" },
+    timeout_seconds: 300,
+    metadata: { a: "b" },
+    preview_auth: true,
+  });
+  await exec(source.id, counter);
+  await writeFile(source.id, "/workspace/kept", "common");
+  const clones = await fork(source.id, { count: 5, env: { BOTH: "clone" } });
+  expect(clones).toHaveLength(5);
+  const facts = "hostname; cat /etc/hostname /etc/machine-id; head -c 16 /dev/urandom | od -An -tx1";
+  const said = await Promise.all(
+    [source, ...clones].map(async ({ id }) => (await output(id, facts)).split("\n")),
+  );
+  for (const what of [0, 1, 2, 3]) expect(new Set(said.map((lines) => lines[what])).size).toBe(6);
+  for (const [index, clone] of clones.entries()) {
+    expect(clone).toEqual(await getSandbox(clone.id));
+    expect(clone).toMatchObject({
+      status: "running",
+      transition: null,
+      forked_from: source.id,
+      metadata: { a: "b" },
+      preview_auth_token: expect.any(String),
+    });
+    expect(said[index + 1]?.[0]).toBe(clone.id.replace("_", "-"));
+    expect(await output(clone.id, "cat kept; echo; echo $OWN $BOTH $KONTOR_SANDBOX_ID")).toBe(
+      `common\nmine clone ${clone.id}`,
+    );
+    await writeFile(clone.id, "/workspace/kept", clone.id);
+  }
+  expect(new Set([source, ...clones].map((one) => one["preview_auth_token"])).size).toBe(6);
+  for (const { id } of [source, ...clones]) await expectCounting(id);
+  expect((await readFile(source.id, "/workspace/kept")).body.content).toBe(
+    Buffer.from("common").toString("base64"),
+  );
+  await deleteSandbox(source.id);
+  for (const { id } of clones) {
+    await expectCounting(id);
+    expect(await output(id, "cat kept")).toBe(id);
+  }
+  expect(snapshots()).toEqual([]);
+});
+
+test("connections within the machine go on in source and clone, those that leave it end, and its servers serve on", async () => {
+  const source = await createSandbox({ network: "restricted" });
+  const serve = `use IO::Socket::INET; my $s = IO::Socket::INET->new(Listen => 5, LocalPort => 8000, ReuseAddr => 1);
+    $SIG{CHLD} = "IGNORE"; while (1) { my $c = $s->accept or next; fork and next; while (<$c>) { print $c "echo $_"; $c->flush } exit }`;
+  const talk = `exec 3<>/dev/tcp/127.0.0.1/8000 || exit; while echo ping >&3 && read -r line <&3; do echo "$line" >> /workspace/talk; sleep 0.05; done`;
+  const leave = "exec 3<>/dev/tcp/10.0.0.1/3128 || exit; echo up > up; cat <&3; echo over > over";
+  await writeFile(source.id, "/workspace/serve.pl", serve);
+  await exec(
+    source.id,
+    `setsid perl serve.pl >/dev/null 2>&1 & sleep 0.5
+     setsid bash -c '${talk}' >/dev/null 2>&1 & setsid bash -c '${leave}' >/dev/null 2>&1 &
+     until [ -s talk ] && [ -s up ]; do sleep 0.02; done`,
+  );
+  const [clone] = await fork(source.id);
+  for (const id of [source.id, clone?.id ?? ""]) {
+    const lines = async () => Number(await output(id, "wc -l < talk"));
+    const before = await lines();
+    await eventually(lines, (now) => now > before + 2);
+    expect(await output(id, "exec 3<>/dev/tcp/127.0.0.1/8000; echo new >&3; head -1 <&3")).toBe("echo new");
+    expect(await output(id, "until [ -s over ]; do sleep 0.05; done; cat over")).toBe("over");
+  }
+});
+
+test("background commands go on in source and clones; a long call is told that a snapshot interrupted it", async () => {
+  const source = await createSandbox();
+  const command = "for n in $(seq 1 150); do echo $n; sleep 0.02; done";
+  const started = await server.api("POST", `/v1/sandboxes/${source.id}/commands`, { body: { command } });
+  const stream = streamExec(source.id, { command: "touch stream; sleep 60" });
+  const kinds = Array.fromAsync(stream, ({ kind, code }) => `${kind} ${code ?? ""}`);
+  await exec(source.id, "until [ -e stream ]; do sleep 0.01; done");
+  const [clone] = await fork(source.id);
+  expect(await kinds).toEqual(["exec_started ", "error interrupted_by_snapshot"]);
+  for (const id of [source.id, clone?.id ?? ""]) {
+    const path = `/v1/sandboxes/${id}/commands/${started.body.id}`;
+    const ended = await eventually(
+      () => server.api("GET", path),
+      ({ body }) => body.status !== "running",
+    );
+    expect(ended.body).toMatchObject({ status: "exited", exit_code: 0 });
+    const { chunks } = (await server.api("GET", `${path}/logs`)).body;
+    const text = chunks.map(({ data }: { data: string }) => Buffer.from(data, "base64")).join("");
+    expect(text).toBe(Array.from({ length: 150 }, (_, index) => `${index + 1}\n`).join(""));
+    const listed = await server.api("GET", `/v1/sandboxes/${id}/commands`);
+    expect(listed.body.items).toMatchObject([{ id: started.body.id }]);
+  }
+});
+
+test("calls to the source while it is forked are answered", async () => {
+  const source = await createSandbox();
+  let isForked = false;
+  const calls = (async () => {
+    const said: unknown[] = [];
+    while (!isForked) said.push((await readFile(source.id, "/etc/hostname")).status);
+    return said;
+  })();
+  await fork(source.id, { count: 2 });
+  isForked = true;
+  expect(new Set(await calls)).toEqual(new Set([200]));
+});
+
+test("a paused sandbox is forked twice from its snapshot, stays paused and is resumed", async () => {
+  const source = await createSandbox({ timeout_seconds: 300 });
+  await exec(source.id, counter);
+  const paused = await server.api("POST", `/v1/sandboxes/${source.id}/pause`);
+  expect(paused.status).toBe(200);
+  const clones = [...(await fork(source.id)), ...(await fork(source.id, { count: 2 }))];
+  for (const { id } of clones) await expectCounting(id);
+  expect(await getSandbox(source.id)).toMatchObject({ status: "paused", transition: null });
+  expect(snapshots()).toEqual([paused.body.snapshot_id]);
+  expect((await server.api("POST", `/v1/sandboxes/${source.id}/resume`)).status).toBe(200);
+  await expectCounting(source.id);
+});
+
+test("a call with the same Idempotency-Key makes no more clones, and answers without their tokens", async () => {
+  const source = await createSandbox({ preview_auth: true });
+  const call = { body: { count: 2 }, headers: { "idempotency-key": `fork-${source.id}` } };
+  const [first, second] = [
+    await server.api("POST", `/v1/sandboxes/${source.id}/fork`, call),
+    await server.api("POST", `/v1/sandboxes/${source.id}/fork`, call),
+  ];
+  const ids = (first.body.items as Sandbox[]).map(({ id }) => id);
+  for (const id of ids) onTestFinished(() => deleteSandbox(id));
+  expect((second.body.items as Sandbox[]).map(({ id }) => id)).toEqual(ids);
+  expect((second.body.items as Sandbox[])[0]).toMatchObject({ preview_auth_token: null });
+});
+
+test("a terminated sandbox is not forked", async () => {
+  const source = await createSandbox();
+  await deleteSandbox(source.id);
+  const refused = await server.api("POST", `/v1/sandboxes/${source.id}/fork`, { body: {} });
+  expectRefusal(refused, 409, "sandbox_terminated");
+});
+
+const whileForking = [
+  "clone.reserved",
+  "checkpoint.disconnected",
+  "checkpoint.paused",
+  "checkpoint.written",
+  "checkpoint.stored",
+  "clone.written",
+  "restore.started",
+  "clone.restored",
+  "clone.committed",
+];
+
+test.each(whileForking)(
+  "after kill -9 at %s the source runs on, and there are all clones or none",
+  async (point) => {
+    const source = await createSandbox({ timeout_seconds: 1800 });
+    await exec(source.id, counter);
+    await server.stop();
+    const { env } = server.description;
+    const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
+    await mortal.start();
+    const forking = mortal.api("POST", `/v1/sandboxes/${source.id}/fork`, { body: { count: 2 } });
+    await expect(forking).rejects.toThrow("fetch failed");
+    await eventually(
+      async () => mortal.pid,
+      (pid) => pid === undefined,
+    );
+    await server.start();
+    const { items } = (await server.api("GET", "/v1/sandboxes?status=running")).body as { items: Sandbox[] };
+    const clones = items.filter((one) => one["forked_from"] === source.id);
+    for (const { id } of clones) onTestFinished(() => deleteSandbox(id));
+    expect(clones).toHaveLength(point === "clone.committed" ? 2 : 0);
+    await eventually(
+      async () => ({ machines: owned().length, snapshots: snapshots().length }),
+      (left) => left.machines === 1 + clones.length && left.snapshots === 0,
+    );
+    expect(machinesFor(source)).toHaveLength(1);
+    for (const { id } of [source, ...clones]) await expectCounting(id);
+    const [clone] = await fork(source.id);
+    await expectCounting(clone?.id ?? "");
+  },
+);
