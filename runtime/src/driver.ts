@@ -124,7 +124,19 @@ export type ImageStep =
       paths: string[];
       links?: Record<string, string>;
     }
+  /** Files that lie beside the recipe, in the directory `from`; `contents` are theirs, put in when it is read. */
+  | { kind: "files"; from: string; into: string; contents?: Record<string, string> }
+  /** What the package-lock.json in this directory of the image names. */
+  | { kind: "npm-ci"; directory: string }
   | { kind: "run"; argv: string[] };
+
+/** A program that runs in every machine of an image from its start on, and answers on a port of its loopback. */
+export interface ImageService {
+  /** What it understands, and its version: `kontor-code/1`. */
+  speaks: string;
+  argv: string[];
+  port: number;
+}
 
 /** An image as data: steps in order, then commands whose output says what it really holds. */
 export interface ImageRecipe {
@@ -136,6 +148,7 @@ export interface ImageRecipe {
   env: Record<string, string>;
   /** name of the content → argv that prints its version */
   probes: Record<string, string[]>;
+  service?: ImageService;
 }
 
 export interface Image {
@@ -149,6 +162,8 @@ export interface Image {
   contents: Record<string, string>;
   /** True where the image is not what its name promises (Python 3.13 under the name python-3.12). */
   substituted: boolean;
+  /** Its recipe's own, else that of the image it was made on. */
+  service: ImageService | null;
   createdAt: Date;
 }
 

@@ -9,6 +9,8 @@
  * A checkpoint is a copy of the scratch directory: files come back, processes end. So is a captured image. A volume is
  * a directory that `/persist` leads to; nothing bounds it.
  *
+ * An image's service is what a test puts in its place: its program would be the host's.
+ *
  * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
  * directory, so that a second driver on the same directory finds what a first one left.
  */
@@ -16,6 +18,7 @@ import { createHash } from "node:crypto";
 import { access, cp, mkdir, readFile, readdir, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { constants, availableParallelism, release, totalmem } from "node:os";
 import { join } from "node:path";
+import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   RuntimeError,
@@ -64,6 +67,8 @@ interface FakeMachine {
 export interface FakeOptions {
   /** The test's own; it removes it. */
   directory: string;
+  /** By what a service speaks: who plays it, a call for each connection. Images are without those nobody plays. */
+  services?: Record<string, (connection: Duplex) => void>;
 }
 
 export class FakeDriver implements Driver {
@@ -77,9 +82,13 @@ export class FakeDriver implements Driver {
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   readonly #turns = new Turns<string>();
   readonly #directory: string;
+  readonly #services: Record<string, (connection: Duplex) => void>;
+  /** The ports of services, and who plays them. */
+  readonly #played = new Map<number, (connection: Duplex) => void>();
 
   constructor(options: FakeOptions) {
     this.#directory = options.directory;
+    this.#services = options.services ?? {};
   }
 
   /** The next call of the verb fails with this error; calls queue up. */
@@ -163,6 +172,8 @@ export class FakeDriver implements Driver {
       const there = this.#images.get(id);
       if (there !== undefined) return there;
       await this.#hook("ensureImage");
+      const player = this.#services[recipe.service?.speaks ?? ""];
+      if (recipe.service && player) this.#played.set(recipe.service.port, player);
       const image: Image = {
         id,
         name: recipe.name,
@@ -170,6 +181,7 @@ export class FakeDriver implements Driver {
         env: recipe.env,
         contents: { ...recipe.promise },
         substituted: recipe.ways[0]?.substitute ?? false,
+        service: recipe.service && player ? { ...recipe.service, argv: ["/bin/sleep", "1d"] } : null,
         createdAt: new Date(),
       };
       this.#images.set(id, image);
@@ -380,7 +392,7 @@ export class FakeDriver implements Driver {
       spec,
       exit: null,
       frozen: undefined,
-      guest: new FakeGuest(this.#root(spec.id), async () => {
+      guest: new FakeGuest(this.#root(spec.id), this.#played, async () => {
         await machine.frozen?.promise;
         if (machine.exit !== null) throw new RuntimeError("machine_died", "the machine ended");
       }),

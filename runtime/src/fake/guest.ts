@@ -18,7 +18,7 @@ import {
 } from "node:fs/promises";
 import { connect } from "node:net";
 import { dirname, join } from "node:path";
-import { type Duplex, Readable } from "node:stream";
+import { type Duplex, duplexPair, Readable } from "node:stream";
 import {
   RuntimeError,
   type CommandChunk,
@@ -50,11 +50,18 @@ export class FakeGuest implements Guest {
   readonly processes = new Set<FakeProcess>();
   readonly #commands = new FakeCommands();
   readonly #root: string;
+  /** Ports that a test answers itself. */
+  readonly #played: ReadonlyMap<number, (connection: Duplex) => void>;
   /** Awaited before anything is done: it holds calls while the machine is frozen and fails once it has ended. */
   readonly #gate: () => Promise<void>;
 
-  constructor(root: string, gate: () => Promise<void>) {
+  constructor(
+    root: string,
+    played: ReadonlyMap<number, (connection: Duplex) => void>,
+    gate: () => Promise<void>,
+  ) {
     this.#root = root;
+    this.#played = played;
     this.#gate = gate;
   }
 
@@ -264,6 +271,12 @@ export class FakeGuest implements Guest {
 
   connect(port: number): Promise<Duplex> {
     return this.#do(async () => {
+      const player = this.#played.get(port);
+      if (player) {
+        const [ours, theirs] = duplexPair();
+        player(theirs);
+        return ours;
+      }
       const socket = connect({ host: "127.0.0.1", port, allowHalfOpen: true });
       try {
         await once(socket, "connect");

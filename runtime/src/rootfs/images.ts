@@ -168,6 +168,7 @@ export class Images {
           recipe.ways[way]?.substitute === true ||
           bases.some((base) => base.substituted) ||
           !keepsPromise(recipe.promise, contents),
+        service: recipe.service ?? bases.at(-1)?.service ?? null,
         createdAt: new Date(),
       };
       progress({ fraction: 0.98, step: "writing to disk" });
@@ -197,7 +198,8 @@ export class Images {
     );
     if (text === undefined || id.startsWith(".")) return undefined;
     const image = JSON.parse(text) as Image;
-    return { ...image, createdAt: new Date(image.createdAt) };
+    // Images made before there were services have no word of them.
+    return { ...image, service: image.service ?? null, createdAt: new Date(image.createdAt) };
   }
 
   /** A directory beside the images that is gone afterwards, with what is left in it. */

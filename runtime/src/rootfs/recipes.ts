@@ -17,6 +17,7 @@ export async function loadRecipes(directory: string = BUILT_IN_RECIPES): Promise
     files.map(async (file) => {
       try {
         const recipe = parseRecipe(JSON.parse(await readFile(path.join(directory, file), "utf8")));
+        await readFiles(directory, recipe);
         if (`${recipe.name}.json` !== file)
           throw new Error(`name must be that of the file, not "${recipe.name}"`);
         return recipe;
@@ -27,6 +28,25 @@ export async function loadRecipes(directory: string = BUILT_IN_RECIPES): Promise
   );
   for (const recipe of recipes) fingerprint(recipe, 0, finder(recipes));
   return recipes;
+}
+
+/** What lies beside a recipe is part of it: a change of it is a change of the image. */
+async function readFiles(directory: string, recipe: ImageRecipe): Promise<void> {
+  for (const step of recipe.ways.flatMap(({ steps }) => steps)) {
+    if (step.kind !== "files") continue;
+    const from = path.join(directory, step.from);
+    const found = await readdir(from, { recursive: true, withFileTypes: true });
+    // What a test or an editor leaves is no part of it.
+    const files = found
+      .filter((entry) => entry.isFile() && !entry.parentPath.includes("__pycache__"))
+      .map((entry) => path.relative(from, path.join(entry.parentPath, entry.name)))
+      .toSorted();
+    if (files.length === 0) throw new Error(`there is nothing in ${step.from}`);
+    const contents = files.map(
+      async (file) => [file, await readFile(path.join(from, file), "utf8")] as const,
+    );
+    step.contents = Object.fromEntries(await Promise.all(contents));
+  }
 }
 
 export type FindRecipe = (name: string) => ImageRecipe;
@@ -68,9 +88,10 @@ function fingerprint(
     const base = find(step.name);
     return base.ways.map((_, index) => fingerprint(base, index, find, [...above, recipe.name]));
   });
-  const { name, promise, env, probes } = recipe;
+  const { name, promise, env, probes, service } = recipe;
+  const all = [FORMAT, name, promise, env, probes, steps, substitute, bases];
   return createHash("sha256")
-    .update(JSON.stringify([FORMAT, name, promise, env, probes, steps, substitute, bases]))
+    .update(JSON.stringify(service === undefined ? all : [...all, service]))
     .digest("hex");
 }
 
@@ -168,6 +189,11 @@ const STEPS: { [Kind in ImageStep["kind"]]: Check<StepOf<Kind>> } = {
     },
     ["links"],
   ),
+  files: shape<StepOf<"files">>(
+    { kind: () => "files", from: relativePath, into: absolutePath, contents: () => ({}) },
+    ["contents"],
+  ),
+  "npm-ci": shape<StepOf<"npm-ci">>({ kind: () => "npm-ci", directory: absolutePath }),
   run: shape<StepOf<"run">>({ kind: () => "run", argv: list(anyText, 1) }),
 };
 
@@ -178,13 +204,27 @@ const step: Check<ImageStep> = (value, field) => {
   return STEPS[kind as ImageStep["kind"]](value, field);
 };
 
-const recipe = shape<ImageRecipe>({
-  name,
-  promise: map(anyText),
-  ways: list(shape({ steps: list(step, 1), substitute: yesOrNo }), 1),
-  env: map(text(/^[^\0]*$/, "a text"), text(/^[A-Za-z_]\w*$/, "the name of a variable")),
-  probes: map(list(anyText, 1)),
-});
+const port: Check<number> = (value, field) => {
+  if (!Number.isInteger(value) || Number(value) < 1 || Number(value) > 65_535)
+    throw new Error(`${field} must be a port`);
+  return Number(value);
+};
+
+const recipe = shape<ImageRecipe>(
+  {
+    name,
+    promise: map(anyText),
+    ways: list(shape({ steps: list(step, 1), substitute: yesOrNo }), 1),
+    env: map(text(/^[^\0]*$/, "a text"), text(/^[A-Za-z_]\w*$/, "the name of a variable")),
+    probes: map(list(anyText, 1)),
+    service: shape({
+      speaks: text(/^[a-z][a-z-]*\/\d+$/, "a protocol and its version"),
+      argv: list(anyText, 1),
+      port,
+    }),
+  },
+  ["service"],
+);
 
 export function parseRecipe(value: unknown): ImageRecipe {
   return recipe(value, "");

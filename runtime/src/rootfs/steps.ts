@@ -3,7 +3,7 @@
  * and says what it does as it goes; what fails says which step it was, its last words, and what a person can do.
  */
 import { createHash } from "node:crypto";
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { RuntimeError, type ImageStep, type Progress } from "../driver.ts";
@@ -71,6 +71,30 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
     label: (step) => `npm package ${step.package}@${step.version}`,
     advice: "Check that `npm ping` works on this host and that its registry carries this version.",
     make: installNpmPackage,
+  },
+  files: {
+    weight: 0.1,
+    label: (step) => `files for ${step.into}`,
+    advice: "Check that the disk has room.",
+    async make(step, { rootfs }) {
+      for (const [name, content] of Object.entries(step.contents ?? {})) {
+        const target = path.join(rootfs, step.into, name);
+        await mkdir(path.dirname(target), { recursive: true });
+        await writeFile(target, content, { mode: 0o644 });
+      }
+    },
+  },
+  "npm-ci": {
+    weight: 4,
+    label: (step) => `npm packages of ${step.directory}`,
+    advice: "Check that `npm ping` works on this host and that its registry carries what the lockfile names.",
+    async make(step, { rootfs }) {
+      // With the host's npm and its configuration, checked against the lockfile's hashes; nothing of it is run.
+      await run(["npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund"], {
+        cwd: path.join(rootfs, step.directory),
+        timeoutMs: NPM_TIMEOUT_MS,
+      });
+    },
   },
   run: {
     weight: 1,

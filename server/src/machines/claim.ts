@@ -33,7 +33,8 @@ export async function bringUp(app: Needs, reservation: Reservation): Promise<voi
 async function carryOut(app: Needs, { row, request, warm }: Reservation): Promise<void> {
   const { network, hostname, env, volume } = request;
   const { diskBytes, ...adjustable } = request.shape.resources;
-  if (warm) await app.machines.host.claim(orderFor(row), { resources: adjustable, network, hostname, env });
+  const claimed = { image: row.image_id, resources: adjustable, network, hostname, env };
+  if (warm) await app.machines.host.claim(orderFor(row), claimed);
   else {
     const resources = { ...adjustable, diskBytes };
     if (volume) await settleVolume(app, volume.id);

@@ -4,6 +4,7 @@ export type {
   FileChange,
   FileStat,
   Guest,
+  ImageService,
   GuestProcess,
   ProcessExit,
   SpawnSpec,

@@ -6,6 +6,7 @@
 import type {
   Guest,
   HostFacts,
+  ImageService,
   MachineExit,
   MachineState,
   MachineStats,
@@ -40,6 +41,8 @@ export interface StartSpec {
 }
 
 export interface ClaimSpec {
+  /** What the machine was made from. */
+  image: string;
   resources: Omit<Resources, "diskBytes">;
   network: NetworkMode;
   hostname: string;
@@ -76,10 +79,18 @@ export interface Host {
   captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage>;
   /** No machine and no snapshot needs it. Also of what is not there. */
   removeImage(image: string): Promise<void>;
-  /** Boots a machine; it runs when this returns. One that is made ahead waits while anybody waits for a start. */
+  /** What runs in every machine of an image from its start on, if anything does. */
+  service(image: string): Promise<ImageService | null>;
+  /**
+   * Boots a machine; it runs when this returns, and its image's service is on its way. One that is made ahead waits
+   * while anybody waits for a start, and has its service warm when this returns.
+   */
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void>;
-  /** Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns. */
-  claim(order: Order, spec: ClaimSpec): Promise<void>;
+  /**
+   * Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns, for
+   * its service as well. `isAgain`: it was somebody's before, who may have ended the service.
+   */
+  claim(order: Order, spec: ClaimSpec, options?: { isAgain: boolean }): Promise<void>;
   freeze(order: Order): Promise<void>;
   thaw(order: Order): Promise<void>;
   remove(order: Order): Promise<void>;

@@ -8,6 +8,7 @@ import type {
   HostFacts,
   Image,
   ImageRecipe,
+  ImageService,
   MachineExit,
   MachineSpec,
   Progress,
@@ -17,6 +18,7 @@ import { share } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { ClaimSpec, Host, HostImage, HostVolume, Order, SnapshotFacts, StartSpec } from "./host.ts";
+import { claimService, startService, whenWarm } from "./services.ts";
 
 type VolumePlace = Pick<HostVolume, "id" | "region">;
 /** What is in a region's directory besides is not ours. */
@@ -31,6 +33,8 @@ export class LocalHost implements Host {
   readonly #volumes: ReadonlyMap<string, string>;
   readonly #diskReserveBytes: number;
   readonly #starting = new Set<string>();
+  /** Of images by their id, which stands for what is in them. */
+  readonly #services = new Map<string, ImageService | null>();
   // A cold start is about 0.2 s of CPU; more at once than there are cores makes all of them late.
   readonly #coldStarts: Semaphore;
 
@@ -89,8 +93,23 @@ export class LocalHost implements Host {
     await this.#driver.removeImage(image);
   }
 
+  async service(image: string): Promise<ImageService | null> {
+    const known = this.#services.get(image);
+    if (known !== undefined) return known;
+    for (const { id, service } of await this.#driver.images()) this.#services.set(id, service);
+    return this.#services.get(image) ?? null;
+  }
+
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void> {
-    return this.#boot(order, () => this.#driver.create(this.#machineSpec(order, spec)), options);
+    return this.#whileStarting(order, async () => {
+      await this.#coldStarts.run(() => this.#driver.create(this.#machineSpec(order, spec)), options);
+      const service = await this.service(spec.image);
+      if (service === null) return;
+      const guest = this.#driver.guest(order.machine);
+      await startService(guest, service);
+      // Nobody waits for a machine that is made ahead; who waits for another one can use the rest of it meanwhile.
+      if (options?.isAhead) await whenWarm(guest, service);
+    });
   }
 
   pause(order: Order, snapshot: string): Promise<SnapshotFacts> {
@@ -118,8 +137,10 @@ export class LocalHost implements Host {
   }
 
   resume(order: Order, snapshot: string, spec: StartSpec): Promise<void> {
-    return this.#boot(order, () =>
-      this.#driver.restore(this.#machineSpec(order, spec), join(this.#snapshots, snapshot)),
+    return this.#whileStarting(order, () =>
+      this.#coldStarts.run(() =>
+        this.#driver.restore(this.#machineSpec(order, spec), join(this.#snapshots, snapshot)),
+      ),
     );
   }
 
@@ -168,19 +189,30 @@ export class LocalHost implements Host {
     throw new RuntimeError("volume_missing", `this host has no volumes of region ${region}`);
   }
 
-  async #boot(order: Order, boot: () => Promise<void>, options?: { isAhead: boolean }): Promise<void> {
+  async #whileStarting(order: Order, start: () => Promise<void>): Promise<void> {
     this.#fence(order);
     this.#starting.add(order.machine);
     try {
-      await this.#coldStarts.run(boot, options);
+      await start();
     } finally {
       this.#starting.delete(order.machine);
     }
   }
 
-  async claim(order: Order, spec: ClaimSpec): Promise<void> {
+  async claim(
+    order: Order,
+    { image, ...spec }: ClaimSpec,
+    { isAgain }: { isAgain: boolean } = { isAgain: false },
+  ): Promise<void> {
     this.#fence(order);
     await this.#driver.claim(order.machine, { generation: order.generation, ...spec });
+    const service = await this.service(image);
+    if (service === null) return;
+    const env = { ...spec.env, HOSTNAME: spec.hostname };
+    const claimed = claimService(this.#driver.guest(order.machine), service, env);
+    if (!isAgain) return claimed;
+    // Whoever needs the service next starts it again, with this environment; it is no matter of a server's start.
+    claimed.catch(() => {});
   }
 
   async freeze(order: Order): Promise<void> {

@@ -5,7 +5,7 @@
  * what is to go goes, however often that has to be tried. It never decides who may have a machine: owners do.
  */
 import type { Logger } from "pino";
-import type { Guest, MachineExit } from "@kontor/runtime/driver.ts";
+import type { Guest, ImageService, MachineExit } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
@@ -81,6 +81,12 @@ export class Machines {
 
   connect(machine: string): Guest {
     return this.host.connect(machine);
+  }
+
+  /** What its image runs in it, if anything. */
+  async service(machine: string): Promise<ImageService | null> {
+    const row = await findMachine(this.#db, machine);
+    return row ? this.host.service(row.image_id) : null;
   }
 
   /** CPU a machine used so far; what nobody can read any more is what was read last. */

@@ -29,13 +29,15 @@ export async function openMachines(deps: {
   log: Logger;
   /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
   egress?: EgressDoor;
+  /** A test's own; that of the configuration where absent. */
+  driver?: Driver;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
   if (config.killAt !== null) {
     onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
   }
   const recipes = await loadRecipes();
-  const driver = makeDriver(config, log, egress);
+  const driver = deps.driver ?? makeDriver(config, log, egress);
   await driver.open();
   const facts = await driver.facts();
   const id = ensureHostId(config.dataDir);

@@ -97,7 +97,8 @@ const actions: Record<
     if (!atStart) return;
     const { vcpus, memory_bytes: memoryBytes, max_processes: maxProcesses, network, hostname } = row;
     const resources = { vcpus, memoryBytes, maxProcesses };
-    await app.machines.host.claim(orderFor(row), { resources, network, hostname, env: openEnv(app, row) });
+    const spec = { image: row.image_id, resources, network, hostname, env: openEnv(app, row) };
+    await app.machines.host.claim(orderFor(row), spec, { isAgain: true });
     app.machines.sampler.watch(row.id);
     app.log.info({ machine: row.id, owner: row.owner_id }, "adopted a running machine");
   },

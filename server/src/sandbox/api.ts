@@ -2,6 +2,7 @@
 import type { Holding } from "#accounts/holdings.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
+import { codeRoutes } from "./code/routes.ts";
 import { commandRoutes } from "./commands/routes.ts";
 import { eventRoutes } from "./events/routes.ts";
 import { execRoutes } from "./exec/routes.ts";
@@ -28,6 +29,7 @@ export const sandboxRoutes = (app: App): Route[] => [
   ...webhookRoutes(app),
   ...eventRoutes(app),
   ...execRoutes(app),
+  ...codeRoutes(app),
   ...commandRoutes(app),
   ...fileRoutes(app),
 ];

@@ -50,7 +50,7 @@ export const SandboxCreate = z
       .min(1)
       .max(128)
       .describe(
-        "A built-in template (debian-12, python-3.12, python-3.12-bare, node-22), or a custom one: its id, its name (tag `default`) or `name:tag`.",
+        "A built-in template (debian-12, python-3.12, python-3.12-bare, node-22, code-interpreter), or a custom one: its id, its name (tag `default`) or `name:tag`.",
       ),
     size: z.enum(sizeNames).default("small"),
     network: network.default("restricted"),

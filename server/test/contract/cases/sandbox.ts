@@ -34,6 +34,18 @@ async function withCommand(world: World): Promise<{ id: string; cmd: string }> {
   return { ...params, cmd: (started.json as { id: string }).id };
 }
 
+const interpreter = { template: "code-interpreter" };
+
+async function withContext(world: World): Promise<{ id: string; ctx: string }> {
+  const params = await sandbox(world, interpreter);
+  const made = await world.call("POST", `/v1/sandboxes/${params.id}/code/contexts`, {
+    token: world.owner.token,
+    body: { language: "javascript" },
+  });
+  if (made.status !== 201) throw new Error(`no context: ${made.text}`);
+  return { ...params, ctx: (made.json as { id: string }).id };
+}
+
 /** Nothing listens there, and nobody calls. */
 const hook = "http://127.0.0.1:9/hook";
 
@@ -165,6 +177,24 @@ export const sandboxCases: Cases = {
     success: async (world) => (await sandbox(world), { query: "event_type=sandbox.created&limit=2" }),
   },
 
+  runCode: {
+    success: async (world) => ({
+      params: await sandbox(world, interpreter),
+      body: { code: "1 + 1", language: "python" },
+    }),
+    unknown,
+    keeps: ["code"],
+  },
+  createCodeContext: {
+    success: async (world) => ({
+      params: await sandbox(world, interpreter),
+      body: { language: "typescript", cwd: "/workspace" },
+    }),
+    unknown,
+  },
+  listCodeContexts: { success: async (world) => ({ params: await withContext(world) }), unknown },
+  restartCodeContext: { success: async (world) => ({ params: await withContext(world) }), unknown },
+  deleteCodeContext: { success: async (world) => ({ params: await withContext(world) }), unknown },
   startCommand: {
     success: async (world) => ({
       params: await sandbox(world),

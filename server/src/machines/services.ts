@@ -1,0 +1,159 @@
+/**
+ * The program that an image brings along and that runs in each of its machines, such as the owner of the kernels of a
+ * code interpreter. It is started with the machine, so that a pooled one has it warm; it is asked over a port of the
+ * machine's loopback, a line of JSON per request and lines of JSON in answer; and a machine whose owner ended it
+ * starts it again when somebody needs it. All of them know two requests: `ready` is answered once the service is
+ * warm, and `claim` tells it that the machine became somebody's, with the environment that holds from now on.
+ *
+ * What it says is a machine's word: lines and answers are bounded, and every wait has a deadline.
+ */
+import { randomBytes } from "node:crypto";
+import type { Duplex } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Guest, type ImageService, RuntimeError } from "@kontor/runtime/driver.ts";
+
+/** Above the longest line a service of ours says, a picture of 12 MiB; and all the lines of one answer. */
+const lineMaxBytes = 16 * 1024 ** 2;
+const answerMaxBytes = 96 * 1024 ** 2;
+/** From its start until it listens, on a host that starts many at once. */
+const listensWithinMs = 30_000;
+const warmWithinMs = 120_000;
+const claimedWithinMs = 5_000;
+const idPrefix = "service-";
+
+/** Starts the service; for a machine that was just booted. */
+export async function startService(guest: Guest, { argv, port }: ImageService): Promise<void> {
+  await guest.startCommand({
+    id: idPrefix + randomBytes(8).toString("hex"),
+    argv,
+    env: { KONTOR_SERVICE_PORT: String(port) },
+  });
+}
+
+/** Returns once everything is there that a first request would otherwise wait for. */
+export async function whenWarm(guest: Guest, service: ImageService): Promise<void> {
+  await askOnce(guest, service, { op: "ready" }, warmWithinMs);
+}
+
+/** The machine is somebody's. Safe to repeat. */
+export async function claimService(
+  guest: Guest,
+  service: ImageService,
+  env: Record<string, string>,
+): Promise<void> {
+  await askOnce(guest, service, { op: "claim", env }, claimedWithinMs);
+}
+
+async function askOnce(
+  guest: Guest,
+  service: ImageService,
+  request: object,
+  withinMs: number,
+): Promise<void> {
+  const answer = await askService(guest, service, request);
+  try {
+    const said = await answer.next(withinMs);
+    if ((said as { type?: unknown } | undefined)?.type !== "ok") throw unexpected("an answer other than ok");
+  } finally {
+    answer.close();
+  }
+}
+
+/** Sends a request; what comes back is read from the answer. */
+export async function askService(
+  guest: Guest,
+  service: ImageService,
+  request: object,
+): Promise<ServiceAnswer> {
+  const stream = await open(guest, service);
+  stream.write(`${JSON.stringify(request)}\n`);
+  return new ServiceAnswer(stream);
+}
+
+/** A connection to the service, which is started where it does not run. */
+async function open(guest: Guest, service: ImageService): Promise<Duplex> {
+  const deadline = performance.now() + listensWithinMs;
+  for (let waitMs = 10, isKnownToRun = false; ; waitMs = Math.min(waitMs * 1.5, 100)) {
+    try {
+      return await guest.connect(service.port);
+    } catch (error) {
+      const isRefused = error instanceof RuntimeError && error.kind === "connection_refused";
+      if (!isRefused || performance.now() > deadline) throw error;
+    }
+    if (!isKnownToRun) {
+      const commands = await guest.listCommands();
+      const runs = commands.some(({ id, status }) => id.startsWith(idPrefix) && status === "running");
+      if (!runs) await startService(guest, service);
+      isKnownToRun = true;
+    }
+    await sleep(waitMs);
+  }
+}
+
+/** The lines a service answers with, parsed but not checked. */
+export class ServiceAnswer {
+  readonly #stream: Duplex;
+  readonly #lines: AsyncGenerator<unknown, undefined>;
+
+  constructor(stream: Duplex) {
+    this.#stream = stream;
+    // Whoever reads learns of it.
+    stream.on("error", () => {});
+    this.#lines = linesOf(stream);
+  }
+
+  /** The next line, or undefined once the service hung up. Fails with `timeout`, and with `guest_protocol`. */
+  async next(withinMs: number): Promise<unknown> {
+    const timer = setTimeout(
+      () => this.#stream.destroy(new RuntimeError("timeout", "the machine's service did not answer in time")),
+      withinMs,
+    );
+    try {
+      return (await this.#lines.next()).value;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  close(): void {
+    this.#stream.destroy();
+  }
+}
+
+async function* linesOf(stream: Duplex): AsyncGenerator<unknown, undefined> {
+  let pieces: Buffer[] = [];
+  let line = 0;
+  let all = 0;
+  try {
+    for await (const chunk of stream as AsyncIterable<Buffer>) {
+      all += chunk.length;
+      if (all > answerMaxBytes) throw unexpected("an answer that does not end");
+      let from = 0;
+      for (let to = chunk.indexOf(10); to !== -1; to = chunk.indexOf(10, from)) {
+        yield parse(Buffer.concat([...pieces, chunk.subarray(from, to)]));
+        pieces = [];
+        line = 0;
+        from = to + 1;
+      }
+      line += chunk.length - from;
+      if (line > lineMaxBytes) throw unexpected("a line that does not end");
+      if (from < chunk.length) pieces.push(chunk.subarray(from));
+    }
+  } catch (error) {
+    if (error instanceof RuntimeError) throw error;
+    // A reset is a way to hang up.
+  }
+  return undefined;
+}
+
+function parse(line: Buffer): unknown {
+  try {
+    return JSON.parse(line.toString("utf8"));
+  } catch (error) {
+    throw unexpected("a line that is no JSON", error);
+  }
+}
+
+function unexpected(what: string, cause?: unknown): RuntimeError {
+  return new RuntimeError("guest_protocol", `the machine's service sent ${what}`, { cause });
+}

@@ -1,0 +1,165 @@
+/**
+ * Code in a sandbox that remembers: each context is a kernel whose variables stay from cell to cell. The machine owns
+ * the kernels, by a program its image brings along, and is the truth of them: they outlive this server and every
+ * connection, and a pause takes them along. This folder says how to reach that program, bounds what it answers, and
+ * keeps nothing. A cell that raises is an answer; so is one that was interrupted, or that took its kernel with it.
+ */
+import type { Guest, ImageService } from "#machines/guest.ts";
+import type { Actor } from "#accounts/actor.ts";
+import { DomainError } from "#lib/errors.ts";
+import { machineDied } from "#machines/errors.ts";
+import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { interpreterUnavailable } from "./errors.ts";
+import { type Frame, protocol, RunningCell } from "./interpreter.ts";
+import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } from "./schema.ts";
+
+type Needs = InsideNeeds;
+
+/** Does something with the interpreter of a sandbox that has one. */
+export function interpreting<T>(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  call: (guest: Guest, service: ImageService) => Promise<T>,
+): Promise<T> {
+  return inside(app, actor, id, async (guest, row) => {
+    const service = await app.machines.service(row.machine_id ?? "");
+    if (service?.speaks !== protocol) throw interpreterUnavailable();
+    return call(guest, service);
+  });
+}
+
+export function runBuffered(app: Needs, actor: Actor, id: string, input: Code): Promise<CodeResult> {
+  const cell = cellOf(input, false);
+  return interpreting(app, actor, id, async (guest, service) => {
+    const running = await RunningCell.start(guest, service, cell);
+    const told = { results: [] as CodeItem[], stdout: "", stderr: "", error: null as CodeError | null };
+    for await (const frame of ended(guest, running)) {
+      if (frame.type === "stream") told[frame.stream] += frame.text;
+      else if (frame.type === "result") told.results.push(toItem(frame));
+      else if (frame.type === "error") told.error = toError(frame);
+      else return { ...told, ...toSummary(frame, cell.id) };
+    }
+    throw machineDied(undefined);
+  });
+}
+
+export interface CodeEvent {
+  event: "stream" | "result" | "error" | "done";
+  data: unknown;
+}
+
+/** The events of a streamed cell. What fails before it runs is thrown, and is an ordinary error answer. */
+export async function startStreamed(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: Code,
+  signal?: AbortSignal,
+): Promise<{ events: AsyncIterable<CodeEvent>; stop: () => void }> {
+  const cell = cellOf(input, true);
+  return interpreting(app, actor, id, async (guest, service) => {
+    const running = await RunningCell.start(guest, service, cell, signal);
+    const events = eventsOf(ended(guest, running), cell.id, (error) => explain(app, actor, id, error));
+    return { events, stop: () => running.close() };
+  });
+}
+
+async function* eventsOf(
+  frames: AsyncIterable<Frame>,
+  context: string,
+  why: (error: unknown) => Promise<unknown>,
+): AsyncIterable<CodeEvent> {
+  try {
+    for await (const frame of frames) yield toEvent(frame, context);
+  } catch (error) {
+    const explained = await why(error);
+    const [name, value] =
+      explained instanceof DomainError
+        ? [explained.code, explained.detail]
+        : ["internal_error", "The stream broke."];
+    yield { event: "error", data: { name, value, traceback: [] } };
+    yield toEvent({ ...cutOff, restarted: false }, context);
+  }
+}
+
+/** The end of a cell that nobody told the end of. */
+const cutOff: FrameOf<"done"> = {
+  type: "done",
+  execution_count: null,
+  duration_ms: 0,
+  interrupted: false,
+  restarted: true,
+  truncated: [],
+};
+
+/**
+ * The frames up to their end, whatever that is. An interpreter that hangs up in the middle was ended by what runs
+ * beside it, where the machine itself is well; that costs the cell and its kernel, and the next one finds another.
+ */
+async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame> {
+  for await (const frame of running.frames()) {
+    yield frame;
+    if (frame.type === "done") return;
+  }
+  await guest.ping().catch((error: unknown) => {
+    throw Object.assign(new Error("the machine hung up", { cause: error }), { kind: "machine_died" });
+  });
+  const value = "The code interpreter was ended while it ran this cell; the next cell starts a fresh one.";
+  yield { type: "error", name: "InterpreterDied", value, traceback: [] };
+  yield cutOff;
+}
+
+function cellOf(input: Code, watched: boolean) {
+  const { code, timeout_seconds, language } = input;
+  const id = contextOf(input);
+  return { id, code, language: language ?? null, timeout_seconds, watched };
+}
+
+/** Every language has a `default` of its own: Python's has the plain name. */
+const defaults: Record<Language, string> = {
+  python: "default",
+  javascript: "default-javascript",
+  typescript: "default-typescript",
+};
+
+function contextOf({ context_id: id, language }: Pick<Code, "context_id" | "language">): string {
+  return id === null || id === undefined || id === "default" ? defaults[language ?? "python"] : id;
+}
+
+function toEvent(frame: Frame, context: string): CodeEvent {
+  if (frame.type === "stream") return { event: "stream", data: { stream: frame.stream, text: frame.text } };
+  if (frame.type === "result") return { event: "result", data: toItem(frame) };
+  if (frame.type === "error") return { event: "error", data: toError(frame) };
+  return { event: "done", data: toSummary(frame, context) };
+}
+
+type FrameOf<Type extends Frame["type"]> = Extract<Frame, { type: Type }>;
+
+export function toItem({ text, html, png, json, chart }: FrameOf<"result">): CodeItem {
+  const all = {
+    text: text ?? null,
+    html: html ?? null,
+    png: png ?? null,
+    json: json ?? null,
+    chart: chart ?? null,
+  };
+  return { type: richest(all), ...all };
+}
+
+/** A chart says more than its picture, and that more than a table; text is what everything has. */
+function richest({ html, png, json, chart }: Omit<CodeItem, "type">): CodeItem["type"] {
+  if (chart !== null) return "chart";
+  if (png !== null) return "image_png";
+  if (html !== null) return "html";
+  return json === null ? "text" : "json";
+}
+
+function toError({ name, value, traceback }: FrameOf<"error">): CodeError {
+  return { name, value, traceback };
+}
+
+function toSummary(frame: FrameOf<"done">, context: string): CodeSummary {
+  const { execution_count, duration_ms, interrupted, restarted, truncated } = frame;
+  return { execution_count, context_id: context, duration_ms, interrupted, restarted, truncated };
+}

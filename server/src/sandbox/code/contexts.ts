@@ -1,0 +1,48 @@
+/** Contexts as resources: made, listed, restarted and deleted in the machine that has them. */
+import type { Actor } from "#accounts/actor.ts";
+import { newId } from "#lib/ids.ts";
+import type { InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { interpreting } from "./code.ts";
+import { contextNotFound, interpreterFailed } from "./errors.ts";
+import { type Ask, ask } from "./interpreter.ts";
+import type { CodeContext, ContextCreate } from "./schema.ts";
+
+type Needs = InsideNeeds;
+
+/** Its kernel runs when this returns. */
+export function createContext(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: ContextCreate,
+): Promise<CodeContext> {
+  return one(app, actor, id, { op: "create_context", id: newId("ctx_"), ...input });
+}
+
+export async function listContexts(app: Needs, actor: Actor, id: string): Promise<{ items: CodeContext[] }> {
+  const items = await interpreting(app, actor, id, (guest, service) =>
+    ask(guest, service, { op: "list_contexts" }),
+  );
+  return { items };
+}
+
+/** The same id with a fresh kernel: what ran in it ends, what waited runs in the new one. */
+export function restartContext(app: Needs, actor: Actor, id: string, context: string): Promise<CodeContext> {
+  return one(app, actor, id, { op: "restart_context", id: known(context) });
+}
+
+export function deleteContext(app: Needs, actor: Actor, id: string, context: string): Promise<CodeContext> {
+  return one(app, actor, id, { op: "delete_context", id: known(context) });
+}
+
+async function one(app: Needs, actor: Actor, id: string, request: Ask): Promise<CodeContext> {
+  const [context] = await interpreting(app, actor, id, (guest, service) => ask(guest, service, request));
+  if (!context) throw interpreterFailed(new Error("no context in the answer"));
+  return context;
+}
+
+/** What could be no context's id is none. */
+function known(context: string): string {
+  if (!/^(ctx_[a-z0-9]{1,40}|default(-[a-z]+)?)$/.test(context)) throw contextNotFound();
+  return context;
+}

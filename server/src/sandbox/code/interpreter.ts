@@ -1,0 +1,156 @@
+/**
+ * The line to the owner of a machine's kernels, PROTOCOL.md as calls. What comes over it is a machine's word: it is
+ * taken apart here, and what does not fit ends the call as `interpreter_failed`, never the server.
+ */
+import { z } from "zod";
+import type { Guest, ImageService } from "#machines/guest.ts";
+import { askService, type ServiceAnswer } from "#machines/services.ts";
+import { invalidField } from "../sandboxes/errors.ts";
+import { contextBusy, contextLimitReached, contextNotFound, interpreterFailed } from "./errors.ts";
+import { Chart, CodeContext, CodeError, type Language } from "./schema.ts";
+
+export const protocol = "kontor-code/1";
+
+/** A kernel started from nothing, on a busy host. */
+const answersWithinMs = 90_000;
+/** Cells before it may take an hour each; nobody's request waits longer than one. */
+const turnWithinMs = 3_600_000;
+/** Over a cell's own timeout: what its interrupt and the last of its output may take. */
+const slackMs = 30_000;
+
+const Refused = z.object({ type: z.literal("refused"), code: z.string(), message: z.string() });
+const size = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
+
+const Frame = z.discriminatedUnion("type", [
+  z.object({ type: z.literal("started") }),
+  z.object({ type: z.literal("stream"), stream: z.enum(["stdout", "stderr"]), text: z.string() }),
+  z.object({
+    type: z.literal("result"),
+    text: z.string().nullish(),
+    html: z.string().nullish(),
+    png: z
+      .string()
+      .regex(/^[A-Za-z0-9+/]*={0,2}$/)
+      .nullish(),
+    json: z.unknown().optional(),
+    chart: Chart.nullish(),
+  }),
+  CodeError.extend({ type: z.literal("error") }),
+  z.object({
+    type: z.literal("done"),
+    execution_count: size.nullable(),
+    duration_ms: size,
+    interrupted: z.boolean(),
+    restarted: z.boolean(),
+    truncated: z.array(z.object({ field: z.string().max(64), limit: size, size })).max(1000),
+  }),
+  Refused,
+]);
+export type Frame = Exclude<z.output<typeof Frame>, { type: "refused" | "started" }>;
+
+export type Ask =
+  | { op: "list_contexts" }
+  | { op: "create_context"; id: string; language: Language; cwd: string }
+  | { op: "restart_context" | "delete_context"; id: string };
+
+const Answer = z.discriminatedUnion("type", [
+  z.object({ type: z.literal("contexts"), contexts: z.array(CodeContext).max(100) }),
+  z.object({ type: z.literal("context"), context: CodeContext }),
+  Refused,
+]);
+
+/** The contexts an answer names: one, but for a list. */
+export async function ask(guest: Guest, service: ImageService, request: Ask): Promise<CodeContext[]> {
+  const answer = await askService(guest, service, request);
+  try {
+    const said = read(Answer, await answer.next(answersWithinMs));
+    if (said.type === "refused") throw refusal(said);
+    return said.type === "contexts" ? said.contexts : [said.context];
+  } finally {
+    answer.close();
+  }
+}
+
+export interface Cell {
+  id: string;
+  code: string;
+  language: Language | null;
+  timeout_seconds: number;
+  /** A watched cell ends with its reader. */
+  watched: boolean;
+}
+
+/** A cell whose turn has come. */
+export class RunningCell {
+  readonly #answer: ServiceAnswer;
+  readonly #withinMs: number;
+
+  private constructor(answer: ServiceAnswer, withinMs: number) {
+    this.#answer = answer;
+    this.#withinMs = withinMs;
+  }
+
+  /** Returns once the cell runs. Aborting `signal` gives its place in the queue up. */
+  static async start(
+    guest: Guest,
+    service: ImageService,
+    cell: Cell,
+    signal?: AbortSignal,
+  ): Promise<RunningCell> {
+    const answer = await askService(guest, service, { op: "run", ...cell });
+    const giveUp = (): void => answer.close();
+    signal?.addEventListener("abort", giveUp, { once: true });
+    try {
+      const said = read(Frame, await answer.next(turnWithinMs));
+      if (said.type === "refused") throw refusal(said);
+      if (said.type !== "started") throw interpreterFailed(new Error(`${said.type} before started`));
+      return new RunningCell(answer, cell.timeout_seconds * 1000 + slackMs);
+    } catch (error) {
+      answer.close();
+      throw error;
+    } finally {
+      signal?.removeEventListener("abort", giveUp);
+    }
+  }
+
+  /** What the cell says; the last frame is `done`. Returns early, without one, where the interpreter hung up. */
+  async *frames(): AsyncGenerator<Frame> {
+    const deadline = performance.now() + this.#withinMs;
+    try {
+      for (;;) {
+        const line = await this.#answer.next(Math.max(0, deadline - performance.now()));
+        if (line === undefined) return;
+        const frame = read(Frame, line);
+        if (frame.type === "refused") throw refusal(frame);
+        if (frame.type === "started") throw interpreterFailed(new Error("a second start"));
+        yield frame;
+        if (frame.type === "done") return;
+      }
+    } finally {
+      this.close();
+    }
+  }
+
+  close(): void {
+    this.#answer.close();
+  }
+}
+
+function read<T>(shape: z.ZodType<T>, line: unknown): T {
+  const parsed = shape.safeParse(line);
+  if (parsed.success) return parsed.data;
+  throw interpreterFailed(parsed.error);
+}
+
+function refusal({ code, message }: z.output<typeof Refused>): Error {
+  return (refusals[code] ?? interpreterFailed)(message);
+}
+
+/** By our own words: what a machine says is not passed on as if it were ours, but for what the caller sent itself. */
+const refusals: Record<string, (message: string) => Error> = {
+  context_not_found: contextNotFound,
+  context_busy: contextBusy,
+  context_limit_reached: contextLimitReached,
+  invalid_cwd: () => invalidField("cwd", "must be a directory of the sandbox."),
+  wrong_language: () => invalidField("language", "the context runs another language."),
+};

@@ -1,0 +1,132 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
+import { machineErrors, tooManyProcesses } from "#machines/errors.ts";
+import { runningErrors } from "../sandboxes/errors.ts";
+import { SandboxParams } from "../sandboxes/schema.ts";
+import { runBuffered, startStreamed } from "./code.ts";
+import { createContext, deleteContext, listContexts, restartContext } from "./contexts.ts";
+import {
+  contextBusy,
+  contextLimitReached,
+  contextNotFound,
+  interpreterFailed,
+  interpreterUnavailable,
+} from "./errors.ts";
+import {
+  Code,
+  CodeContext,
+  CodeContextList,
+  CodeEvent,
+  CodeResult,
+  ContextCreate,
+  ContextParams,
+} from "./schema.ts";
+
+const common = { api: "sandbox", tag: "Code" } as const;
+const errors = [
+  ...runningErrors,
+  ...machineErrors,
+  tooManyProcesses,
+  interpreterUnavailable,
+  interpreterFailed,
+] as const;
+
+export const codeRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/code",
+    operationId: "runCode",
+    summary: "Run code in a persistent kernel",
+    description:
+      "Variables stay in the context from cell to cell; cells of one context run one after the other, contexts side by side. A cell that raises is answered 200 with `error`. With `stream: true` it answers server-sent events `stream`, `result` and `error`, and `done` at the end.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    body: Code,
+    bodyLimit: 8 * 1024 ** 2,
+    responses: { 200: CodeResult },
+    events: CodeEvent,
+    errors: [...errors, contextNotFound, contextBusy, contextLimitReached],
+    idempotent: (body) => !body.stream,
+    handler: ({ actor, params, body, request, reply }) =>
+      body.stream
+        ? stream(app, actor, params.id, body, request, reply)
+        : runBuffered(app, actor, params.id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/code/contexts",
+    operationId: "createCodeContext",
+    summary: "Create a kernel context",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    body: ContextCreate,
+    responses: { 201: CodeContext },
+    errors: [...errors, contextLimitReached],
+    idempotent: true,
+    handler: ({ actor, params, body }) => createContext(app, actor, params.id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/{id}/code/contexts",
+    operationId: "listCodeContexts",
+    summary: "List kernel contexts",
+    scope: "sandboxes:read",
+    params: SandboxParams,
+    responses: { 200: CodeContextList },
+    errors,
+    handler: ({ actor, params }) => listContexts(app, actor, params.id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/code/contexts/{ctx}/restart",
+    operationId: "restartCodeContext",
+    summary: "Restart a context",
+    description: "A fresh namespace under the same id. What runs in it is ended.",
+    scope: "sandboxes:write",
+    params: ContextParams,
+    responses: { 200: CodeContext },
+    errors: [...errors, contextNotFound],
+    handler: ({ actor, params }) => restartContext(app, actor, params.id, params.ctx),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/sandboxes/{id}/code/contexts/{ctx}",
+    operationId: "deleteCodeContext",
+    summary: "Shut down and remove a context",
+    description: "Answers it as it was. A `default` one is made again on its next use.",
+    scope: "sandboxes:write",
+    params: ContextParams,
+    responses: { 200: CodeContext },
+    errors: [...errors, contextNotFound],
+    handler: ({ actor, params }) => deleteContext(app, actor, params.id, params.ctx),
+  }),
+];
+
+async function stream(
+  app: App,
+  actor: Actor,
+  id: string,
+  body: Code,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof streamed> {
+  // Its turn may be long in coming: a caller who goes meanwhile gives it up.
+  const waiting = new AbortController();
+  const leave = (): void => waiting.abort();
+  reply.raw.once("close", leave);
+  const { events, stop } = await startStreamed(app, actor, id, body, waiting.signal);
+  reply.raw.off("close", leave);
+  const sse = openEventStream(request, reply);
+  sse.signal.addEventListener("abort", stop, { once: true });
+  for await (const event of events) await sse.send(event);
+  sse.close();
+  return streamed;
+}

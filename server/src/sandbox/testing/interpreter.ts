@@ -1,0 +1,78 @@
+/**
+ * Plays the owner of a machine's kernels, by code/PROTOCOL.md, without any kernel: contexts are kept and cells answer
+ * what a test wants them to, by default their own code as text.
+ */
+import { createInterface } from "node:readline";
+import type { Duplex } from "node:stream";
+
+/** What a cell answers: frames after `started`; the last should be `done`. A string is sent as it is. */
+export type Play = (request: { id: string; code: string }) => AsyncIterable<object | string>;
+
+export interface Played {
+  (connection: Duplex): void;
+  /** Every request, as it came. */
+  requests: Record<string, unknown>[];
+}
+
+export const done = {
+  type: "done",
+  execution_count: 1,
+  duration_ms: 2,
+  interrupted: false,
+  restarted: false,
+  truncated: [],
+};
+
+export function playInterpreter(play: Play = echo): Played {
+  const contexts = new Map<string, Record<string, unknown>>();
+  const requests: Record<string, unknown>[] = [];
+
+  async function* answer(request: Record<string, string>): AsyncGenerator<object | string> {
+    const id = request["id"] ?? "";
+    const context = contexts.get(id);
+    if (request["op"] === "run") {
+      yield { type: "started" };
+      yield* play({ id, code: request["code"] ?? "" });
+    } else if (request["op"] === "list_contexts") {
+      yield { type: "contexts", contexts: [...contexts.values()] };
+    } else if (request["op"] === "create_context") {
+      const { language, cwd } = request;
+      const made = {
+        id,
+        language,
+        cwd,
+        created_at: "2026-01-01T00:00:00.000Z",
+        execution_count: 0,
+        status: "idle",
+      };
+      contexts.set(id, made);
+      yield { type: "context", context: made };
+    } else if (request["op"] === "ready" || request["op"] === "claim") {
+      yield { type: "ok" };
+    } else if (context === undefined) {
+      yield { type: "refused", code: "context_not_found", message: "No such context." };
+    } else {
+      if (request["op"] === "delete_context") contexts.delete(id);
+      yield { type: "context", context };
+    }
+  }
+
+  const serve = (connection: Duplex): void => {
+    connection.on("error", () => {});
+    createInterface({ input: connection }).once("line", async (line) => {
+      const request = JSON.parse(line) as Record<string, string>;
+      requests.push(request);
+      for await (const frame of answer(request)) {
+        if (connection.destroyed) return;
+        connection.write(typeof frame === "string" ? frame : `${JSON.stringify(frame)}\n`);
+      }
+      connection.end();
+    });
+  };
+  return Object.assign(serve, { requests });
+}
+
+async function* echo({ code }: { code: string }): AsyncGenerator<object> {
+  yield { type: "result", text: code };
+  yield done;
+}

@@ -1,0 +1,1 @@
+"""Runs cells for a host outside: see bridge.py."""

@@ -1,0 +1,150 @@
+"""Kernels as processes: how one is started, told to stop what it does, and ended, and how its end is noticed."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+
+from kontor_code import channels
+
+DIRECTORY = "/run/kontor-code"
+START_SECONDS = 60
+JAVASCRIPT = ["node", "/usr/local/lib/kontor-code/kernel.cjs"]
+
+_numbers = itertools.count(1)
+
+
+class Kernel:
+    """A running kernel. `ended` is done when its process is gone, with a sentence that says how."""
+
+    def __init__(self, pid, info, line):
+        self.pid = pid
+        self.channels = line
+        self.ended = asyncio.get_running_loop().create_future()
+        self._info = info
+
+    def interrupt(self):
+        self._signal(signal.SIGINT)
+
+    def kill(self):
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number):
+        if self.ended.done():
+            return
+        try:
+            # It leads a group of its own: what a cell started hears it too.
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def gone(self, code, number):
+        if not self.ended.done():
+            how = f"signal {signal.Signals(number).name}" if number else f"exit code {code}"
+            self.ended.set_result(how)
+        self.channels.close()
+        channels.forget(self._info)
+
+
+async def _ready(kernel):
+    """Waits for a started kernel to answer; ends it where it does not."""
+    greeting = asyncio.ensure_future(channels.greet(kernel.channels, START_SECONDS))
+    try:
+        await asyncio.wait({greeting, kernel.ended}, return_when=asyncio.FIRST_COMPLETED)
+        if kernel.ended.done():
+            raise RuntimeError(f"the kernel ended while it started ({kernel.ended.result()})")
+        await greeting
+        return kernel
+    except BaseException:
+        kernel.kill()
+        raise
+    finally:
+        greeting.cancel()
+
+
+class JavaScript:
+    """Node kernels, started from nothing each."""
+
+    def __init__(self, context):
+        self._context = context
+
+    async def start(self, language, cwd, env):
+        info, path = channels.connection(DIRECTORY, f"kernel{next(_numbers)}")
+        process = await asyncio.create_subprocess_exec(
+            *JAVASCRIPT,
+            language,
+            path,
+            cwd=cwd,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        kernel = Kernel(process.pid, info, channels.Channels(self._context, info))
+        asyncio.ensure_future(self._watch(process, kernel))
+        return await _ready(kernel)
+
+    async def _watch(self, process, kernel):
+        code = await process.wait()
+        kernel.gone(code, -code if code < 0 else None)
+
+
+class Python:
+    """Python kernels, forked by a nursery. One that is ready and was never used waits for whoever comes first."""
+
+    def __init__(self, context):
+        self._context = context
+        self._process = None
+        self._forks = {}
+        self._kernels = {}
+        self._nursery = None
+
+    async def start(self, cwd, env):
+        process = await self._ensure()
+        key = str(next(_numbers))
+        info, path = channels.connection(DIRECTORY, f"kernel{key}")
+        forked = self._forks[key] = asyncio.get_running_loop().create_future()
+        request = {"fork": key, "connection_file": path, "cwd": cwd, "env": env}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        kernel = Kernel(await forked, info, channels.Channels(self._context, info))
+        self._kernels[kernel.pid] = kernel
+        return await _ready(kernel)
+
+    async def _ensure(self):
+        """The nursery, once it has everything imported."""
+        if self._nursery is None or (self._nursery.done() and self._process.returncode is not None):
+            self._nursery = asyncio.ensure_future(self._launch())
+        return await asyncio.shield(self._nursery)
+
+    async def _launch(self):
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "kontor_code.nursery",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        first = await process.stdout.readline()
+        if not first:
+            raise RuntimeError("Python could not be started")
+        asyncio.ensure_future(self._listen(process))
+        return process
+
+    async def _listen(self, process):
+        while line := await process.stdout.readline():
+            said = json.loads(line)
+            if "forked" in said:
+                self._forks.pop(said["forked"]).set_result(said["pid"])
+            elif "exited" in said and (kernel := self._kernels.pop(said["exited"], None)):
+                kernel.gone(said["code"], said["signal"])
+        await process.wait()
+        # Its kernels went with it.
+        for kernel in self._kernels.values():
+            kernel.gone(None, signal.SIGKILL)
+        self._kernels.clear()
+        for forked in self._forks.values():
+            forked.set_exception(RuntimeError("Python could not be started"))
+        self._forks.clear()
