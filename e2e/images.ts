@@ -1,5 +1,5 @@
 /**
- * The image for the servers of the tests: made once per host, in the cache that all tests on the runtime share, and
+ * The images for the servers of the tests: made once per host, in the cache that all tests on the runtime share, and
  * hard-linked into a server's data directory, where the server finds it as its own. Nothing ever writes to an image.
  */
 import { mkdir } from "node:fs/promises";
@@ -7,10 +7,14 @@ import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { testImage } from "@kontor/runtime/rootfs/testing/image.ts";
 
-export async function linkImages(dataDir: string): Promise<void> {
-  const { image, rootfs } = await testImage();
+export async function linkImages(dataDir: string, names: readonly string[]): Promise<void> {
   const images = join(dataDir, "machines/images");
   await mkdir(images, { recursive: true, mode: 0o700 });
+  for (const name of names) await linkImage(images, name);
+}
+
+async function linkImage(images: string, name: string): Promise<void> {
+  const { image, rootfs } = await testImage(name);
   // Another file system than the cache's cannot link; a copy is slower and as good.
   const link = await run(["cp", "-al", join(rootfs, ".."), join(images, image.id)], { okCodes: [0, 1] });
   if (link.code !== 0) {

@@ -42,15 +42,19 @@ const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 const readyTimeoutMs = 120_000;
 const endTimeoutMs = 60_000;
 
-/** Starts a server of its own; `destroy` takes everything of it away. */
-export async function startServer(env: Record<string, string> = {}): Promise<Server> {
+/** Starts a server of its own, which has these templates; `destroy` takes everything of it away. */
+export async function startServer(
+  env: Record<string, string> = {},
+  templates: readonly string[] = ["debian-12"],
+): Promise<Server> {
   mkdirSync(parent, { recursive: true });
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
   // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
   chmodSync(dataDir, 0o711);
-  const server = new Server({ dataDir, port: await freePort(), env });
+  const prepared = { KONTOR_PREPARE_TEMPLATES: templates.join(","), ...env };
+  const server = new Server({ dataDir, port: await freePort(), env: prepared });
   try {
-    await linkImages(dataDir);
+    await linkImages(dataDir, templates);
     await server.start();
   } catch (error) {
     await server.destroy();

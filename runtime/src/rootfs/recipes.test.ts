@@ -1,4 +1,4 @@
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -36,6 +36,7 @@ const above: ImageRecipe = {
 test("the built-in templates are valid and build on each other", async () => {
   const recipes = await loadRecipes();
   expect(recipes.map(({ name }) => name)).toEqual([
+    "code-interpreter",
     "debian-12",
     "node-22",
     "python-3.12-bare",
@@ -78,6 +79,16 @@ test.each<[string, unknown, string]>([
     },
     "packages[0] must be a Debian name",
   ],
+  [
+    "a service on no port",
+    { ...base, service: { speaks: "echo/1", argv: ["echo"], port: 70_000 } },
+    "service.port must be a port",
+  ],
+  [
+    "files from elsewhere",
+    { ...base, ways: [{ substitute: false, steps: [{ kind: "files", from: "../x", into: "/x" }] }] },
+    "ways[0].steps[0].from must be a path inside",
+  ],
 ])("%s is refused by name", (_, recipe, message) => {
   expect(() => parseRecipe(recipe)).toThrow(message);
 });
@@ -92,6 +103,31 @@ test("the id follows from everything that goes into an image, what it builds on 
   expect(imageId(above, 0, finder([base, above]))).toBe(id);
   expect(imageId(above, 0, finder([{ ...base, env: {} }, above]))).not.toBe(id);
   expect(imageId({ ...above, env: {} }, 0, finder([base]))).not.toBe(id);
+  const service = { speaks: "echo/1", argv: ["echo"], port: 7 };
+  expect(imageId({ ...above, service }, 0, finder([base]))).not.toBe(id);
+});
+
+test("files beside a recipe are part of it: another text is another image", async () => {
+  const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-recipes-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  const steps = [{ kind: "files", from: "base/tool", into: "/usr/local/lib/tool" }];
+  await writeFile(
+    path.join(directory, "base.json"),
+    JSON.stringify({ ...base, ways: [{ substitute: false, steps }] }),
+  );
+  const read = async (text: string) => {
+    await mkdir(path.join(directory, "base/tool/part/__pycache__"), { recursive: true });
+    await writeFile(path.join(directory, "base/tool/part/a.py"), text);
+    await writeFile(path.join(directory, "base/tool/part/__pycache__/a.pyc"), text);
+    const recipes = await loadRecipes(directory);
+    return { step: recipes[0]?.ways[0]?.steps[0], id: imageId(finder(recipes)("base"), 0, finder(recipes)) };
+  };
+  const first = await read("one");
+  expect(first.step).toEqual({ ...steps[0], contents: { "part/a.py": "one" } });
+  expect((await read("one")).id).toBe(first.id);
+  expect((await read("two")).id).not.toBe(first.id);
+  await rm(path.join(directory, "base"), { recursive: true });
+  await expect(loadRecipes(directory)).rejects.toThrow("base.json:");
 });
 
 test("recipes that build on each other in a circle are refused, and so is one on nothing", () => {

@@ -208,8 +208,7 @@ export class LocalHost implements Host {
     await this.#driver.claim(order.machine, { generation: order.generation, ...spec });
     const service = await this.service(image);
     if (service === null) return;
-    const env = { ...spec.env, HOSTNAME: spec.hostname };
-    const claimed = claimService(this.#driver.guest(order.machine), service, env);
+    const claimed = claimService(this.#driver.guest(order.machine), service, spec.env);
     if (!isAgain) return claimed;
     // Whoever needs the service next starts it again, with this environment; it is no matter of a server's start.
     claimed.catch(() => {});

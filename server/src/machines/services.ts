@@ -73,19 +73,17 @@ export async function askService(
 /** A connection to the service, which is started where it does not run. */
 async function open(guest: Guest, service: ImageService): Promise<Duplex> {
   const deadline = performance.now() + listensWithinMs;
-  for (let waitMs = 10, isKnownToRun = false; ; waitMs = Math.min(waitMs * 1.5, 100)) {
+  for (let waitMs = 10; ; waitMs = Math.min(waitMs * 1.5, 200)) {
     try {
       return await guest.connect(service.port);
     } catch (error) {
       const isRefused = error instanceof RuntimeError && error.kind === "connection_refused";
       if (!isRefused || performance.now() > deadline) throw error;
     }
-    if (!isKnownToRun) {
-      const commands = await guest.listCommands();
-      const runs = commands.some(({ id, status }) => id.startsWith(idPrefix) && status === "running");
-      if (!runs) await startService(guest, service);
-      isKnownToRun = true;
-    }
+    // Looked at each time: the end of a program that was killed shows a moment later than its port.
+    const commands = await guest.listCommands();
+    const runs = commands.some(({ id, status }) => id.startsWith(idPrefix) && status === "running");
+    if (!runs) await startService(guest, service);
     await sleep(waitMs);
   }
 }

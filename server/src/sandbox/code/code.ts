@@ -10,7 +10,7 @@ import { DomainError } from "#lib/errors.ts";
 import { machineDied } from "#machines/errors.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { interpreterUnavailable } from "./errors.ts";
-import { type Frame, protocol, RunningCell } from "./interpreter.ts";
+import { type Frame, protocol, refuseWhereGone, RunningCell } from "./interpreter.ts";
 import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } from "./schema.ts";
 
 type Needs = InsideNeeds;
@@ -102,9 +102,7 @@ async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame>
     yield frame;
     if (frame.type === "done") return;
   }
-  await guest.ping().catch((error: unknown) => {
-    throw Object.assign(new Error("the machine hung up", { cause: error }), { kind: "machine_died" });
-  });
+  await refuseWhereGone(guest);
   const value = "The code interpreter was ended while it ran this cell; the next cell starts a fresh one.";
   yield { type: "error", name: "InterpreterDied", value, traceback: [] };
   yield cutOff;

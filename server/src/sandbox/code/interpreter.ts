@@ -101,7 +101,9 @@ export class RunningCell {
     const giveUp = (): void => answer.close();
     signal?.addEventListener("abort", giveUp, { once: true });
     try {
-      const said = read(Frame, await answer.next(turnWithinMs));
+      const line = await answer.next(turnWithinMs);
+      if (line === undefined) await refuseWhereGone(guest);
+      const said = read(Frame, line);
       if (said.type === "refused") throw refusal(said);
       if (said.type !== "started") throw interpreterFailed(new Error(`${said.type} before started`));
       return new RunningCell(answer, cell.timeout_seconds * 1000 + slackMs);
@@ -134,6 +136,16 @@ export class RunningCell {
   close(): void {
     this.#answer.close();
   }
+}
+
+/**
+ * The interpreter hung up: returns where it was ended by something beside it, and fails with `machine_died` where it is
+ * the machine that went, or is being paused.
+ */
+export async function refuseWhereGone(guest: Guest): Promise<void> {
+  await guest.ping().catch((cause: unknown) => {
+    throw Object.assign(new Error("the machine hung up", { cause }), { kind: "machine_died" });
+  });
 }
 
 function read<T>(shape: z.ZodType<T>, line: unknown): T {

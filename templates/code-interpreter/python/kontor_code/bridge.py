@@ -8,6 +8,7 @@ says beyond bounds of its own; what is bounded here is bounded for the machine's
 import asyncio
 import json
 import os
+import shutil
 import sys
 
 import zmq.asyncio
@@ -20,7 +21,9 @@ REQUEST_SECONDS = 30
 
 
 async def main():
-    os.makedirs(kernels.DIRECTORY, mode=0o700, exist_ok=True)
+    # What is there belongs to kernels of a bridge before this one, which went with it.
+    shutil.rmtree(kernels.DIRECTORY, ignore_errors=True)
+    os.makedirs(kernels.DIRECTORY, mode=0o700)
     # One thread is enough for loopback, and a machine may have a single core.
     sockets = zmq.asyncio.Context(io_threads=1)
     every = contexts.Contexts(kernels.Python(sockets), kernels.JavaScript(sockets))
@@ -36,15 +39,11 @@ async def serve(every, reader, writer):
         writer.write(json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            line = await reader.readline()
-        # Anything else that finds this port speaks another language, and gets no answer.
-        request = json.loads(line)
-        emit(await OPS[request["op"]](every, request, emit, reader) or {"type": "ok"})
+        request = await receive(reader)
+        if request is not None:
+            emit(await OPS[request["op"]](every, request, emit, reader) or {"type": "ok"})
     except contexts.Refusal as refusal:
         emit({"type": "refused", "code": refusal.code, "message": str(refusal)})
-    except (ValueError, KeyError, TypeError, TimeoutError):
-        pass
     except Exception as error:  # Said to the host, which is waiting for an answer.
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         emit({"type": "refused", "code": "failed", "message": f"{type(error).__name__}: {error}"})
@@ -54,6 +53,16 @@ async def serve(every, reader, writer):
             await writer.wait_closed()
         except OSError:
             pass
+
+
+async def receive(reader):
+    """The request, or None: what else finds this port speaks another language, and gets no answer."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            request = json.loads(await reader.readline())
+        return request if request["op"] in OPS else None
+    except (ValueError, KeyError, TypeError, TimeoutError, OSError):
+        return None
 
 
 async def ready(every, request, emit, reader):

@@ -104,10 +104,14 @@ class Contexts:
 
     async def restart(self, id):
         context = self._get(id)
-        _end(context)
+        old = context.kernel
+        if old is not None:
+            # What runs in it is over with that.
+            old.kill()
+            await old.ended
         async with context.turn:
-            # What ran until now lost its kernel, and is over.
-            _end(context)
+            if context.kernel is old:
+                context.kernel = None
             context.lost = False
             context.execution_count = 0
             await self._ensure_kernel(context)
@@ -118,7 +122,8 @@ class Contexts:
         if context is None:
             raise Refusal("context_not_found", "No such context.")
         self._save()
-        _end(context)
+        if context.kernel is not None:
+            context.kernel.kill()
         return context.record()
 
     async def run(self, id, language, code, timeout_seconds, cell, gone):
@@ -202,11 +207,6 @@ class Contexts:
         with open(STATE + ".new", "w") as file:
             json.dump([[each.id, each.language, each.cwd, each.created_at] for each in self._all.values()], file)
         os.replace(STATE + ".new", STATE)
-
-
-def _end(context):
-    if context.kernel is not None:
-        context.kernel.kill()
 
 
 async def _turn(context, gone):
