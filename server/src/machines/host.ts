@@ -31,6 +31,8 @@ export interface HostVolume {
 }
 
 export interface StartSpec {
+  /** True where the image's service has no business: what is built on an image is not used. */
+  isBuild?: boolean;
   image: string;
   resources: Resources;
   network: NetworkMode;
@@ -82,8 +84,8 @@ export interface Host {
   /** What runs in every machine of an image from its start on, if anything does. */
   service(image: string): Promise<ImageService | null>;
   /**
-   * Boots a machine; it runs when this returns, and its image's service is on its way. One that is made ahead waits
-   * while anybody waits for a start, and has its service warm when this returns.
+   * Boots a machine; it runs when this returns, and its image's service is on its way if anybody is to use it. One that
+   * is made ahead waits while anybody waits for a start, and has its service warm when this returns.
    */
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void>;
   /**

@@ -104,7 +104,7 @@ export class LocalHost implements Host {
     return this.#whileStarting(order, async () => {
       await this.#coldStarts.run(() => this.#driver.create(this.#machineSpec(order, spec)), options);
       const service = await this.service(spec.image);
-      if (service === null) return;
+      if (service === null || spec.isBuild) return;
       const guest = this.#driver.guest(order.machine);
       await startService(guest, service);
       // Nobody waits for a machine that is made ahead; who waits for another one can use the rest of it meanwhile.
@@ -144,7 +144,7 @@ export class LocalHost implements Host {
     );
   }
 
-  #machineSpec(order: Order, { volume, ...spec }: StartSpec): MachineSpec {
+  #machineSpec(order: Order, { volume, isBuild: _isBuild, ...spec }: StartSpec): MachineSpec {
     const machine = { id: order.machine, generation: order.generation, ...spec };
     if (volume === undefined) return machine;
     const { sizeBytes, isNew } = volume;
@@ -210,7 +210,7 @@ export class LocalHost implements Host {
     if (service === null) return;
     const claimed = claimService(this.#driver.guest(order.machine), service, spec.env);
     if (!isAgain) return claimed;
-    // Whoever needs the service next starts it again, with this environment; it is no matter of a server's start.
+    // Where it does not run, whoever needs it starts it, with this environment; it is no matter of a server's start.
     claimed.catch(() => {});
   }
 

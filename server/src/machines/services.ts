@@ -32,25 +32,19 @@ export async function startService(guest: Guest, { argv, port }: ImageService): 
 
 /** Returns once everything is there that a first request would otherwise wait for. */
 export async function whenWarm(guest: Guest, service: ImageService): Promise<void> {
-  await askOnce(guest, service, { op: "ready" }, warmWithinMs);
+  await expectOk(await askService(guest, service, { op: "ready" }), warmWithinMs);
 }
 
-/** The machine is somebody's. Safe to repeat. */
+/** The machine is somebody's. Safe to repeat. Fails where the service does not run. */
 export async function claimService(
   guest: Guest,
   service: ImageService,
   env: Record<string, string>,
 ): Promise<void> {
-  await askOnce(guest, service, { op: "claim", env }, claimedWithinMs);
+  await expectOk(send(await guest.connect(service.port), { op: "claim", env }), claimedWithinMs);
 }
 
-async function askOnce(
-  guest: Guest,
-  service: ImageService,
-  request: object,
-  withinMs: number,
-): Promise<void> {
-  const answer = await askService(guest, service, request);
+async function expectOk(answer: ServiceAnswer, withinMs: number): Promise<void> {
   try {
     const said = await answer.next(withinMs);
     if ((said as { type?: unknown } | undefined)?.type !== "ok") throw unexpected("an answer other than ok");
@@ -65,7 +59,10 @@ export async function askService(
   service: ImageService,
   request: object,
 ): Promise<ServiceAnswer> {
-  const stream = await open(guest, service);
+  return send(await open(guest, service), request);
+}
+
+function send(stream: Duplex, request: object): ServiceAnswer {
   stream.write(`${JSON.stringify(request)}\n`);
   return new ServiceAnswer(stream);
 }
