@@ -1,6 +1,7 @@
 """terminal.py COLS ROWS PROGRAM ARGUMENT...: runs a program on a terminal of its own, between stdin and stdout.
 
-Descriptor 3 takes sizes, each cols and rows as u16 LE. It ends as the program does. SIGHUP goes to the program.
+Descriptor 3 takes sizes, each cols and rows as u16 LE; its end is that of the driver, and the program's. Otherwise it
+ends as the program does. SIGHUP goes to the program.
 """
 
 import fcntl
@@ -45,6 +46,8 @@ sources = [INPUT, SIZES, terminal]
 while terminal in sources:
     for source in select.select(sources, [], [])[0]:
         data = read(source)
+        if not data and source == SIZES:
+            os.kill(child, signal.SIGKILL)
         if not data:
             sources.remove(source)
         elif source == terminal:

@@ -42,9 +42,9 @@ export async function authenticate(
   request: FastifyRequest,
   route: Pick<Route, "scope" | "method">,
   publicOrigin: string | null,
+  isChange: boolean = route.method !== "GET",
 ): Promise<Actor> {
   const { headers } = request;
-  const isChange = route.method !== "GET";
   if (isChange && headers.authorization === undefined && isForeignOrigin(headers, publicOrigin))
     throw originRefused();
   if (route.scope === "public") return { ...nobody, ip: request.ip };

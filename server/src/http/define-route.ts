@@ -6,6 +6,7 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import type { z } from "zod";
 import type { Actor, Scope } from "#accounts/actor.ts";
 import type { ErrorRow } from "#lib/errors.ts";
+import type { Socket } from "./web-socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
@@ -20,10 +21,32 @@ export interface RouteInput<P, Q, B> {
   reply: FastifyReply;
 }
 
+/** The name of what we speak on sockets of our own, for whoever must name something (browsers with a token). */
+export const subprotocol = "kontor";
+
+/** A WebSocket that a GET opens. */
+export interface SocketDefinition<P extends z.ZodType = z.ZodType, Q extends z.ZodType = z.ZodType> {
+  summary: string;
+  description: string;
+  /** Opening one may need another than the route itself. */
+  scope: Scope;
+  /** Of the handshake. */
+  query: Q;
+  /** One text message, to the server and from it. Binary ones are `description`'s matter. */
+  takes: z.ZodType;
+  sends: z.ZodType;
+  errors: readonly ErrorRow<never[]>[];
+  /** What it throws is an ordinary answer; what it returns is given the socket. */
+  open: (
+    input: Pick<RouteInput<z.output<P>, z.output<Q>, undefined>, "actor" | "params" | "query">,
+  ) => Promise<(socket: Socket) => Promise<void>>;
+}
+
 export interface RouteDefinition<
   P extends z.ZodType = z.ZodType,
   Q extends z.ZodType = z.ZodType,
   B extends z.ZodType = z.ZodType,
+  S extends z.ZodType = z.ZodType,
 > {
   api: Api;
   method: Method;
@@ -46,6 +69,8 @@ export interface RouteDefinition<
   >;
   /** One `data:` line of the server-sent events that the route may answer instead of its first success. */
   events?: z.ZodType;
+  /** What is opened instead where the request is a WebSocket's handshake. */
+  socket?: SocketDefinition<P, S>;
   errors?: readonly ErrorRow<never[]>[];
   /** An addition of ours to the documents; marked `x-kontor-extension` in OpenAPI. */
   extension?: boolean;
@@ -66,9 +91,12 @@ export interface RouteDefinition<
 }
 
 /** Keeps the types of one row while rows of every shape share a list. */
-export function defineRoute<P extends z.ZodType, Q extends z.ZodType, B extends z.ZodType>(
-  route: RouteDefinition<P, Q, B>,
-): Route {
+export function defineRoute<
+  P extends z.ZodType,
+  Q extends z.ZodType,
+  B extends z.ZodType,
+  S extends z.ZodType,
+>(route: RouteDefinition<P, Q, B, S>): Route {
   return route as unknown as Route;
 }
 

@@ -31,6 +31,11 @@ export const idempotencyInProgress = defineError("idempotency_in_progress", 409,
   detail: "The first request with this Idempotency-Key is still running.",
   meta: { retry_after: 1 },
 }));
+export const badHandshake = defineError(
+  "bad_handshake",
+  400,
+  () => "This is not a WebSocket handshake of version 13 (RFC 6455).",
+);
 export const lengthRequired = defineError(
   "length_required",
   411,

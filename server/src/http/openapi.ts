@@ -5,8 +5,9 @@
  */
 import { z } from "zod";
 import type { ErrorRow } from "#lib/errors.ts";
-import type { Api, Route } from "./define-route.ts";
+import { type Api, type Route, type SocketDefinition, subprotocol } from "./define-route.ts";
 import {
+  badHandshake,
   idempotencyConflict,
   idempotencyInProgress,
   lengthRequired,
@@ -183,6 +184,27 @@ function operation(route: Route, components: Components): Json {
     ...(parameters.length > 0 ? { parameters } : {}),
     ...requestBody(route, components),
     responses: { ...successes(route, components), ...refusals(route) },
+    ...(route.socket ? { "x-kontor-websocket": socketOf(route, route.socket, components) } : {}),
+  };
+}
+
+/** OpenAPI has no word for sockets: what the handshake takes, and the text messages of both sides. */
+function socketOf(route: Route, socket: SocketDefinition, components: Components): Json {
+  return {
+    summary: socket.summary,
+    description: socket.description,
+    subprotocols: [subprotocol],
+    "x-kontor-scope": socket.scope,
+    parameters: [
+      ...pathParameters(route, components),
+      ...queryParameters({ ...route, query: socket.query }, components),
+    ],
+    takes: components.convert(socket.takes, "input"),
+    sends: components.convert(socket.sends, "output"),
+    responses: {
+      101: { description: "Switching Protocols" },
+      ...refusals({ ...route, query: socket.query, errors: [...socket.errors, badHandshake] }),
+    },
   };
 }
 

@@ -8,7 +8,7 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
-import { Answer, type Route, streamed } from "./define-route.ts";
+import { Answer, type Route, type SocketDefinition, streamed } from "./define-route.ts";
 import { lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
 import {
   hashRequest,
@@ -21,6 +21,7 @@ import { compilePick, type Pick as PickFields } from "./pick.ts";
 import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
 import { type RateNumbers, rateRules } from "./rate-rules.ts";
 import { compileValidation, type ParsedInput } from "./validate.ts";
+import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
 
 export interface RouteServices {
   findActor: FindActor;
@@ -50,6 +51,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const validate = compileValidation(route);
   const bodyLimit = route.bodyLimit ?? defaultBodyLimitBytes;
   const encode = compileEncoders(route);
+  const openSocket = route.socket && compileSocket(route, route.socket, services);
   fastify.route({
     method: route.method,
     url: route.path.replaceAll(/\{(\w+)\}/g, ":$1"),
@@ -58,12 +60,16 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     exposeHeadRoute: route.method === "GET" && !isStream(route),
     config: { api: route.api, path: route.path },
     onRequest: async (request, reply) => {
-      request.actor = await authenticate(services.findActor, request, route, services.publicOrigin);
+      // A page of another site can open a socket with our cookie, and read it: that is no mere look.
+      const isSocket = isHandshake(request);
+      const isChange = isSocket || route.method !== "GET";
+      request.actor = await authenticate(services.findActor, request, route, services.publicOrigin, isChange);
       countRequest(services, route, request.actor, reply);
-      requireScope(request.actor, route);
+      requireScope(request.actor, isSocket && route.socket ? route.socket : route);
       if (route.bodyType === "stream") checkLength(request, bodyLimit);
     },
     handler: async (request, reply) => {
+      if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const input = validate({ params: request.params, query: request.query, body: request.body });
       const run = async (): Promise<Encoded | undefined> => {
         const result = await route.handler({ ...input, actor: request.actor, request, reply });
@@ -82,6 +88,28 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     },
   });
 }
+
+/** A handshake parsed by its own row, opened, and looked after for as long as what it came with holds. */
+function compileSocket(
+  route: Route,
+  socket: SocketDefinition,
+  { findActor, publicOrigin }: RouteServices,
+): (request: FastifyRequest, reply: FastifyReply) => Promise<FastifyReply> {
+  const validate = compileValidation({ ...route, query: socket.query });
+  return async (request, reply) => {
+    checkHandshake(request);
+    const { params, query } = validate({ params: request.params, query: request.query, body: undefined });
+    const { actor } = request;
+    const serve = await socket.open({ actor, params, query });
+    await serveSocket(request, reply, serve, async () => {
+      const now = await authenticate(findActor, request, route, publicOrigin, true);
+      return rightsOf(now) === rightsOf(actor);
+    });
+    return reply;
+  };
+}
+
+const rightsOf = ({ scopes, workspaces }: Actor): string => JSON.stringify([scopes, workspaces]);
 
 function isStream(route: Route): boolean {
   return Object.values(route.responses).some(

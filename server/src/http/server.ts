@@ -22,6 +22,7 @@ import { RateLimiter } from "./rate-limit.ts";
 import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
+import { endAllSockets, takeHandshakes, upgradeFilter } from "./web-socket.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
@@ -61,7 +62,11 @@ export async function createHttpServer(
     requestTimeout: requestTimeoutMs,
     keepAliveTimeout: keepAliveMs,
     bodyLimit: defaultBodyLimitBytes,
-    http: { maxHeaderSize: maxHeaderBytes, headersTimeout: headersTimeoutMs },
+    http: {
+      maxHeaderSize: maxHeaderBytes,
+      headersTimeout: headersTimeoutMs,
+      shouldUpgradeCallback: upgradeFilter(Object.values(routes).flat()),
+    },
     forceCloseConnections: "idle",
     // A request that came over a kept connection while we drain is served; readiness has told the others.
     return503OnClosing: false,
@@ -86,6 +91,7 @@ export async function createHttpServer(
 
   fastify.decorateRequest("actor");
   takeJsonOnly(fastify);
+  takeHandshakes(fastify);
   observe(fastify, log, () => isDraining);
   renderErrors(fastify, log);
   answerUnknown(fastify, Object.values(routes).flat());
@@ -114,6 +120,8 @@ export async function createHttpServer(
     async close(graceMs = 0) {
       isDraining = true;
       keys.close();
+      // They have no end to wait for.
+      endAllSockets();
       const cut = setTimeout(() => {
         endAllStreams();
         fastify.server.closeAllConnections();

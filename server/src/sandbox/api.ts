@@ -7,6 +7,7 @@ import { commandRoutes } from "./commands/routes.ts";
 import { eventRoutes } from "./events/routes.ts";
 import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
+import { ptyRoutes } from "./pty/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
 import { templateRoutes } from "./templates/routes.ts";
@@ -31,5 +32,6 @@ export const sandboxRoutes = (app: App): Route[] => [
   ...execRoutes(app),
   ...codeRoutes(app),
   ...commandRoutes(app),
+  ...ptyRoutes(app),
   ...fileRoutes(app),
 ];

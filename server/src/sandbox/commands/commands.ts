@@ -176,7 +176,7 @@ async function allOf(guest: Guest): Promise<Map<string, CommandRecord>> {
 }
 
 /** The record once the command has ended, if that is soon. */
-async function untilEnded(guest: Guest, id: string): Promise<CommandRecord | undefined> {
+export async function untilEnded(guest: Guest, id: string): Promise<CommandRecord | undefined> {
   const end = guest.followCommand(id, Number.MAX_SAFE_INTEGER, AbortSignal.timeout(killedWithinMs));
   try {
     for (;;) {

@@ -137,7 +137,7 @@ function feed(child: GuestProcess, stdin: string | undefined): void {
 
 const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]));
 
-function signalName(signal: number | null): string | null {
+export function signalName(signal: number | null): string | null {
   return signal === null ? null : (signalNames.get(signal as never) ?? `SIG${signal}`);
 }
 

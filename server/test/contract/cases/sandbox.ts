@@ -46,6 +46,16 @@ async function withContext(world: World): Promise<{ id: string; ctx: string }> {
   return { ...params, ctx: (made.json as { id: string }).id };
 }
 
+async function withPty(world: World): Promise<{ id: string; pty: string }> {
+  const params = await sandbox(world);
+  const started = await world.call("POST", `/v1/sandboxes/${params.id}/pty`, {
+    token: world.owner.token,
+    body: { command: "exec /bin/cat" },
+  });
+  if (started.status !== 201) throw new Error(`no terminal: ${started.text}`);
+  return { ...params, pty: (started.json as { id: string }).id };
+}
+
 /** Nothing listens there, and nobody calls. */
 const hook = "http://127.0.0.1:9/hook";
 
@@ -217,6 +227,18 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await withCommand(world), body: { data: content, eof: true } }),
     unknown,
   },
+
+  startPty: {
+    success: async (world) => ({
+      params: await sandbox(world),
+      body: { command: "exec /bin/cat", cols: 100, rows: 30 },
+    }),
+    unknown,
+    keeps: ["command"],
+  },
+  listPtys: { success: async (world) => ({ params: { id: (await withPty(world)).id } }), unknown },
+  getPty: { success: async (world) => ({ params: await withPty(world) }), unknown },
+  killPty: { success: async (world) => ({ params: await withPty(world) }), unknown },
 
   writeFile: {
     success: async (world) => ({ params: await sandbox(world), body: { path, content } }),
