@@ -34,7 +34,7 @@ test("whatever a line of a repository holds, it is one instruction and its own t
         rest: typeof instruction?.rest === "string" ? line.trim() : ["/bin/sh", "-c", line],
       });
     }),
-    { numRuns: 2000 },
+    { numRuns: 1000 },
   );
 });
 
@@ -48,7 +48,7 @@ test("whatever a start holds, the image has one command, which is that line", ()
       if (words[0] === "/bin/sh" && words[1] === "-c") expect([line, `exec ${line}`]).toContain(words[2]);
       else expect(words.join(" ")).toBe(line.replaceAll(/ +/g, " "));
     }),
-    { numRuns: 2000 },
+    { numRuns: 1000 },
   );
 });
 

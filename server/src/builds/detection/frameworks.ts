@@ -117,7 +117,7 @@ export const frameworks: readonly Framework[] = [
         fallback: "200.html",
         hashed: "/_nuxt/",
       },
-      { when: { version: /^[\^~v=]?2\b/ }, because: "is Nuxt 2", start: "nuxt start", ships: [] },
+      { when: { version: /^[\^~v=]?2\b/ }, because: "is of version 2", start: "nuxt start", ships: [] },
     ],
   },
   {
@@ -189,7 +189,7 @@ export const frameworks: readonly Framework[] = [
       },
       {
         when: { file: "remix.config.js", build: /\bremix build\b/ },
-        because: "belongs to the classic compiler",
+        because: "is built by the classic compiler",
         start: "remix-serve ./build/index.js",
       },
     ],

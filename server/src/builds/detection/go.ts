@@ -28,8 +28,8 @@ async function settle(view: Inspection, directory: string, given: string | undef
   const names = (await view.list(directory)).filter((entry) => entry.kind === "directory");
   const data = names.map((entry) => entry.name).filter((name) => dataDirectories.includes(name));
   if (data.length > 0) view.because(`${data.join(", ")} are shipped beside the program`);
-  const build = `go build -trimpath -ldflags=-s -o /out/app ${program === "." ? "." : `./${program}`}`;
-  const start = given ?? "./app";
+  const build = `go build -trimpath -ldflags=-s -o bin/app ${program === "." ? "." : `./${program}`}`;
+  const start = given ?? "./bin/app";
   return {
     runtime: "go",
     runtimeVersion: version ?? null,
@@ -65,7 +65,7 @@ async function settle(view: Inspection, directory: string, given: string | undef
         ships: [
           // a slim image knows no authority: without these no call by TLS succeeds
           ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/certs/ca-certificates.crt"],
-          ["/out/app", "app"],
+          ["bin/app", "bin/app"],
           ...data.map((name): [string, string] => [name, name]),
         ],
         start,

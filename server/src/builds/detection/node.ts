@@ -137,7 +137,9 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   const path = { PATH: `${bins.join(":")}:$PATH` };
   // node_modules as directories, which every start understands
   const linker = found.package?.startsWith("@yarnpkg/") ? { YARN_NODE_LINKER: "node-modules" } : {};
-  const setUp = found.package ? [`npm install --global ${found.package}`] : [];
+  // Docker's own image holds a yarn already, which npm would not write over
+  const force = manager.name === "yarn" ? "--force " : "";
+  const setUp = found.package ? [`npm install --global ${force}${found.package}`] : [];
   const stage: BuildStage = {
     image,
     packages: needs.flatMap((need) => need.build),

@@ -55,13 +55,15 @@ const yarnClassic: PackageManager = {
 const yarnBerry: PackageManager = {
   ...yarnClassic,
   install: { locked: "yarn install --immutable", unlocked: "yarn install --no-immutable" },
-  // `yarn workspaces focus --production` is part of it only from version 4 on
   production: null,
+  // before version 4 a plugin is needed for it
   prune: null,
   cache: "/root/.yarn/berry/cache",
   package: "@yarnpkg/cli-dist",
   version: "4",
 };
+
+const yarn4: PackageManager = { ...yarnBerry, prune: "yarn workspaces focus --production" };
 
 const bun: PackageManager = {
   name: "bun",
@@ -118,7 +120,8 @@ export async function findManager(
   const isBerry =
     taken === yarnClassic &&
     (version ? !/^1\b/.test(version) : present.has(".yarnrc.yml") || /^__metadata:/m.test(lock));
-  const manager = isBerry ? yarnBerry : taken;
+  const berry = version && /^[4-9]\./.test(version) ? yarn4 : yarnBerry;
+  const manager = isBerry ? berry : taken;
   const wanted = version ?? (taken === pnpm ? pnpmThatWrote(lock) : manager.version);
   return { manager, locked: isLocked, package: manager.package && `${manager.package}@${wanted}` };
 }

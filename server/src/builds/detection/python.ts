@@ -29,7 +29,7 @@ interface PythonApp {
 
 interface Manager {
   name: "uv" | "poetry" | "pipenv" | "pip";
-  install: string;
+  install: string | null;
   /** null: everything. */
   manifests: readonly string[] | null;
   caches: readonly string[];
@@ -250,7 +250,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   const installs = isPackage || (await has("setup.py"));
   return {
     name: "pip",
-    install: installs ? "pip install ." : "true",
+    install: installs ? "pip install ." : null,
     manifests: null,
     caches: [pip],
     why: installs ? "the project is a package of its own" : "nothing lists dependencies",

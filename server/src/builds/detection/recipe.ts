@@ -171,6 +171,9 @@ function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): stri
   ];
 }
 
+/** Names that no app gives to a page. */
+const filesOfApps = "css|js|mjs|map|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf";
+
 /** nginx(8) without root, without a log of requests (the ingress keeps one), and behind a proxy that speaks TLS. */
 function siteConfig(stage: SiteStage, port: number): string[] {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -178,7 +181,6 @@ function siteConfig(stage: SiteStage, port: number): string[] {
   const applications = ["javascript", "json", "manifest+json", "wasm", "xml"].map(
     (type) => `application/${type}`,
   );
-  const fallback = stage.fallback === null ? "=404" : `/${stage.fallback}`;
   return [
     "daemon off;",
     "pid /tmp/nginx.pid;",
@@ -201,6 +203,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
     "    root /srv;",
     "    absolute_redirect off;",
     "    error_page 403 404 /404.html;",
+    "    location = /404.html { }",
     // asked again each time and mostly answered 304, so that a deployment is seen at once
     "    add_header Cache-Control no-cache;",
     "    location ~ /[.](?!well-known/) { return 404; }",
@@ -212,7 +215,13 @@ function siteConfig(stage: SiteStage, port: number): string[] {
           '      add_header Cache-Control "public, max-age=31536000, immutable";',
           "    }",
         ]),
-    `    location / { try_files $uri $uri.html $uri/ ${fallback}; }`,
+    ...(stage.fallback === null
+      ? ["    location / { try_files $uri $uri.html $uri/ =404; }"]
+      : [
+          // a script of an earlier deployment is missing, not the app's page under another name
+          `    location ~* [.](?:${filesOfApps})$ { try_files $uri =404; }`,
+          `    location / { try_files $uri $uri.html $uri/index.html /${stage.fallback}; }`,
+        ]),
     "  }",
     "}",
   ];
@@ -221,9 +230,11 @@ function siteConfig(stage: SiteStage, port: number): string[] {
 function debian(packages: readonly string[]): string[] {
   if (packages.length === 0) return [];
   const names = [...new Set(packages)].toSorted().join(" ");
+  // outside of the image, whose base may not be one that cleans up after apt
+  const kept = ["/var/cache/apt", "/var/lib/apt/lists"].map(
+    (target) => `--mount=type=cache,target=${target},sharing=locked`,
+  );
   return [
-    "RUN apt-get update \\\n" +
-      `    && apt-get install --yes --no-install-recommends ${names} \\\n` +
-      "    && rm -rf /var/lib/apt/lists/*",
+    `RUN ${[...kept, "apt-get update", `&& apt-get install --yes --no-install-recommends ${names}`].join(" \\\n    ")}`,
   ];
 }

@@ -2,9 +2,10 @@
 FROM python:3.12-slim AS build
 ENV PATH=/opt/venv/bin:$PATH \
     VIRTUAL_ENV=/opt/venv
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev libpq-dev python3-dev \
-    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev libpq-dev python3-dev
 RUN python3 -m venv /opt/venv
 WORKDIR /app
 COPY requirements.txt ./
@@ -20,9 +21,10 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HOME=/tmp \
     PORT=8000
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libpq5 \
-    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends libpq5
 WORKDIR /app
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build --chown=1000:1000 /app /app

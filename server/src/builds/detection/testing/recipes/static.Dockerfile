@@ -1,8 +1,9 @@
 # Static site
 FROM debian:12-slim
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends nginx \
-    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends nginx
 RUN printf '%s\n' \
     'daemon off;' \
     'pid /tmp/nginx.pid;' \
@@ -29,6 +30,7 @@ RUN printf '%s\n' \
     '    root /srv;' \
     '    absolute_redirect off;' \
     '    error_page 403 404 /404.html;' \
+    '    location = /404.html { }' \
     '    add_header Cache-Control no-cache;' \
     '    location ~ /[.](?!well-known/) { return 404; }' \
     '    location / { try_files $uri $uri.html $uri/ =404; }' \

@@ -11,9 +11,10 @@ ENV NODE_ENV=production
 RUN bun run build
 
 FROM debian:12-slim
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends nginx \
-    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends nginx
 RUN printf '%s\n' \
     'daemon off;' \
     'pid /tmp/nginx.pid;' \
@@ -40,9 +41,11 @@ RUN printf '%s\n' \
     '    root /srv;' \
     '    absolute_redirect off;' \
     '    error_page 403 404 /404.html;' \
+    '    location = /404.html { }' \
     '    add_header Cache-Control no-cache;' \
     '    location ~ /[.](?!well-known/) { return 404; }' \
-    '    location / { try_files $uri $uri.html $uri/ /index.html; }' \
+    '    location ~* [.](?:css|js|mjs|map|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf)$ { try_files $uri =404; }' \
+    '    location / { try_files $uri $uri.html $uri/index.html /index.html; }' \
     '  }' \
     '}' \
     > /etc/nginx/site.conf

@@ -2,10 +2,11 @@
 FROM node:22-slim AS build
 ENV PATH=/app/apps/web/node_modules/.bin:/app/node_modules/.bin:$PATH \
     YARN_NODE_LINKER=node-modules
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends openssl \
-    && rm -rf /var/lib/apt/lists/*
-RUN npm install --global @yarnpkg/cli-dist@4
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends openssl
+RUN npm install --global --force @yarnpkg/cli-dist@4
 WORKDIR /app
 COPY . ./
 RUN --mount=type=cache,target=/root/.yarn/berry/cache \
@@ -25,9 +26,10 @@ ENV PATH=/app/apps/web/node_modules/.bin:/app/node_modules/.bin:$PATH \
     NEXT_TELEMETRY_DISABLED=1 \
     HOME=/tmp \
     PORT=3000
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends openssl \
-    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update \
+    && apt-get install --yes --no-install-recommends openssl
 WORKDIR /app/apps/web
 COPY --from=build --chown=1000:1000 /app /app
 USER 1000:1000
