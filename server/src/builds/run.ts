@@ -36,7 +36,7 @@ const noRoomRetryMs = 5_000;
 const noRoomForMs = 60 * 60_000;
 /** Reading a machine's files out takes seconds; tens of gigabytes on a slow disk take minutes. */
 const captureTimeoutMs = 10 * 60_000;
-const sweepEveryMs = 60_000;
+const sweepEveryMs = 15_000;
 /** The end of a machine is heard of within this of the call that broke on it. */
 const exitWithinMs = 6_000;
 const endedKinds = new Set(["machine_died", "not_running", "not_found"]);
