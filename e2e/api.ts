@@ -33,7 +33,7 @@ export async function request(
   };
 }
 
-/** One line of an exec stream. */
+/** One line of an event stream. */
 export interface Frame {
   kind: string;
   pid?: number;
@@ -43,11 +43,20 @@ export interface Frame {
   message?: string;
   signal?: string | null;
   duration_ms?: number | null;
+  /** Of a watch. */
+  path?: string;
+  from?: string;
+  is_dir?: boolean;
 }
 
 /** The frames of an event stream as they come. Lines that are neither `data:` nor a comment are a fault. */
-export async function* frames(baseUrl: string, path: string, call: Call): AsyncGenerator<Frame> {
-  const response = await send(baseUrl, "POST", path, call);
+export async function* frames(
+  baseUrl: string,
+  path: string,
+  call: Call,
+  method = "POST",
+): AsyncGenerator<Frame> {
+  const response = await send(baseUrl, method, path, call);
   const type = response.headers.get("content-type");
   if (response.status !== 200 || type?.split(";")[0] !== "text/event-stream") {
     throw new Error(`not a stream: ${response.status} ${type} ${await response.text()}`);
