@@ -1,16 +1,18 @@
 // kontor-guest SOCKET: PID 1 inside every machine. kontor-guest capture: see capture.c.
 //
 // It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
-// takes the spare: the guest dials the next one and serves the taken one, one request, in a thread of its own
-// (PROTOCOL.md). It does so because a socket bound in here could not be part of a checkpoint; a dialled one that
+// takes the spare: the thread that waited on it serves it, one request (PROTOCOL.md), and another dials the next one.
+// Threads that have served wait to be that other, for making one costs half of what a small request does. It dials so because a socket bound in here could not be part of a checkpoint; a dialled one that
 // the host closed beforehand leaves nothing behind, and after a restore the guest simply dials again.
 //
-// An idle guest makes no system call at all: the dialler waits in a read, the reaper in sigwait. Everything it starts
+// An idle guest makes no system call at all: the dialler waits in a read, the others for it, the reaper in sigwait. Everything it starts
 // is a process group of its own, and every child that ends, ours or an orphan, is collected here.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,6 +34,7 @@
 
 enum {
   STREAM_LIMIT = 512,
+  RESTING_LIMIT = 8,
   // Dialling every 5 ms costs 8 % of a core inside gVisor; 50 ms is not felt, and 2 ms is where it begins, so that a
   // host that comes back at once is found at once.
   DIAL_FIRST_MS = 2,
@@ -40,6 +43,40 @@ enum {
 };
 
 static atomic_int streams;
+
+// Whose turn it is to dial. Of all threads that serve exactly one has it, or `is_free` says that a resting one is to.
+static __thread bool dials;
+static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
+static bool is_free;
+static int resting;
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+static void *work(void *unused);
+
+bool let_another_dial(void) {
+  if (!dials) return true;
+  pthread_mutex_lock(&turn_lock);
+  dials = false;
+  if (resting > 0) is_free = true, pthread_cond_signal(&turn);
+  else dials = !start_thread(work, NULL);
+  pthread_mutex_unlock(&turn_lock);
+  return !dials;
+}
+
+// Waits for the turn. False: enough others do.
+static bool rest(void) {
+  pthread_mutex_lock(&turn_lock);
+  if (resting < RESTING_LIMIT) {
+    resting++;
+    while (!is_free) pthread_cond_wait(&turn, &turn_lock);
+    resting--;
+    is_free = false;
+    dials = true;
+  }
+  pthread_mutex_unlock(&turn_lock);
+  return dials;
+}
 
 static void serve_ping(int connection, const struct request *request) {
   (void)request;
@@ -104,6 +141,8 @@ static void serve_request(int connection) {
   if (!request) send_error(connection, "failed", "no memory for the request");
   else if (!read_exactly(connection, payload, length));
   else if (!request_parse(request, header[4], payload, length, &failure)) send_failure(connection, &failure);
+  // A start makes ready what it needs first; any other request may take as long as it likes.
+  else if (header[4] != SPAWN && !let_another_dial()) send_error(connection, "busy", "no thread to go on with");
   else SERVICES[header[4]](connection, request);
   free(request);
 }
@@ -117,25 +156,10 @@ static void hang_up(int connection) {
   close(connection);
 }
 
-static void *serve(void *argument) {
-  int connection = (int)(intptr_t)argument;
-  serve_request(connection);
-  hang_up(connection);
-  atomic_fetch_sub(&streams, 1);
-  return NULL;
-}
-
-static void take(int connection) {
-  if (atomic_fetch_add(&streams, 1) < STREAM_LIMIT && start_thread(serve, (void *)(intptr_t)connection)) return;
-  atomic_fetch_sub(&streams, 1);
-  send_error(connection, "busy", "too many streams");
-  close(connection);
-}
-
-static int dial_once(const struct sockaddr_un *address) {
+static int dial_once(void) {
   int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connection < 0) return -1;
-  if (connect(connection, (const struct sockaddr *)address, sizeof *address) == 0) return connection;
+  if (connect(connection, (const struct sockaddr *)&address, sizeof address) == 0) return connection;
   close(connection);
   return -1;
 }
@@ -148,17 +172,13 @@ static bool wait_until_taken(int connection) {
   return got == 1;
 }
 
-static void *dial(void *argument) {
-  const struct sockaddr_un *address = argument;
+// A connection that the host has taken.
+static int dial(void) {
   for (int pause_ms = DIAL_FIRST_MS;;) {
-    int connection = dial_once(address);
+    int connection = dial_once();
     if (connection >= 0) {
       uint64_t since = now_us();
-      if (wait_until_taken(connection)) {
-        take(connection);
-        pause_ms = DIAL_FIRST_MS;
-        continue;
-      }
+      if (wait_until_taken(connection)) return connection;
       close(connection);
       if (now_us() - since >= HELD_MS * 1000) pause_ms = DIAL_FIRST_MS;
     } else if (errno == ENOENT || errno == ECONNREFUSED) {
@@ -167,6 +187,22 @@ static void *dial(void *argument) {
     poll(NULL, 0, pause_ms);
     pause_ms = pause_ms * 2 < DIAL_LAST_MS ? pause_ms * 2 : DIAL_LAST_MS;
   }
+}
+
+static void *work(void *unused) {
+  (void)unused;
+  dials = true;
+  do {
+    int connection = dial();
+    if (atomic_fetch_add(&streams, 1) < STREAM_LIMIT) {
+      serve_request(connection);
+      hang_up(connection);
+    } else {
+      send_error(connection, "busy", "too many streams");
+      close(connection);
+    }
+    atomic_fetch_sub(&streams, 1);
+  } while (dials || rest());
   return NULL;
 }
 
@@ -182,7 +218,6 @@ static void open_stdio(void) {
 }
 
 int main(int count, char **arguments) {
-  static struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (count == 2 && strcmp(arguments[1], "capture") == 0) return capture();
   if (count != 2 || strlen(arguments[1]) >= sizeof address.sun_path) {
     fprintf(stderr, "usage: kontor-guest SOCKET | capture\n");
@@ -193,6 +228,13 @@ int main(int count, char **arguments) {
   umask(0);
   raise_descriptor_limit();
 
+  // What a request needs, up to a frame or two, comes from memory that an earlier one gave back: without this each of
+  // them would be mapped and unmapped, which is dear inside gVisor.
+  mallopt(M_MMAP_THRESHOLD, 1024 * 1024);
+  mallopt(M_TRIM_THRESHOLD, 4 * 1024 * 1024);
+  mallopt(M_ARENA_MAX, 2);
+  // Whatever the runtime left: a child undoes only what is done below.
+  for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
   // Blocked everywhere and waited for here; the handlers only keep the kernel from ignoring them for PID 1.
   sigset_t waited;
   sigemptyset(&waited);
@@ -205,7 +247,7 @@ int main(int count, char **arguments) {
   signal(SIGINT, ignore);
   signal(SIGPIPE, SIG_IGN);
 
-  if (!start_drainer() || !start_thread(dial, &address)) return 1;
+  if (!start_drainer() || !start_thread(work, NULL)) return 1;
   for (int signal = 0; signal != SIGTERM && signal != SIGINT; sigwait(&waited, &signal)) reap_children();
   return 0;
 }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "machine.h"
+#include "services.h"
 
 enum { CHILD_STACK = 64 * 1024, PIPE_BYTES = 1024 * 1024, THREAD_STACK = 128 * 1024 };
 
@@ -110,6 +111,9 @@ static void exec_in_path(char *const *argv, char *const *env) {
   errno = worst;
 }
 
+// What main() handles or ignores; the rest is as a program expects it.
+static const int HANDLED[] = {SIGCHLD, SIGTERM, SIGINT, SIGPIPE};
+
 // Raw system calls for the identity: glibc's own change every thread of the process, and here that is us.
 static int child_main(void *argument) {
   struct launch *launch = argument;
@@ -117,7 +121,7 @@ static int child_main(void *argument) {
   setsid();
   if (launch->process->on_terminal && ioctl(launch->input, TIOCSCTTY, 0)) child_failed(launch, "terminal");
   struct sigaction plain = {.sa_handler = SIG_DFL};
-  for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
+  for (size_t i = 0; i < sizeof HANDLED / sizeof *HANDLED; i++) sigaction(HANDLED[i], &plain, NULL);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error, 2) < 0)
     child_failed(launch, "stdio");
   // Everything of ours is O_CLOEXEC already; this is the belt to those braces, and may be missing in a kernel.
@@ -202,6 +206,8 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->exec_stage = "pipe";
   bool opened = stack && process->exit_event >= 0;
   opened = opened && (process->on_terminal ? open_terminal(launch, pipes) : open_pipes(pipes));
+  // From here on it may take long: a directory or a program may be anywhere.
+  if (opened && !let_another_dial()) opened = false, errno = EAGAIN;
   if (!opened) {
     int error = errno;
     for (int i = 0; i < 3; i++) close_end(&pipes[i][0]), close_end(&pipes[i][1]);
@@ -214,9 +220,8 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->input = pipes[0][1];
   process->output = pipes[1][0];
   process->error = pipes[2][0];
+  // Output is read where poll finds some, and we are its only reader.
   fcntl(process->input, F_SETFL, O_NONBLOCK);
-  fcntl(process->output, F_SETFL, O_NONBLOCK);
-  fcntl(process->error, F_SETFL, O_NONBLOCK);
 
   // No signal may reach the child while it runs on our memory with our handlers.
   sigset_t all, before;

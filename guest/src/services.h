@@ -16,6 +16,10 @@ void serve_watch(int connection, const struct request *request);       // watch.
 void serve_tunnel(int connection, const struct request *request);      // tunnel.c
 void end_tunnels(void);                                                // all of them; their threads close them
 
+// Before what may take long: the host gets its next spare connection. False, and it has none, where no thread is to be
+// had; whoever serves then ends soon (guest.c).
+bool let_another_dial(void);
+
 // Names of files that are being written beside their place (files.c), and of those that will replace another.
 bool is_temporary(const char *name);
 bool is_replacement(const char *name);
