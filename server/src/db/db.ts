@@ -20,6 +20,7 @@ import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
 import type { VolumeTables } from "#sandbox/volumes/tables.ts";
 import type { TemplateTables } from "#sandbox/templates/tables.ts";
 import type { WebhookTables } from "#sandbox/webhooks/tables.ts";
+import { preparingClient } from "./prepared.ts";
 
 export interface Database
   extends
@@ -55,6 +56,7 @@ export function openDatabase(
 ): OpenDatabase {
   const pool = new pg.Pool({
     ...clientOptions(connection),
+    Client: preparingClient(),
     max: options.maxConnections,
     // A pool that is exhausted says so instead of holding every request for ever.
     connectionTimeoutMillis: 10_000,
