@@ -3,11 +3,12 @@
 # Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
 # namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
 #
-# The network namespace and the control groups are the host's, hence another port and another instance number. The
+# The network namespace and the control groups are the host's, hence other ports and another instance number. The
 # root is entered by pivot_root: in a plain chroot the kernel refuses user namespaces (unshare(2), EPERM).
 set -eu
 
 port=18080
+tls_port=18443
 instance=62
 product=$(cd -- "$(dirname -- "$0")/.." && pwd)
 
@@ -22,7 +23,7 @@ if [ "${1:-}" = inside ]; then
   mkdir -p .outside
   pivot_root . .outside
   exec chroot . /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    KONTOR_INSTANCE="$instance" sh -c '
+    KONTOR_INSTANCE="$instance" KONTOR_TLS_PORT="$tls_port" sh -c '
       umount -l /.outside && rmdir /.outside
       cd /opt/kontor || exit 1
       # machines run on without their server: here everything has to go

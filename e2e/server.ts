@@ -51,8 +51,14 @@ export async function startServer(
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
   // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
   chmodSync(dataDir, 0o711);
-  const prepared = { KONTOR_PREPARE_TEMPLATES: templates.join(","), ...env };
-  const server = new Server({ dataDir, port: await freePort(), env: prepared });
+  const tlsPort = await freePort();
+  const settings = {
+    KONTOR_PREPARE_TEMPLATES: templates.join(","),
+    KONTOR_TLS_PORT: String(tlsPort),
+    KONTOR_PREVIEW_DOMAIN: `localhost:${tlsPort}`,
+    ...env,
+  };
+  const server = new Server({ dataDir, port: await freePort(), env: settings });
   try {
     await linkImages(dataDir, templates);
     await server.start();
@@ -163,6 +169,7 @@ export class Server {
       HOME: process.env["HOME"] ?? "/root",
       KONTOR_DATA_DIR: this.dataDir,
       KONTOR_PORT: String(this.description.port),
+      KONTOR_TLS_PORT: "0",
       KONTOR_PREPARE_TEMPLATES: "debian-12",
       ...this.description.env,
     };

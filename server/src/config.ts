@@ -80,6 +80,14 @@ const regions: Kind<readonly string[]> = {
     return items && parseRegions(items) ? items : undefined;
   },
 };
+/** Ranges of addresses; names would have to be asked for, and may change. */
+const ranges: Kind<readonly string[]> = {
+  expected: "addresses and CIDR ranges, separated by commas",
+  parse: (value) => {
+    const entries = hosts.parse(value);
+    return entries && parseOpenedHosts(entries).names.size === 0 ? entries : undefined;
+  },
+};
 const url: Kind<string> = {
   expected: "an http or https address without a path",
   parse: (value) => {
@@ -157,6 +165,19 @@ const keys = {
   }),
   host: key("server", text, "127.0.0.1", "Address the HTTP server listens on."),
   port: key("server", whole(0, 65_535), 8080, "Port the HTTP server listens on; 0 takes a free one."),
+  tlsMode: key(
+    "server",
+    oneOf("local", "off"),
+    "local",
+    "Who vouches for our names: an authority of our own, or a proxy in front of us.",
+  ),
+  tlsPort: key("server", whole(0, 65_535), 8443, "Port the TLS server listens on; 0 takes a free one."),
+  trustedProxies: key(
+    "server",
+    ranges,
+    Object.freeze([]),
+    "Proxies in front of us whose X-Forwarded-For and -Proto are believed.",
+  ),
   publicUrl: key(
     "server",
     optional(url),
@@ -429,6 +450,11 @@ export function describeConfig(config: Config): ConfigRow[] {
 /** The address that always works on this host: plain loopback. */
 export function baseUrl(config: Pick<Config, "port">): string {
   return `http://127.0.0.1:${config.port}`;
+}
+
+/** A domain as names are compared: without the port that addresses carry. */
+export function hostname(domain: string): string {
+  return domain.replace(/:\d+$/, "");
 }
 
 const configKeys = Object.keys(keys) as ConfigKey[];

@@ -42,6 +42,7 @@ function start(env: Record<string, string> = {}): Server {
       PATH: process.env["PATH"],
       KONTOR_DATA_DIR: dataDir,
       KONTOR_PORT: "0",
+      KONTOR_TLS_PORT: "0",
       KONTOR_RUNTIME: "fake",
       KONTOR_ALLOW_FAKE_RUNTIME: "1",
       ...env,

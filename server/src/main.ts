@@ -15,6 +15,7 @@ import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
 import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
 import { Builds } from "#builds/run.ts";
+import { caFile } from "#ingress/tls/local.ts";
 import { agentRoutes } from "#agent/api.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
@@ -39,6 +40,7 @@ import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
+import { openIngress } from "./way-in.ts";
 import { baseUrl, type Config, ConfigError, loadConfig } from "./config.ts";
 
 const startedAt = new Date();
@@ -125,12 +127,14 @@ async function start(): Promise<void> {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);
   });
 
+  const ingress = await openIngress(app);
   const http = await createHttpServer(
     app,
     { platform: platformRoutes(app, sandboxHoldings), sandbox: sandboxRoutes(app), agent: agentRoutes(app) },
     {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),
+      front: ingress,
     },
   );
   running.defer(() => rmSync(serverFile, { force: true }));
@@ -138,13 +142,14 @@ async function start(): Promise<void> {
   running.defer(async () => {
     http.startDraining();
     const graceMs = config.shutdownGraceSeconds * 1000;
-    await Promise.all([http.close(graceMs), jobs.stop(graceMs)]);
+    await Promise.all([http.close(graceMs), ingress.close(graceMs), jobs.stop(graceMs)]);
   });
   const port = await http.listen({ host: config.host, port: config.port });
+  const tls_port = await ingress.listenTls({ host: config.host, port: config.tlsPort });
   const base_url = baseUrl({ port });
-  writeStateFile(serverFile, { pid: process.pid, port, base_url, started_at: startedAt }, 0o644);
+  writeStateFile(serverFile, { pid: process.pid, port, tls_port, base_url, started_at: startedAt }, 0o644);
   log.info(
-    { base_url, pid: process.pid, ms: Date.now() - startedAt.getTime() },
+    { base_url, tls_port, pid: process.pid, ms: Date.now() - startedAt.getTime() },
     `Kontor listens at ${base_url}`,
   );
 }
@@ -189,11 +194,11 @@ async function prepareTemplates({ images, host }: Machines): Promise<void> {
 }
 
 /** What a person or a program needs to find this installation; `operator.json` holds it beside the credentials. */
-function addresses({ port, publicUrl, appsDomain, previewDomain }: Config) {
+function addresses({ port, publicUrl, appsDomain, previewDomain, tlsMode, dataDir }: Config) {
   return {
     base_url: baseUrl({ port }),
     public_url: publicUrl,
-    ca_file: null,
+    ca_file: tlsMode === "local" ? caFile(dataDir) : null,
     apps_domain: appsDomain,
     preview_domain: previewDomain,
   };

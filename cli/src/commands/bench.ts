@@ -55,6 +55,7 @@ async function loadBenches(names: readonly string[]): Promise<Bench[]> {
 async function measure(benches: readonly Bench[], data: string): Promise<MeasuredRow[]> {
   // The other templates, made meanwhile in the background, would be what is measured.
   process.env["KONTOR_PREPARE_TEMPLATES"] ??= "debian-12";
+  process.env["KONTOR_TLS_PORT"] ??= "0";
   const view = startStep("Server for the benchmarks");
   const started = startServer(data, await freePort());
   const rows: MeasuredRow[] = [];

@@ -11,7 +11,7 @@ import { banner } from "../serve/banner.ts";
 import { LogTail, worthShowing } from "../serve/log-tail.ts";
 import { isPortFree, portOwner } from "../serve/port.ts";
 import { prove } from "../serve/prove.ts";
-import { findRunning, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
+import { findCaFile, findRunning, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
 import {
   afterGraceMs,
   startServer,
@@ -41,7 +41,7 @@ export async function up(options: UpOptions): Promise<void> {
 
   await setUp([aptStep(serverPackages), nativeStep]);
   if (!isRoot()) throw new Failure("Booting machines needs root.", { hint: `Run: ${asRoot()}` });
-  await refuseTakenPort(config);
+  await refuseTakenPorts(config);
 
   const firstStart = readOperator(data) === undefined;
   const view = startStep("Server");
@@ -56,7 +56,14 @@ export async function up(options: UpOptions): Promise<void> {
     throw error;
   });
   process.stdout.write(
-    banner({ data, baseUrl: server.base_url, operator: readOperator(data), firstStart, log: started.log }),
+    banner({
+      data,
+      baseUrl: server.base_url,
+      operator: readOperator(data),
+      firstStart,
+      log: started.log,
+      caFile: findCaFile(data),
+    }),
   );
   process.stderr.write(`Up after ${seconds(Date.now() - startedAt)}.`);
   if (options.detach) {
@@ -82,15 +89,26 @@ function alreadyRunning(running: RunningServer, data: string, options: UpOptions
       operator: readOperator(data),
       firstStart: false,
       log: logFile(data),
+      caFile: findCaFile(data),
     }),
   );
 }
 
-async function refuseTakenPort({ port, host }: Config): Promise<void> {
-  if (await isPortFree(port, host)) return;
+async function refuseTakenPorts({ port, tlsPort, tlsMode, host }: Config): Promise<void> {
+  await refuseTaken(port, host, "kontor up --port N (or KONTOR_PORT, or port in kontor.toml)");
+  if (tlsMode === "off") return;
+  await refuseTaken(
+    tlsPort,
+    host,
+    "KONTOR_TLS_PORT, or tls_port in kontor.toml; preview_domain and apps_domain carry it",
+  );
+}
+
+async function refuseTaken(port: number, host: string, how: string): Promise<void> {
+  if (port === 0 || (await isPortFree(port, host))) return;
   const owner = portOwner(port);
   throw new Failure(`Port ${port} on ${host} is taken${owner ? ` by ${owner}` : ""}.`, {
-    hint: "Choose another: kontor up --port N (or KONTOR_PORT, or port in kontor.toml).",
+    hint: `Choose another: ${how}.`,
   });
 }
 

@@ -7,7 +7,13 @@ const operator = {
   password: "pass-word",
   token: "svc_secret",
 };
-const facts = { data: "/data", baseUrl: operator.base_url, operator, log: "/data/logs/server.log" };
+const facts = {
+  data: "/data",
+  baseUrl: operator.base_url,
+  operator,
+  log: "/data/logs/server.log",
+  caFile: null,
+};
 
 test("the first start shows the password and the token", () => {
   const text = banner({ ...facts, firstStart: true });
@@ -20,4 +26,9 @@ test("a later start shows where the credentials are, and none of them", () => {
   expect(text).not.toContain("pass-word");
   expect(text).not.toContain("svc_secret");
   expect(text).toContain("/data/operator.json");
+});
+
+test("where browsers have to trust an authority of ours, it says which and how", () => {
+  expect(banner({ ...facts, firstStart: true })).not.toContain("HTTPS");
+  expect(banner({ ...facts, firstStart: true, caFile: "/data/ca.crt" })).toContain("--cacert /data/ca.crt");
 });

@@ -8,9 +8,11 @@ export interface BannerFacts {
   /** The password is shown once, at the first start; later the file is named. */
   firstStart: boolean;
   log: string;
+  /** The authority that browsers have to trust; null where anybody's does. */
+  caFile: string | null;
 }
 
-export function banner({ data, baseUrl, operator, firstStart, log }: BannerFacts): string {
+export function banner({ data, baseUrl, operator, firstStart, log, caFile }: BannerFacts): string {
   const credentials = operator
     ? firstStart
       ? [`  e-mail    ${operator.email}`, `  password  ${operator.password}`, `  token     ${operator.token}`]
@@ -26,6 +28,7 @@ export function banner({ data, baseUrl, operator, firstStart, log }: BannerFacts
     `  APIs      ${baseUrl}/api/v1 (platform)  ${baseUrl}/v1/sandboxes  ${baseUrl}/v1/agents`,
     `  docs      ${baseUrl}/docs  ${baseUrl}/docs/sandbox  ${baseUrl}/docs/agent`,
     ...credentials,
+    ...(caFile === null ? [] : [`  HTTPS     ${trust(caFile)}`]),
     `  log       ${log}`,
     "",
     "Try it:",
@@ -33,4 +36,9 @@ export function banner({ data, baseUrl, operator, firstStart, log }: BannerFacts
     `    -H 'Content-Type: application/json' -d '{"template": "debian-12", "timeout_seconds": 600}'`,
     "",
   ].join("\n");
+}
+
+/** Of this installation's names alone, whoever has it: it may vouch for nothing else. */
+function trust(caFile: string): string {
+  return `previews are signed by ${caFile}: import it in your browser, or curl --cacert ${caFile}`;
 }

@@ -2,7 +2,7 @@
  * What the server leaves in its data directory for those who come after: `server.json` while it listens, and
  * `operator.json` (mode 0600) from the first start on.
  */
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import path from "node:path";
 
 export interface RunningServer {
@@ -29,6 +29,12 @@ export function logFile(data: string): string {
 
 export function readOperator(data: string): Operator | undefined {
   return readJson<Operator>(operatorFile(data));
+}
+
+/** The server's own certificate authority; null where it has none, and a public one or a proxy vouches for it. */
+export function findCaFile(data: string): string | null {
+  const file = path.join(data, "ca.crt");
+  return existsSync(file) ? file : null;
 }
 
 /** The server that serves this data directory now; undefined where none does, whatever a dead one left. */

@@ -5,7 +5,9 @@
  * `defineRoute`; this file knows none of them.
  */
 import { randomUUID } from "node:crypto";
+import http, { type IncomingMessage, type RequestListener, type Server, type ServerOptions } from "node:http";
 import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
 import fastifyFactory, { type FastifyInstance, type FastifyReply, type FastifyRequest } from "fastify";
 import { sql } from "kysely";
 import type { App } from "../app.ts";
@@ -22,7 +24,7 @@ import { RateLimiter } from "./rate-limit.ts";
 import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
-import { endAllSockets, takeHandshakes, upgradeFilter } from "./web-socket.ts";
+import { endAllSockets, takeHandshake, upgradeFilter } from "./web-socket.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
@@ -30,6 +32,21 @@ export interface HttpOptions {
   findActor: FindActor;
   /** What `/readyz` says beside the database; 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
+  front?: Front;
+}
+
+/** What stands before the APIs and sees every request first. */
+export interface Front {
+  /** Makes the server, with these options, that hands on what is the APIs'. */
+  createServer(apis: Apis): Server;
+}
+
+export interface Apis {
+  handle: RequestListener;
+  /** Of the requests that `options.shouldUpgradeCallback` takes. */
+  upgrade: (request: IncomingMessage, socket: Duplex, head: Buffer) => void;
+  clientError: (error: NodeJS.ErrnoException, socket: Socket) => void;
+  options: ServerOptions;
 }
 
 export interface HttpServer {
@@ -43,7 +60,7 @@ export interface HttpServer {
   close(graceMs?: number): Promise<void>;
 }
 
-/** A request's whole body must be here within this: 16 MiB at 1 Mbit/s take 134 s. */
+/** A request's whole body must be here within this: 16 MiB at 1 Mbit/s take 134 s. Of the APIs' alone. */
 const requestTimeoutMs = 300_000;
 const headersTimeoutMs = 15_000;
 /** Longer than the 60 s after which common proxies drop an idle upstream connection, so that they end it, not we. */
@@ -59,14 +76,13 @@ export async function createHttpServer(
   const fastify = fastifyFactory({
     logger: false,
     trustProxy: false,
-    requestTimeout: requestTimeoutMs,
-    keepAliveTimeout: keepAliveMs,
     bodyLimit: defaultBodyLimitBytes,
-    http: {
-      maxHeaderSize: maxHeaderBytes,
-      headersTimeout: headersTimeoutMs,
-      shouldUpgradeCallback: upgradeFilter(Object.values(routes).flat()),
-    },
+    serverFactory: (handle) =>
+      makeServer(options.front, {
+        handle,
+        shouldUpgrade: upgradeFilter(Object.values(routes).flat()),
+        upgrade: (request, socket, head) => takeHandshake(fastify, request, socket, head),
+      }),
     forceCloseConnections: "idle",
     // A request that came over a kept connection while we drain is served; readiness has told the others.
     return503OnClosing: false,
@@ -91,7 +107,6 @@ export async function createHttpServer(
 
   fastify.decorateRequest("actor");
   takeJsonOnly(fastify);
-  takeHandshakes(fastify);
   observe(fastify, log, () => isDraining);
   renderErrors(fastify, log);
   answerUnknown(fastify, Object.values(routes).flat());
@@ -130,6 +145,44 @@ export async function createHttpServer(
       clearTimeout(cut);
     },
   };
+}
+
+function makeServer(
+  front: Front | undefined,
+  {
+    handle,
+    shouldUpgrade,
+    upgrade,
+  }: Pick<Apis, "handle" | "upgrade"> & {
+    shouldUpgrade: (request: IncomingMessage) => boolean;
+  },
+): Server {
+  const apis: Apis = {
+    handle: (request, response) => {
+      endLateBody(request);
+      return handle(request, response);
+    },
+    upgrade,
+    clientError: answerBrokenRequest,
+    options: {
+      maxHeaderSize: maxHeaderBytes,
+      headersTimeout: headersTimeoutMs,
+      keepAliveTimeout: keepAliveMs,
+      requestTimeout: 0,
+      shouldUpgradeCallback: shouldUpgrade,
+    },
+  };
+  // A front's server tells of upgrades that are none of ours.
+  return front?.createServer(apis) ?? http.createServer(apis.options, apis.handle).on("upgrade", upgrade);
+}
+
+/** Not by the server's own `requestTimeout`, which would end a visitor's long upload to a site as well. */
+function endLateBody(request: IncomingMessage): void {
+  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
+  if (encoding === undefined && Number(length) === 0) return;
+  const late = Object.assign(new Error("the body is late"), { code: "ERR_HTTP_REQUEST_TIMEOUT" });
+  const timer = setTimeout(() => answerBrokenRequest(late, request.socket), requestTimeoutMs);
+  request.once("close", () => clearTimeout(timer));
 }
 
 /** A caller's own id is kept where it can stand in a log line; any other gets a new one. */

@@ -8,6 +8,7 @@
  */
 import { ServerResponse, type IncomingMessage } from "node:http";
 import type { Socket as NetSocket } from "node:net";
+import type { Duplex } from "node:stream";
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
 import { WebSocket, WebSocketServer } from "ws";
 import { DomainError } from "#lib/errors.ts";
@@ -60,20 +61,23 @@ export function upgradeFilter(routes: readonly Route[]): (request: IncomingMessa
   };
 }
 
-/** Hands handshakes to the routes, as requests whose answer goes to their socket. */
-export function takeHandshakes(fastify: FastifyInstance): void {
-  fastify.server.on("upgrade", (request, duplex, head) => {
-    const socket = duplex as NetSocket;
-    socket.on("error", () => socket.destroy());
-    const response = new ServerResponse(request);
-    response.assignSocket(socket);
-    response.shouldKeepAlive = false;
-    // Whoever answers without accepting has refused.
-    response.once("finish", () => socket.destroySoon());
-    liftToken(request);
-    handshakes.set(request, { socket, head });
-    fastify.routing(request, response);
-  });
+/** Hands a handshake to the routes, as a request whose answer goes to its socket. */
+export function takeHandshake(
+  fastify: FastifyInstance,
+  request: IncomingMessage,
+  duplex: Duplex,
+  head: Buffer,
+): void {
+  const socket = duplex as NetSocket;
+  socket.on("error", () => socket.destroy());
+  const response = new ServerResponse(request);
+  response.assignSocket(socket);
+  response.shouldKeepAlive = false;
+  // Whoever answers without accepting has refused.
+  response.once("finish", () => socket.destroySoon());
+  liftToken(request);
+  handshakes.set(request, { socket, head });
+  fastify.routing(request, response);
 }
 
 /** From here on the token is where a token always is. */

@@ -35,6 +35,7 @@ export class Machines {
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
   readonly #awaited = new Set<string>();
+  readonly #goingListeners: ((machine: string) => void)[] = [];
   readonly #timers: NodeJS.Timeout[] = [];
   #stopCounting: (() => void) | undefined;
   #closed = false;
@@ -99,6 +100,7 @@ export class Machines {
   destroy(row: MachineRow): Promise<void> {
     const going = this.#going.get(row.id);
     if (going) return going;
+    for (const listener of this.#goingListeners) listener(row.id);
     const removal = this.#remove(row).finally(() => this.#going.delete(row.id));
     this.#going.set(row.id, removal);
     return removal;
@@ -109,6 +111,11 @@ export class Machines {
     this.destroy(row).catch((error: unknown) => {
       this.#log.warn({ machine: row.id, err: error }, "a machine could not be removed yet");
     });
+  }
+
+  /** Calls back when a machine begins to go, whatever for: from then on it is nobody's. */
+  onGoing(listener: (machine: string) => void): void {
+    this.#goingListeners.push(listener);
   }
 
   isGoing(machine: string): boolean {

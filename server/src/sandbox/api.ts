@@ -8,6 +8,7 @@ import { eventRoutes } from "./events/routes.ts";
 import { execRoutes } from "./exec/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { ptyRoutes } from "./pty/routes.ts";
+import { portRoutes } from "./ports/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
 import { templateRoutes } from "./templates/routes.ts";
@@ -34,4 +35,5 @@ export const sandboxRoutes = (app: App): Route[] => [
   ...commandRoutes(app),
   ...ptyRoutes(app),
   ...fileRoutes(app),
+  ...portRoutes(app),
 ];

@@ -29,6 +29,7 @@ import { maxConcurrent, type Size } from "./sizes.ts";
 import {
   bearReserved,
   deleteReserved,
+  findTier,
   insertSandbox,
   lockAndCountLive,
   type NewSandbox,
@@ -145,7 +146,7 @@ async function bear(
   for (const { row: machine } of places) {
     const row = await bearReserved(tx, machine.owner_id ?? "", at);
     if (!row) throw new Error("a clone that has a machine has its reservation");
-    rows.push({ ...row, machine_id: machine.id });
+    rows.push({ ...row, machine_id: machine.id, sandbox_tier: await findTier(tx, row.workspace_id) });
     const { id, template, size, network, region, workspace_id } = row;
     const origin =
       row.forked_from === null ? { snapshot_id: row.snapshot_id } : { forked_from: row.forked_from };

@@ -107,7 +107,7 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
     await endSandbox(app, { id, reason: "start_failed" });
     throw error;
   }
-  const running = { ...row, machine_id: reservation.row.id };
+  const running = { ...row, machine_id: reservation.row.id, sandbox_tier: workspace.sandboxTier };
   return custom ? runStartCommand(app, running, custom) : running;
 }
 

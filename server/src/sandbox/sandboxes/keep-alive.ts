@@ -19,7 +19,7 @@ export async function keepAlive(
   if (timeoutSeconds > maxTimeoutSeconds) throw timeoutTooLong(maxTimeoutSeconds, tier);
   const expiresAt = new Date(app.clock.now().getTime() + timeoutSeconds * 1000);
   const extended = await extendRow(app.db, id, timeoutSeconds, expiresAt);
-  if (extended) return { ...extended, machine_id: row.machine_id };
+  if (extended) return { ...extended, machine_id: row.machine_id, sandbox_tier: row.sandbox_tier };
   // It ended between the look and the change: say so as a look would now.
   const now = await getSandbox(app, actor, id);
   refuseUnlessRunning(now);

@@ -7,7 +7,7 @@ import { type SandboxList, toSandbox } from "./schema.ts";
 import type { Status } from "./states.ts";
 import { listSandboxes } from "./store.ts";
 
-type Needs = Pick<App, "db" | "secrets" | "machines">;
+type Needs = Pick<App, "config" | "db" | "secrets" | "machines">;
 
 export interface ListQuery {
   status?: Status | undefined;

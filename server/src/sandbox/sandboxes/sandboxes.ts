@@ -12,7 +12,7 @@ import { translate } from "#machines/errors.ts";
 import { whenStill } from "./moves.ts";
 import { wake } from "./restore.ts";
 import { cutOffByPause, sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
-import { countLiveRows, findById, findSandbox, type SandboxRow } from "./store.ts";
+import { countLiveRows, findById, findSandbox, findVisited, type SandboxRow } from "./store.ts";
 
 export function reachable(actor: Actor): string[] {
   return actor.workspaces.map((workspace) => workspace.id);
@@ -32,6 +32,18 @@ export function countLive(db: Db, workspaceId: string): Promise<number> {
 export function refuseUnlessRunning(row: Pick<SandboxRow, "status" | "termination_reason">): void {
   if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
   if (row.status === "paused") throw sandboxPaused();
+}
+
+/**
+ * Whose visitors are to be served, whoever they are; waits while it is being paused or resumed. Undefined where there
+ * is none, or its workspace is suspended.
+ */
+export async function findForVisitors(app: Pick<App, "db">, id: string): Promise<SandboxRow | undefined> {
+  for (;;) {
+    const row = await findVisited(app.db, id);
+    if (!row || row.transition === null) return row;
+    await whenStill(app, id);
+  }
 }
 
 export type InsideNeeds = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
@@ -121,3 +133,5 @@ async function whenEnded(look: Look, machine?: string | null): Promise<SandboxRo
   }
   return undefined;
 }
+
+export type { SandboxRow };

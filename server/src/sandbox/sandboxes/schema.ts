@@ -3,6 +3,7 @@ import { z } from "zod";
 import type { App } from "#app.ts";
 import { randomText } from "#lib/ids.ts";
 import type { SnapshotRow } from "#machines/snapshots.ts";
+import { hostBase } from "../ports/hosts.ts";
 import { VolumeReference } from "../volumes/schema.ts";
 import { sizeNames } from "./sizes.ts";
 import { statuses, terminationReasons, transitions } from "./states.ts";
@@ -120,7 +121,10 @@ export const Sandbox = z
     endpoints: z.object({ exec: z.string(), files: z.string(), pause: z.string(), resume: z.string() }),
     metadata: z.record(z.string(), z.string()),
     preview_auth_token: z.string().nullable().optional(),
-    preview_host_base: z.string().nullable().describe("Null where the sandbox cannot expose a port."),
+    preview_host_base: z
+      .string()
+      .nullable()
+      .describe("`<port>-` before it is the host of a port. Null where the sandbox cannot expose one."),
     egress_denied: z
       .int()
       .nullable()
@@ -164,7 +168,7 @@ export function toPauseRecord(snapshot: SnapshotRow): z.output<typeof PauseRecor
 }
 
 /** The only way from a row to JSON. */
-export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRow): Sandbox {
+export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row: SandboxRow): Sandbox {
   const path = `/v1/sandboxes/${row.id}`;
   return {
     id: row.id,
@@ -192,7 +196,7 @@ export function toSandbox(app: Pick<App, "secrets" | "machines">, row: SandboxRo
     },
     metadata: row.metadata,
     ...(row.preview_token_sealed ? { preview_auth_token: openPreviewToken(app, row) } : {}),
-    preview_host_base: null,
+    preview_host_base: hostBase(app.config, row),
     egress_denied: row.machine_id ? (app.machines.sampler.latest(row.machine_id)?.egressDenied ?? 0) : null,
     forked_from: row.forked_from,
     snapshot_id: row.snapshot_id,
@@ -206,8 +210,12 @@ export function newPreviewToken(app: Pick<App, "secrets">, id: string): Buffer {
   return app.secrets.seal(randomText(tokenAlphabet, 32), `sandboxes:preview_token:${id}`);
 }
 
-function openPreviewToken(app: Pick<App, "secrets">, row: SandboxRow): string {
-  return app.secrets.open(row.preview_token_sealed as Buffer, `sandboxes:preview_token:${row.id}`).toString();
+export function openPreviewToken(
+  app: Pick<App, "secrets">,
+  row: Pick<SandboxRow, "id" | "preview_token_sealed">,
+): string | null {
+  if (row.preview_token_sealed === null) return null;
+  return app.secrets.open(row.preview_token_sealed, `sandboxes:preview_token:${row.id}`).toString();
 }
 
 export const Limits = z

@@ -7,13 +7,21 @@ import type { SandboxesTable, TerminationReason } from "./tables.ts";
 
 type Queryable = Kysely<Database> | Transaction<Database>;
 
-/** A sandbox and the machine that runs it now, if any. */
-export type SandboxRow = Selectable<SandboxesTable> & { machine_id: string | null };
+/** A sandbox, the machine that runs it now, if any, and what its owner may. */
+export type SandboxRow = Selectable<SandboxesTable> & {
+  machine_id: string | null;
+  /** Its workspace's. */
+  sandbox_tier: SandboxTier;
+};
 
 const machineId = sql<string | null>`(
   select m.id from machines m
   where m.owner_kind = 'sandbox' and m.owner_id = sandboxes.id and m.desired <> 'removed'
 )`.as("machine_id");
+
+const sandboxTier = sql<SandboxTier>`(
+  select w.sandbox_tier from workspaces w where w.id = sandboxes.workspace_id
+)`.as("sandbox_tier");
 
 export function findSandbox(
   db: Queryable,
@@ -23,7 +31,7 @@ export function findSandbox(
   return db
     .selectFrom("sandboxes")
     .selectAll()
-    .select(machineId)
+    .select([machineId, sandboxTier])
     .where("id", "=", id)
     .where("workspace_id", "=", sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`)
     .where("reserved", "=", false)
@@ -46,7 +54,7 @@ export function listSandboxes(
   let query = db
     .selectFrom("sandboxes")
     .selectAll()
-    .select([machineId, sql<string>`created_at::text`.as("created_at_text")])
+    .select([machineId, sandboxTier, sql<string>`created_at::text`.as("created_at_text")])
     .where("workspace_id", "=", sql<string>`any(${sql.val([...filter.workspaceIds])}::uuid[])`)
     .where("reserved", "=", false)
     .orderBy("created_at", "desc")
@@ -90,8 +98,11 @@ export type NewSandbox = Pick<
   reserved?: boolean;
 };
 
-export async function insertSandbox(tx: Transaction<Database>, sandbox: NewSandbox): Promise<SandboxRow> {
-  const row = await tx
+export function insertSandbox(
+  tx: Transaction<Database>,
+  sandbox: NewSandbox,
+): Promise<Selectable<SandboxesTable>> {
+  return tx
     .insertInto("sandboxes")
     .values({
       ...sandbox,
@@ -104,7 +115,6 @@ export async function insertSandbox(tx: Transaction<Database>, sandbox: NewSandb
     })
     .returningAll()
     .executeTakeFirstOrThrow();
-  return { ...row, machine_id: null };
 }
 
 /** A clone's reservation becomes a sandbox, whose life begins now. Undefined where it was taken back. */
@@ -356,7 +366,25 @@ export async function deleteTerminatedBefore(db: Queryable, before: Date): Promi
 
 /** The row without its owner's leave: for what the machine layer tells us of, and for who brings a signature of ours. */
 export function findById(db: Queryable, id: string): Promise<SandboxRow | undefined> {
-  return db.selectFrom("sandboxes").selectAll().select(machineId).where("id", "=", id).executeTakeFirst();
+  return db
+    .selectFrom("sandboxes")
+    .selectAll()
+    .select([machineId, sandboxTier])
+    .where("id", "=", id)
+    .executeTakeFirst();
+}
+
+/** What its visitors are served by, whoever they are. Undefined where there is none, or its workspace is suspended. */
+export function findVisited(db: Queryable, id: string): Promise<SandboxRow | undefined> {
+  return db
+    .selectFrom("sandboxes")
+    .innerJoin("workspaces", "workspaces.id", "sandboxes.workspace_id")
+    .selectAll("sandboxes")
+    .select([machineId, "workspaces.sandbox_tier"])
+    .where("sandboxes.id", "=", id)
+    .where("sandboxes.reserved", "=", false)
+    .where("workspaces.suspended_at", "is", null)
+    .executeTakeFirst();
 }
 
 /** What the sandbox of a restricted machine may reach: null where it is the default; undefined where it is none. */

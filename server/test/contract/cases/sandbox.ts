@@ -124,6 +124,10 @@ export const sandboxCases: Cases = {
     success: async (world) => ({ params: await sandbox(world), body: { count: 2, env: { A: "b" } } }),
     unknown,
   },
+  getSandboxHost: {
+    success: async (world) => ({ params: await sandbox(world), query: "port=3000" }),
+    unknown,
+  },
   getSandboxMetrics: { success: async (world) => ({ params: await sandbox(world) }), unknown },
 
   execCommand: {

@@ -1,0 +1,102 @@
+/**
+ * What a visitor shows to us and a guest must never see: the preview token in its three places, the console's sign-in
+ * cookie, and an API token somebody sent to the wrong address.
+ */
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { IncomingHttpHeaders } from "node:http";
+
+const tokenHeader = "x-service-preview-token";
+/** Of the cookie and of the query parameter. */
+const tokenName = "svc_preview_token";
+const ownCookies = new Set([tokenName, "kontor_session"]);
+
+export interface Shown {
+  /** Every token the visitor showed, wherever. */
+  tokens: string[];
+  /** The one from the query: a browser gets it as a cookie, for what the page loads next. */
+  inQuery: string | undefined;
+  /** Path and query without it. */
+  path: string;
+}
+
+export function readTokens(path: string, headers: IncomingHttpHeaders): Shown {
+  const { kept, found } = splitQuery(path);
+  const header = [headers[tokenHeader]].flat()[0];
+  const cookies = pairs(headers.cookie ?? "").filter(([name]) => name === tokenName);
+  return {
+    tokens: [header, found, ...cookies.map(([, value]) => value)].filter((token) => token !== undefined),
+    inQuery: found,
+    path: kept,
+  };
+}
+
+/** Constant in time: what is compared are digests. */
+export function isToken(shown: string | undefined, token: string): boolean {
+  return shown !== undefined && timingSafeEqual(digest(shown), digest(token));
+}
+
+/** Lax where the visitor is there himself; a frame on somebody else's page gets a cookie of that page's own. */
+export function tokenCookie(token: string, headers: IncomingHttpHeaders, isSecure: boolean): string {
+  const isFrame = /^(?:iframe|frame|embed|object)$/.test(String(headers["sec-fetch-dest"]));
+  const scope = isSecure && isFrame ? "SameSite=None; Secure; Partitioned" : "SameSite=Lax";
+  const secure = isSecure && !isFrame ? "; Secure" : "";
+  return `${tokenName}=${token}; Path=/; HttpOnly; ${scope}${secure}`;
+}
+
+/** One header of a request as the guest gets it; undefined where nothing of it is left. */
+export function withoutCredentials(name: string, value: string): string | undefined {
+  switch (name.toLowerCase()) {
+    case tokenHeader:
+      return undefined;
+    case "authorization":
+      return /^bearer +svc_/i.test(value) ? undefined : value;
+    case "cookie": {
+      const kept = value.split(";").filter((part) => !ownCookies.has(part.split("=")[0]!.trim()));
+      return kept.length === 0 ? undefined : kept.join(";").trim();
+    }
+    // The page that was opened with the token in its address says so in everything it loads.
+    case "referer":
+      return splitQuery(value).kept;
+    default:
+      return value;
+  }
+}
+
+/** Whether a guest's Set-Cookie would take the place of a cookie of ours. */
+export function isOwnCookie(setCookie: string): boolean {
+  return ownCookies.has(setCookie.split(/[=;]/, 1)[0]!.trim());
+}
+
+function splitQuery(address: string): { kept: string; found: string | undefined } {
+  const at = address.indexOf("?");
+  if (at < 0) return { kept: address, found: undefined };
+  let found: string | undefined;
+  const parts = address.slice(at + 1).split("&");
+  const kept = parts.filter((part) => {
+    const [name, ...value] = part.split("=");
+    if (decoded(name!) !== tokenName) return true;
+    found ??= decoded(value.join("="));
+    return false;
+  });
+  if (kept.length === parts.length) return { kept: address, found: undefined };
+  return { kept: address.slice(0, at) + (kept.length > 0 ? `?${kept.join("&")}` : ""), found };
+}
+
+function pairs(cookie: string): [string, string][] {
+  return cookie.split(";").map((part) => {
+    const [name, ...value] = part.split("=");
+    return [name!.trim(), value.join("=").trim()];
+  });
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text.replaceAll("+", " "));
+  } catch {
+    return text;
+  }
+}
+
+function digest(text: string): Buffer {
+  return createHash("sha256").update(text).digest();
+}

@@ -1,0 +1,181 @@
+/**
+ * One request to one port of one machine, and its answer: both are streamed as they come, each held back by whoever
+ * reads it slower. The request was read by Node's strict parser and is written anew; so is the answer. A guest that
+ * answers nonsense, without end or not at all costs this request and nothing else.
+ */
+import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
+import type { Socket } from "node:net";
+import { hasBody } from "./headers.ts";
+import type { Upstreams } from "./upstreams.ts";
+
+export interface Forwarded {
+  machine: string;
+  port: number;
+  path: string;
+  /** Names and values in turn. */
+  headers: string[];
+  /** The answer's headers, of the guest's. */
+  toVisitor: (answer: IncomingMessage) => string[];
+}
+
+/** Before anything was answered: the visitor can be told why. */
+export class NoAnswer extends Error {
+  override readonly name = "NoAnswer";
+  readonly why: "not_listening" | "gone" | "bad_response" | "timeout";
+  /** The guest may have hung up on an idle connection just as it was used again. */
+  readonly wasReused: boolean;
+
+  constructor(why: NoAnswer["why"], options: { cause?: unknown; wasReused?: boolean } = {}) {
+    super(`no answer: ${why}`, { cause: options.cause });
+    this.why = why;
+    this.wasReused = options.wasReused ?? false;
+  }
+}
+
+const maxHeaderBytes = 64 * 1024;
+/** Long polls and silent streams live on; what both sides forgot goes. */
+export const idleMs = 10 * 60_000;
+/** A client that waits for leave to send its body is given it, where the guest gives none (RFC 9110 §10.1.1). */
+const continueMs = 1_000;
+/** Of 1xx answers a guest may send one without end. */
+const maxInterim = 32;
+const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
+
+/** Settles when the exchange is over. Throws `NoAnswer`, and then nothing has been written and no body been read. */
+export async function forward(
+  upstreams: Upstreams,
+  request: IncomingMessage,
+  response: ServerResponse,
+  to: Forwarded,
+): Promise<void> {
+  const mayRepeat = repeatable.has(request.method ?? "") && !hasBody(request);
+  if (!mayRepeat) return exchange(upstreams.fresh, request, response, to);
+  try {
+    await exchange(upstreams.kept, request, response, to);
+  } catch (error) {
+    if (!(error instanceof NoAnswer && error.wasReused) || response.headersSent) throw error;
+    await exchange(upstreams.fresh, request, response, to);
+  }
+}
+
+async function exchange(
+  agent: http.Agent,
+  request: IncomingMessage,
+  response: ServerResponse,
+  { machine, port, path, headers, toVisitor }: Forwarded,
+): Promise<void> {
+  const outgoing = http.request({
+    agent,
+    host: machine,
+    port,
+    method: request.method ?? "GET",
+    path,
+    headers,
+    maxHeaderSize: maxHeaderBytes,
+    insecureHTTPParser: false,
+  });
+  const abort = () => outgoing.destroy();
+  response.once("close", abort);
+  try {
+    sendBody(request, response, outgoing);
+    const answer = await answerTo(outgoing);
+    response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", toVisitor(answer));
+    // The head is the news; a stream of events may have nothing to say for a while.
+    response.flushHeaders();
+    await passOn(answer, response);
+  } catch (error) {
+    outgoing.destroy();
+    asNoAnswer(error, outgoing);
+  } finally {
+    response.off("close", abort);
+  }
+}
+
+function sendBody(request: IncomingMessage, response: ServerResponse, outgoing: ClientRequest): void {
+  if (!hasBody(request)) {
+    outgoing.end();
+    return;
+  }
+  let isSending = false;
+  const send = () => {
+    if (isSending || outgoing.destroyed) return;
+    isSending = true;
+    request.on("data", (piece: Buffer) => {
+      if (!outgoing.write(piece)) request.pause();
+    });
+    outgoing.on("drain", () => request.resume());
+    request.once("end", () => {
+      outgoing.addTrailers(pairsOf(request.rawTrailers));
+      outgoing.end();
+    });
+    request.once("error", () => outgoing.destroy());
+  };
+  // Not before there is a connection: until then the body can still go elsewhere.
+  outgoing.once("socket", () => {
+    if (request.headers.expect === undefined) return send();
+    outgoing.flushHeaders();
+    const goOn = () => {
+      clearTimeout(late);
+      if (isSending || response.headersSent || response.destroyed) return;
+      response.writeContinue();
+      send();
+    };
+    const late = setTimeout(goOn, continueMs);
+    outgoing.once("continue", goOn);
+    outgoing.once("response", () => clearTimeout(late));
+    outgoing.once("close", () => clearTimeout(late));
+  });
+}
+
+function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    let interim = 0;
+    outgoing.setTimeout(idleMs, () => outgoing.destroy(new NoAnswer("timeout")));
+    outgoing.on("error", reject);
+    outgoing.on("close", () => reject(new Error("closed without an answer")));
+    outgoing.on("information", () => {
+      interim += 1;
+      if (interim > maxInterim) outgoing.destroy(new Error("interim answers without end"));
+    });
+    outgoing.on("response", resolve);
+    // Nobody asked to upgrade.
+    outgoing.on("upgrade", (_answer: IncomingMessage, socket: Socket) => {
+      socket.destroy();
+      reject(new Error("switched protocols unasked"));
+    });
+  });
+}
+
+/** A half answer must not look like a whole one: where it breaks off, the visitor's connection does. */
+function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    answer.on("data", (piece: Buffer) => {
+      if (!response.write(piece)) answer.pause();
+    });
+    response.on("drain", () => answer.resume());
+    answer.once("end", () => {
+      if (!answer.complete) return;
+      response.addTrailers(pairsOf(answer.rawTrailers));
+      response.end();
+    });
+    answer.once("error", () => response.destroy());
+    answer.once("close", () => {
+      if (!answer.complete) response.destroy();
+    });
+    response.once("finish", resolve);
+    response.once("close", resolve);
+  });
+}
+
+/** Of what went wrong before there was an answer; an error of the runtime has a kind. */
+export function asNoAnswer(error: unknown, outgoing?: ClientRequest): never {
+  if (error instanceof NoAnswer) throw error;
+  const { kind } = error as { kind?: string };
+  if (kind === "connection_refused") throw new NoAnswer("not_listening", { cause: error });
+  if (kind !== undefined) throw new NoAnswer("gone", { cause: error });
+  throw new NoAnswer("bad_response", { cause: error, wasReused: outgoing?.reusedSocket ?? false });
+}
+
+function pairsOf(raw: readonly string[]): [string, string][] {
+  return raw.flatMap((name, at): [string, string][] => (at % 2 === 0 ? [[name, raw[at + 1] ?? ""]] : []));
+}

@@ -1,0 +1,134 @@
+/**
+ * What a visitor sees where the guest has nothing to say: a page for people, `{detail, code}` for programs, and
+ * `x-kontor-error` for both, which no guest can send.
+ */
+import { randomUUID } from "node:crypto";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { ownHeaders } from "./headers.ts";
+
+interface Page {
+  status: number;
+  title: string;
+  detail: string;
+  /** HTML, for people alone. */
+  hint?: string;
+  /** A browser asks again by itself after so many seconds; a program is told when to. */
+  againAfterSeconds?: number;
+}
+
+const pages = {
+  not_found: { status: 404, title: "Nothing here", detail: "There is nothing at this address." },
+  unauthorized: {
+    status: 401,
+    title: "A token is needed",
+    detail:
+      "This preview needs its token: in the header X-Service-Preview-Token, the cookie or the query parameter svc_preview_token.",
+  },
+  not_listening: {
+    status: 502,
+    title: "Nothing listens on this port yet",
+    detail: "The sandbox runs, but nothing in it listens on this port.",
+    hint: "Start a server in it, for example <code>python3 -m http.server PORT</code> or <code>npx serve -l PORT</code>. This page looks again by itself.",
+    againAfterSeconds: 3,
+  },
+  paused: {
+    status: 503,
+    title: "The sandbox is paused",
+    detail: "The sandbox is paused. It serves again once it is resumed.",
+  },
+  terminated: { status: 410, title: "The sandbox is gone", detail: "The sandbox is terminated." },
+  busy: {
+    status: 503,
+    title: "Too many visitors",
+    detail: "Too many requests are under way at once.",
+    againAfterSeconds: 2,
+  },
+  unavailable: {
+    status: 503,
+    title: "Not available now",
+    detail: "The sandbox cannot be reached at the moment.",
+    againAfterSeconds: 5,
+  },
+  bad_response: {
+    status: 502,
+    title: "No proper answer",
+    detail: "The server in the sandbox ended the connection, or its answer is no valid HTTP.",
+  },
+  timeout: {
+    status: 504,
+    title: "No answer in time",
+    detail: "The server in the sandbox did not answer in time.",
+  },
+  bad_host: { status: 400, title: "Bad request", detail: "The request must name one host." },
+} as const satisfies Record<string, Page>;
+export type PageCode = keyof typeof pages;
+
+export interface PageFacts {
+  /** In place of the page's own sentence. */
+  detail?: string;
+  port?: number;
+  hsts: boolean;
+  cookie?: string;
+}
+
+export function sendPage(
+  request: IncomingMessage,
+  response: ServerResponse,
+  code: PageCode,
+  facts: PageFacts,
+): void {
+  if (response.headersSent || response.destroyed) {
+    response.destroy();
+    return;
+  }
+  const page: Page = pages[code];
+  const detail = facts.detail ?? page.detail;
+  const isForPeople = /\btext\/html\b/i.test(request.headers.accept ?? "");
+  const body = isForPeople ? html(page, detail, facts.port) : JSON.stringify({ detail, code });
+  response.writeHead(page.status, [
+    "Content-Type",
+    isForPeople ? "text/html; charset=utf-8" : "application/json; charset=utf-8",
+    "Content-Length",
+    String(Buffer.byteLength(body)),
+    "Cache-Control",
+    "no-store",
+    "Content-Security-Policy",
+    "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options",
+    "nosniff",
+    "X-Request-Id",
+    randomUUID(),
+    "X-Kontor-Error",
+    code,
+    ...(page.againAfterSeconds === undefined ? [] : ["Retry-After", String(page.againAfterSeconds)]),
+    ...ownHeaders(facts),
+  ]);
+  response.end(request.method === "HEAD" ? undefined : body);
+}
+
+function html({ title, hint, againAfterSeconds }: Page, detail: string, port: number | undefined): string {
+  const again =
+    againAfterSeconds === undefined ? "" : `<meta http-equiv="refresh" content="${againAfterSeconds}">`;
+  const more = hint === undefined ? "" : `<p>${hint.replaceAll("PORT", String(port ?? 8000))}</p>`;
+  return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+${again}<title>${title}</title>
+<style>
+:root { color-scheme: light dark; font: 16px/1.6 system-ui, sans-serif }
+body { max-width: 34rem; margin: 18vh auto 0; padding: 0 1.5rem }
+h1 { font-size: 1.5rem; font-weight: 600; margin: 0 0 .5rem }
+p { margin: 0 0 .75rem; opacity: .8 }
+code { background: #8883; border-radius: .3em; padding: .1em .35em }
+</style>
+</head>
+<body><h1>${title}</h1><p>${escaped(detail)}</p>${more}</body>
+</html>
+`;
+}
+
+function escaped(text: string): string {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}

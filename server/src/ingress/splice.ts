@@ -1,0 +1,110 @@
+/**
+ * WebSockets and whatever else a visitor upgrades to: once the guest has agreed, the two connections are one and nobody
+ * reads what passes. Until then it is a request like any other, and where the guest does not agree its answer is one:
+ * bytes are never passed on before both sides have left HTTP, so nothing can follow as a second request.
+ */
+import http, { type IncomingMessage, type ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import { type Forwarded, NoAnswer } from "./forward.ts";
+
+const maxHeaderBytes = 64 * 1024;
+const answerMs = 60_000;
+/** Many programs say nothing for long; what has been silent for this long is forgotten. */
+const silentMs = 60 * 60_000;
+
+export interface Upgrade {
+  request: IncomingMessage;
+  /** The visitor's connection, with what of it was read already. */
+  socket: Duplex;
+  head: Buffer;
+  /** On that connection, for an answer that does not upgrade. */
+  response: ServerResponse;
+}
+
+/** Settles when the connection is over. Throws `NoAnswer` where nothing has been written. */
+export async function splice(
+  stream: Duplex,
+  { request, socket, head, response }: Upgrade,
+  { path, headers, toVisitor }: Omit<Forwarded, "machine" | "port">,
+): Promise<void> {
+  const abort = () => stream.destroy();
+  socket.once("close", abort);
+  if (socket.destroyed) abort();
+  const outgoing = http.request({
+    createConnection: () => stream,
+    method: request.method ?? "GET",
+    path,
+    headers,
+    maxHeaderSize: maxHeaderBytes,
+    insecureHTTPParser: false,
+  });
+  try {
+    const { answer, rest } = await answerTo(outgoing);
+    if (rest === undefined) {
+      response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", [
+        ...toVisitor(answer),
+        "Connection",
+        "close",
+      ]);
+      answer.pipe(response);
+      answer.once("error", () => response.destroy());
+      await ended(response);
+      return;
+    }
+    response.detachSocket(socket as never);
+    socket.write(switching(answer, toVisitor(answer)));
+    if (rest.length > 0) socket.write(rest);
+    if (head.length > 0) stream.write(head);
+    for (const end of [socket, stream]) silence(end);
+    socket.pipe(stream);
+    stream.pipe(socket);
+    stream.once("close", () => socket.destroy());
+    await ended(socket);
+  } catch (error) {
+    stream.destroy();
+    throw error instanceof NoAnswer ? error : new NoAnswer("bad_response", { cause: error });
+  } finally {
+    socket.off("close", abort);
+    stream.destroy();
+  }
+}
+
+function answerTo(
+  outgoing: http.ClientRequest,
+): Promise<{ answer: IncomingMessage; rest: Buffer | undefined }> {
+  return new Promise((resolve, reject) => {
+    const late = setTimeout(() => outgoing.destroy(new NoAnswer("timeout")), answerMs);
+    outgoing.once("close", () => clearTimeout(late));
+    outgoing.on("error", reject);
+    outgoing.on("close", () => reject(new Error("closed without an answer")));
+    outgoing.on("upgrade", (answer: IncomingMessage, _socket: Duplex, rest: Buffer) => {
+      clearTimeout(late);
+      resolve({ answer, rest });
+    });
+    outgoing.on("response", (answer: IncomingMessage) => {
+      clearTimeout(late);
+      resolve({ answer, rest: undefined });
+    });
+    outgoing.end();
+  });
+}
+
+/** The head of the guest's agreement. Node has parsed it: no value holds a line break. */
+function switching(answer: IncomingMessage, headers: readonly string[]): string {
+  const lines = headers.flatMap((name, at) => (at % 2 === 0 ? [`${name}: ${headers[at + 1]}\r\n`] : []));
+  const upgrade = `Connection: Upgrade\r\nUpgrade: ${answer.headers.upgrade ?? ""}\r\n`;
+  return `HTTP/1.1 101 Switching Protocols\r\n${upgrade}${lines.join("")}\r\n`;
+}
+
+function silence(end: Duplex): void {
+  (end as Duplex & { setTimeout?: (ms: number, then: () => void) => void }).setTimeout?.(silentMs, () =>
+    end.destroy(),
+  );
+}
+
+function ended(stream: Duplex | ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    if (stream.destroyed) resolve();
+    stream.once("close", resolve);
+  });
+}

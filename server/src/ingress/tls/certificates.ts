@@ -1,0 +1,17 @@
+/** Where the TLS listener has its certificates from. */
+import type { SecureContext } from "node:tls";
+
+export interface Certificates {
+  /** Anybody's browser knows who vouches for them: names are served by HTTPS alone. */
+  readonly isPublic: boolean;
+  /** For the server name of a handshake; undefined: there is none for it, and the handshake fails. */
+  contextFor(name: string): Promise<SecureContext | undefined>;
+  /** For clients that name nobody. */
+  nameless(): Promise<{ key: string; cert: string } | undefined>;
+  /** What is answered to plain HTTP before anything else; undefined: what anybody would. */
+  answerPlain?: (
+    host: string,
+    url: string,
+    peer: string,
+  ) => { status: number; headers: Record<string, string>; body: string } | undefined;
+}

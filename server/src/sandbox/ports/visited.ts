@@ -1,0 +1,91 @@
+/**
+ * Who stands behind a name, from memory: a visitor's request asks nothing of the database while its sandbox runs. What
+ * is remembered is forgotten the moment its machine begins to go, which is after the commit that ended or paused the
+ * sandbox and before anybody is told of it; a look that began before then is used by nobody who asks later.
+ */
+import type { Duplex } from "node:stream";
+import type { App } from "#app.ts";
+import { SingleFlight } from "#lib/single-flight.ts";
+import { whyTerminated } from "../sandboxes/errors.ts";
+import { wake } from "../sandboxes/restore.ts";
+import { findForVisitors, type SandboxRow } from "../sandboxes/sandboxes.ts";
+import { openPreviewToken } from "../sandboxes/schema.ts";
+import { canExpose, idOf } from "./hosts.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+
+/** What a visitor of a sandbox finds. `token` is needed to see it; null: everybody may. */
+export type Visited = { token: string | null } & (
+  | { state: "running"; machine: string }
+  | { state: "paused"; wakes: boolean }
+  | { state: "terminated"; detail: string }
+);
+
+/** What an operator changes, a tier or a suspension, holds after this long at the latest. */
+const rememberedMs = 2_000;
+const maxRemembered = 10_000;
+
+export class VisitedSandboxes {
+  readonly #app: Needs;
+  readonly #known = new Map<string, { visited: Visited | undefined; until: number }>();
+  readonly #looks = new SingleFlight<Visited | undefined>();
+  /** Counts machines that went. */
+  #gone = 0;
+
+  constructor(app: Needs) {
+    this.#app = app;
+    app.machines.onGoing((machine) => this.#forget(machine));
+  }
+
+  /** `name` is the id without its prefix. Undefined where there is nothing that anybody may see. */
+  async find(
+    name: string,
+    { afresh }: { afresh: boolean } = { afresh: false },
+  ): Promise<Visited | undefined> {
+    const known = this.#known.get(name);
+    if (!afresh && known !== undefined && known.until > Date.now()) return known.visited;
+    return this.#looks.run(`${name} ${this.#gone}`, () => this.#look(name));
+  }
+
+  wake(name: string): Promise<void> {
+    return wake(this.#app, idOf(name), null);
+  }
+
+  async connect(machine: string, port: number): Promise<Duplex> {
+    return this.#app.machines.connect(machine).connect(port);
+  }
+
+  async #look(name: string): Promise<Visited | undefined> {
+    const gone = this.#gone;
+    const row = await findForVisitors(this.#app, idOf(name));
+    const visited = row && canExpose(row) ? toVisited(this.#app, row) : undefined;
+    // One that is paused may be woken by anybody at any time.
+    if (visited?.state === "paused" || this.#gone !== gone) this.#known.delete(name);
+    else this.#remember(name, visited);
+    return visited;
+  }
+
+  #remember(name: string, visited: Visited | undefined): void {
+    const oldest = this.#known.keys().next().value;
+    if (oldest !== undefined && this.#known.size >= maxRemembered) this.#known.delete(oldest);
+    this.#known.delete(name);
+    this.#known.set(name, { visited, until: Date.now() + rememberedMs });
+  }
+
+  #forget(machine: string): void {
+    this.#gone += 1;
+    for (const [name, { visited }] of this.#known) {
+      if (visited?.state === "running" && visited.machine === machine) this.#known.delete(name);
+    }
+  }
+}
+
+function toVisited(app: Needs, row: SandboxRow): Visited {
+  const token = openPreviewToken(app, row);
+  if (row.status === "running" && row.machine_id !== null) {
+    return { token, state: "running", machine: row.machine_id };
+  }
+  if (row.status === "paused") return { token, state: "paused", wakes: row.auto_resume };
+  const why = whyTerminated[row.termination_reason ?? "host_lost"];
+  return { token, state: "terminated", detail: `The sandbox is terminated: ${why}.` };
+}
