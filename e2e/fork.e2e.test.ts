@@ -1,4 +1,4 @@
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, onTestFinished, test } from "vitest";
 import {
@@ -188,6 +188,103 @@ test("a terminated sandbox is not forked", async () => {
   expectRefusal(refused, 409, "sandbox_terminated");
 });
 
+/** Keeps a sandbox as it stands; the snapshot is deleted when the test ends. */
+async function keep(id: string, input: Record<string, unknown> = {}): Promise<{ id: string }> {
+  const kept = await server.api("POST", `/v1/sandboxes/${id}/snapshots`, { body: input });
+  expect(kept.status, JSON.stringify(kept.body)).toBe(201);
+  onTestFinished(async () => {
+    await server.api("DELETE", `/v1/sandboxes/snapshots/${kept.body.id}`);
+  });
+  return kept.body as { id: string };
+}
+
+const begin = { template: undefined, timeout_seconds: 300 };
+
+test("a kept snapshot begins sandboxes where its own stood, which has gone on and is gone since", async () => {
+  const source = await createSandbox({ env: { OWN: "mine" }, timeout_seconds: 300 });
+  await exec(source.id, counter);
+  await writeFile(source.id, "/workspace/kept", "prepared");
+  const name = `base-${source.id.slice(4)}`;
+  const snapshot = await keep(source.id, { name });
+  expect(snapshots()).toEqual([snapshot.id]);
+  await writeFile(source.id, "/workspace/kept", "changed");
+  await expectCounting(source.id);
+  await deleteSandbox(source.id);
+  await server.kill9();
+  await server.start();
+  const boxes = [
+    await createSandbox({ ...begin, snapshot: name }),
+    await createSandbox({ ...begin, snapshot: snapshot.id, network: "off" }),
+  ];
+  for (const box of boxes) {
+    expect(box).toMatchObject({ snapshot_id: snapshot.id, template: "debian-12" });
+    await expectCounting(box.id);
+    expect(await output(box.id, "cat kept; echo; echo $OWN; hostname")).toBe(
+      `prepared\nmine\n${box.id.replace("_", "-")}`,
+    );
+    await writeFile(box.id, "/workspace/kept", box.id);
+  }
+  const gone = await server.api("DELETE", `/v1/sandboxes/snapshots/${snapshot.id}`);
+  expect(gone.status).toBe(204);
+  for (const { id } of boxes) {
+    await expectCounting(id);
+    expect(await output(id, "cat kept")).toBe(id);
+  }
+  await eventually(
+    async () => snapshots(),
+    (left) => left.length === 0,
+  );
+});
+
+test("a damaged snapshot is found out once, and refused from then on", async () => {
+  const source = await createSandbox();
+  const snapshot = await keep(source.id);
+  const file = join(server.dataDir, "snapshots", snapshot.id, "pages.img");
+  const bytes = readFileSync(file);
+  bytes[bytes.length >> 1] = (bytes[bytes.length >> 1] ?? 0) ^ 1;
+  writeFileSync(file, bytes);
+  const create = () => server.api("POST", "/v1/sandboxes", { body: { snapshot: snapshot.id } });
+  expectRefusal(await create(), 409, "snapshot_damaged");
+  expectRefusal(await create(), 409, "snapshot_damaged");
+  expect((await server.api("GET", `/v1/sandboxes/snapshots/${snapshot.id}`)).body.status).toBe("damaged");
+  expect(await output(source.id, "echo unharmed")).toBe("unharmed");
+});
+
+test.each(["checkpoint.written", "checkpoint.stored", "snapshot.written", "snapshot.committed"])(
+  "after kill -9 at %s the sandbox runs on, and there is a whole snapshot or none",
+  async (point) => {
+    const source = await createSandbox({ timeout_seconds: 1800 });
+    await exec(source.id, counter);
+    await killedAt(point, `/v1/sandboxes/${source.id}/snapshots`, {});
+    const { items } = (await server.api("GET", "/v1/sandboxes/snapshots")).body as {
+      items: { id: string }[];
+    };
+    for (const { id } of items)
+      onTestFinished(async () => void (await server.api("DELETE", `/v1/sandboxes/snapshots/${id}`)));
+    expect(items).toHaveLength(point === "snapshot.committed" ? 1 : 0);
+    await eventually(
+      async () => snapshots().toSorted().join(),
+      (left) => left === items.map(({ id }) => id).join(),
+    );
+    await expectCounting(source.id);
+    for (const { id } of items) await expectCounting((await createSandbox({ ...begin, snapshot: id })).id);
+  },
+);
+
+/** Sends a call to a server that ends at a named point of it, and starts the next one. */
+async function killedAt(point: string, path: string, body: Record<string, unknown>): Promise<void> {
+  await server.stop();
+  const { env } = server.description;
+  const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
+  await mortal.start();
+  await expect(mortal.api("POST", path, { body })).rejects.toThrow("fetch failed");
+  await eventually(
+    async () => mortal.pid,
+    (pid) => pid === undefined,
+  );
+  await server.start();
+}
+
 const whileForking = [
   "clone.reserved",
   "checkpoint.disconnected",
@@ -205,17 +302,7 @@ test.each(whileForking)(
   async (point) => {
     const source = await createSandbox({ timeout_seconds: 1800 });
     await exec(source.id, counter);
-    await server.stop();
-    const { env } = server.description;
-    const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
-    await mortal.start();
-    const forking = mortal.api("POST", `/v1/sandboxes/${source.id}/fork`, { body: { count: 2 } });
-    await expect(forking).rejects.toThrow("fetch failed");
-    await eventually(
-      async () => mortal.pid,
-      (pid) => pid === undefined,
-    );
-    await server.start();
+    await killedAt(point, `/v1/sandboxes/${source.id}/fork`, { count: 2 });
     const { items } = (await server.api("GET", "/v1/sandboxes?status=running")).body as { items: Sandbox[] };
     const clones = items.filter((one) => one["forked_from"] === source.id);
     for (const { id } of clones) onTestFinished(() => deleteSandbox(id));

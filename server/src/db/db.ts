@@ -17,6 +17,7 @@ import type { MachinesTables } from "#machines/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
+import type { SnapshotTables } from "#sandbox/snapshots/tables.ts";
 import type { VolumeTables } from "#sandbox/volumes/tables.ts";
 import type { TemplateTables } from "#sandbox/templates/tables.ts";
 import type { WebhookTables } from "#sandbox/webhooks/tables.ts";
@@ -30,6 +31,7 @@ export interface Database
     MachinesTables,
     SandboxTables,
     TemplateTables,
+    SnapshotTables,
     CommandTables,
     EventTables,
     VolumeTables,

@@ -58,7 +58,18 @@ export function newBytes(): string {
 }
 
 /** What is known of bytes on disk. */
-export type Bytes = ReturnType<typeof bytesOf>;
+export type Bytes = Omit<
+  SnapshotRow,
+  | "id"
+  | "owner_kind"
+  | "owner_id"
+  | "env_sealed"
+  | "volume"
+  | "reason"
+  | "stored_at"
+  | "expires_at"
+  | "damaged"
+>;
 
 /** Writes a machine down, which goes on. Fails with the runtime's own errors. */
 export async function capture(
@@ -113,7 +124,7 @@ export function placeClone(
 
 /** All of them run when this returns; on a failure nothing of them is left, whichever it was of. */
 export async function bringUpClones(app: Needs, places: readonly Place[]): Promise<void> {
-  const results = await Promise.allSettled(places.map((place) => bringBack(app, place)));
+  const results = await Promise.allSettled(places.map((place) => bringBack(app, place, { isClone: true })));
   const failed = results.find((result) => result.status === "rejected");
   if (!failed) return;
   const { cause } = failed.reason as { cause?: unknown };
@@ -153,12 +164,6 @@ export function keepNamed(
     stored_at: named.storedAt,
     expires_at: null,
   });
-}
-
-export async function getNamed(app: Pick<App, "db">, id: string): Promise<SnapshotRow> {
-  const row = await findSnapshot(app.db, { ownerKind: "named", ownerId: id });
-  if (!row) throw new Error("a named snapshot has its bytes' row");
-  return row;
 }
 
 /** Nothing is started from it any more; it stays until it is deleted. */

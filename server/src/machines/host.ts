@@ -102,8 +102,11 @@ export interface Host {
   capture(order: Order, snapshot: string): Promise<SnapshotFacts>;
   /** Gives a snapshot's bytes another name, under which they stay when the first is dropped. False where they are gone. */
   share(snapshot: string, as: string): Promise<boolean>;
-  /** Boots a machine from a snapshot of this host, which stays; it runs when this returns. */
-  resume(order: Order, snapshot: string, spec: StartSpec): Promise<void>;
+  /**
+   * Boots a machine from a snapshot of this host, which stays; it runs when this returns. `isClone`: it is somebody
+   * else's than the machine that was written down, and its image's service is told.
+   */
+  resume(order: Order, snapshot: string, spec: StartSpec, options?: { isClone: boolean }): Promise<void>;
   /** Of what is not there too. */
   dropSnapshot(snapshot: string): Promise<void>;
   /** Everything that takes the place of snapshots, halves of them included. */

@@ -136,12 +136,21 @@ export class LocalHost implements Host {
     return { bytes, sha256, runtimeBuild, cpuClass };
   }
 
-  resume(order: Order, snapshot: string, spec: StartSpec): Promise<void> {
-    return this.#whileStarting(order, () =>
-      this.#coldStarts.run(() =>
+  resume(
+    order: Order,
+    snapshot: string,
+    spec: StartSpec,
+    { isClone }: { isClone: boolean } = { isClone: false },
+  ): Promise<void> {
+    return this.#whileStarting(order, async () => {
+      await this.#coldStarts.run(() =>
         this.#driver.restore(this.#machineSpec(order, spec), join(this.#snapshots, snapshot)),
-      ),
-    );
+      );
+      const service = isClone ? await this.service(spec.image) : null;
+      if (service === null) return;
+      // Whose machine it was may have ended the service: whoever needs it starts it, with the clone's environment.
+      await claimService(this.#driver.guest(order.machine), service, spec.env).catch(() => {});
+    });
   }
 
   #machineSpec(order: Order, { volume, isBuild: _isBuild, ...spec }: StartSpec): MachineSpec {

@@ -184,19 +184,24 @@ export async function placeFrom(
 }
 
 /** The machine runs when this returns, and is nobody's until `consume` commits. On failure nothing of it is left. */
-export async function bringBack(app: Needs, { row, evicted }: Place): Promise<void> {
+export async function bringBack(
+  app: Needs,
+  { row, evicted }: Place,
+  options?: { isClone: boolean },
+): Promise<void> {
   for (const other of evicted) app.machines.destroyLater(other);
   const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
   try {
     if (row.volume) await settleVolume(app, row.volume.id);
-    await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", {
+    const spec = {
       image: row.image_id,
       resources: { vcpus, memoryBytes, diskBytes, maxProcesses },
       network: row.network,
       hostname: row.hostname,
       env: openEnv(app, row),
       ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
-    });
+    };
+    await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", spec, options);
   } catch (error) {
     await markRemoved(app.db, row.id);
     app.machines.destroyLater(row);

@@ -11,6 +11,8 @@ import { ptyRoutes } from "./pty/routes.ts";
 import { portRoutes } from "./ports/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
+import { snapshotRoutes } from "./snapshots/routes.ts";
+import { countSnapshots } from "./snapshots/snapshots.ts";
 import { templateRoutes } from "./templates/routes.ts";
 import { countTemplates } from "./templates/templates.ts";
 import { volumeRoutes } from "./volumes/routes.ts";
@@ -20,12 +22,14 @@ import { webhookRoutes } from "./webhooks/routes.ts";
 /** Deleting a team would take their records away under machines that run, and from files that are kept. */
 export const sandboxHoldings: readonly Holding[] = [
   { noun: "sandboxes", count: countLive },
+  { noun: "snapshots", count: countSnapshots },
   { noun: "templates", count: countTemplates },
   { noun: "volumes", count: countVolumes },
 ];
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),
+  ...snapshotRoutes(app),
   ...templateRoutes(app),
   ...volumeRoutes(app),
   ...webhookRoutes(app),

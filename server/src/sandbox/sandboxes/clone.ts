@@ -6,8 +6,8 @@
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { accountSuspended, planLimit } from "#accounts/errors.ts";
-import { nextTier, tierLimits } from "#accounts/plans.ts";
+import { planLimit } from "#accounts/errors.ts";
+import { nextTier } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -22,8 +22,8 @@ import {
   takeOverClones,
 } from "#machines/clones.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
-import { timeoutTooLong } from "./errors.ts";
 import { hostnameOf, sandboxEnv } from "./environment.ts";
+import { refuseByPlan } from "./plan.ts";
 import { newPreviewToken } from "./schema.ts";
 import { maxConcurrent, type Size } from "./sizes.ts";
 import {
@@ -56,21 +56,13 @@ export interface Clones {
 /** They run when this returns. */
 export async function makeClones(app: Needs, actor: Actor, clones: Clones): Promise<SandboxRow[]> {
   try {
-    refuseByPlan(clones);
+    const { workspace, like } = clones;
+    refuseByPlan(workspace, { ...like, size: like.size as Size });
     const places = await app.db.transaction().execute((tx) => reserve(app, tx, clones));
     const machines = places.map(({ row }) => row.id);
     return await app.machines.whileAwaited(machines, () => carryOut(app, actor, clones, places));
   } finally {
     drop(app, clones.bytes);
-  }
-}
-
-function refuseByPlan({ workspace, like }: Clones): void {
-  if (workspace.suspended) throw accountSuspended();
-  const tier = tierLimits[workspace.sandboxTier];
-  if (!tier.sizes.includes(like.size as Size)) throw planLimit("size", tier.sizes, "payg");
-  if (like.timeout_seconds > tier.maxTimeoutSeconds) {
-    throw timeoutTooLong(tier.maxTimeoutSeconds, workspace.sandboxTier);
   }
 }
 

@@ -1,7 +1,7 @@
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { accountSuspended, planLimit } from "#accounts/errors.ts";
-import { nextTier, tierLimits } from "#accounts/plans.ts";
+import { planLimit } from "#accounts/errors.ts";
+import { nextTier } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -12,11 +12,13 @@ import { resolveTemplate } from "../templates/resolve.ts";
 import { holdTemplate } from "../templates/templates.ts";
 import { attachVolume, markMade } from "../volumes/attach.ts";
 import { knownRegion } from "../volumes/volumes.ts";
-import { timeoutTooLong, unknownTemplate } from "./errors.ts";
+import { createFromSnapshot } from "./create-from-snapshot.ts";
+import { unknownTemplate } from "./errors.ts";
 import { hostnameOf, sandboxEnv } from "./environment.ts";
+import { defaultTimeoutSeconds, refuseByPlan } from "./plan.ts";
 import { newPreviewToken, type SandboxCreate } from "./schema.ts";
 import { runStartCommand } from "./start-command.ts";
-import { maxConcurrent, shapeOf, sizes } from "./sizes.ts";
+import { maxConcurrent, shapeOf, type Size, sizes } from "./sizes.ts";
 import { insertSandbox, lockAndCountLive, type SandboxRow } from "./store.ts";
 import { endSandbox } from "./terminate.ts";
 
@@ -26,9 +28,20 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log
 const templateWaitMs = 30_000;
 
 /** Makes a sandbox; its machine runs when this returns, or nothing of it is left. */
-export async function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
+export function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
+  const { template, snapshot } = input;
+  if (snapshot !== undefined) return createFromSnapshot(app, actor, { ...input, snapshot });
+  if (template === undefined) throw new Error("a create has a template or a snapshot");
+  return createFromTemplate(app, actor, { ...input, template, size: input.size ?? "small" });
+}
+
+type FromTemplate = Omit<SandboxCreate, "template" | "size"> & { template: string; size: Size };
+
+async function createFromTemplate(app: Needs, actor: Actor, input: FromTemplate): Promise<SandboxRow> {
   const workspace = homeWorkspace(actor);
-  const timeoutSeconds = checkPlan(app, workspace, input);
+  const timeoutSeconds = input.timeout_seconds ?? defaultTimeoutSeconds;
+  refuseByPlan(workspace, { ...input, timeout_seconds: timeoutSeconds });
+  knownRegion(app, input.region);
   const { image, template, custom } = await resolveTemplate(
     app,
     workspace.id,
@@ -114,25 +127,10 @@ export async function createSandbox(app: Needs, actor: Actor, input: SandboxCrea
 async function volumeFor(
   app: Needs,
   tx: Transaction,
-  made: { actor: Actor; workspace: ReachableWorkspace; sandboxId: string; input: SandboxCreate },
+  made: { actor: Actor; workspace: ReachableWorkspace; sandboxId: string; input: FromTemplate },
 ) {
   const { volume: reference, region } = made.input;
   return reference === undefined ? undefined : attachVolume(app, tx, { ...made, reference, region });
-}
-
-/** What the plan says no to; answers the timeout to use. */
-function checkPlan(app: Needs, workspace: ReachableWorkspace, input: SandboxCreate): number {
-  if (workspace.suspended) throw accountSuspended();
-  const tier = tierLimits[workspace.sandboxTier];
-  if (!tier.sizes.includes(input.size)) throw planLimit("size", tier.sizes, "payg");
-  if (input.allow_domains && input.network === "restricted" && workspace.sandboxTier === "free") {
-    throw planLimit("allow_domains", false, "payg");
-  }
-  knownRegion(app, input.region);
-  if (input.timeout_seconds !== undefined && input.timeout_seconds > tier.maxTimeoutSeconds) {
-    throw timeoutTooLong(tier.maxTimeoutSeconds, workspace.sandboxTier);
-  }
-  return input.timeout_seconds ?? 600;
 }
 
 /** Where a create without a workspace goes: the personal one, or the one the token is bound to. */

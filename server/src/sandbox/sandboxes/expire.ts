@@ -7,6 +7,7 @@ import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import { forgetEvents } from "../events/feed.ts";
+import { reclaimNamed } from "../snapshots/snapshots.ts";
 import { endStaleMoves } from "./moves.ts";
 import { pause } from "./pause.ts";
 import { deleteTerminatedBefore, findExpired, findExpiredSnapshots, findTier } from "./store.ts";
@@ -100,6 +101,7 @@ export function startExpiry(app: Needs): { stop: () => void } {
     every(lookEveryMs, "sandbox deadlines could not be looked at", () => endExpired(app)),
     every(lookEveryMs, "sandboxes could not be paused at their deadline", () => pauseExpired(app)),
     every(reclaimEveryMs, "old snapshots could not be reclaimed", () => reclaimSnapshots(app)),
+    every(reclaimEveryMs, "kept snapshots could not be reclaimed", () => reclaimNamed(app)),
     every(reclaimEveryMs, "moves that came to nothing could not be ended", () => endStaleMoves(app)),
     every(forgetEveryMs, "old sandbox records could not be deleted", () =>
       deleteTerminatedBefore(app.db, new Date(app.clock.now().getTime() - keepTerminatedMs)),

@@ -6,6 +6,7 @@ import {
   machineErrors,
   noCapacity,
   notCheckpointable,
+  restoreFailed,
   snapshotDamaged,
   snapshotIncompatible,
   startFailed,
@@ -14,6 +15,7 @@ import {
   volumeMissing,
 } from "#machines/errors.ts";
 import { volumeElsewhere, volumeInUse, volumeMoving, volumeNotFound } from "../volumes/errors.ts";
+import { snapshotNotFound } from "../snapshots/errors.ts";
 import { createSandbox } from "./create.ts";
 import {
   readErrors,
@@ -63,6 +65,10 @@ export const sandboxesRoutes = (app: App): Route[] => [
     body: SandboxCreate,
     responses: { 201: Sandbox },
     errors: [
+      snapshotNotFound,
+      snapshotDamaged,
+      snapshotIncompatible,
+      restoreFailed,
       planLimit,
       accountSuspended,
       timeoutTooLong,

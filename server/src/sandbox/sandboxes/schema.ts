@@ -50,10 +50,19 @@ export const SandboxCreate = z
       .string()
       .min(1)
       .max(128)
+      .optional()
       .describe(
         "A built-in template (debian-12, python-3.12, python-3.12-bare, node-22, code-interpreter), or a custom one: its id, its name (tag `default`) or `name:tag`.",
       ),
-    size: z.enum(sizeNames).default("small"),
+    snapshot: z
+      .string()
+      .min(1)
+      .max(64)
+      .optional()
+      .describe(
+        "In place of a template: id or name of a kept snapshot to begin from. Template, size and region are then its own.",
+      ),
+    size: z.enum(sizeNames).optional().meta({ default: "small" }),
     network: network.default("restricted"),
     timeout_seconds: z
       .int()
@@ -71,6 +80,10 @@ export const SandboxCreate = z
     volume: VolumeReference.optional().describe(
       "A volume's name or id, mounted at /persist; one that is named and not there is made, of 10 GiB.",
     ),
+  })
+  .refine(({ template, snapshot }) => (template === undefined) !== (snapshot === undefined), {
+    path: ["template"],
+    error: "must be given, or else snapshot",
   })
   .meta({ id: "SandboxCreate" });
 export type SandboxCreate = z.output<typeof SandboxCreate>;

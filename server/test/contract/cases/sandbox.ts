@@ -96,6 +96,14 @@ async function template(world: World): Promise<{ id: string }> {
 const recipe = { name: "mine", base_template: "debian-12", recipe: ["exec true"] };
 const unknownTemplate = { id: "tmpl_doesnotexist" };
 
+async function snapshot(world: World): Promise<{ id: string }> {
+  const { id } = await sandbox(world);
+  const { token } = world.owner;
+  const kept = await world.call("POST", `/v1/sandboxes/${id}/snapshots`, { token, body: {} });
+  if (kept.status !== 201) throw new Error(`no snapshot: ${kept.text}`);
+  return { id: (kept.json as { id: string }).id };
+}
+
 const query = `path=${encodeURIComponent(path)}`;
 
 export const sandboxCases: Cases = {
@@ -119,6 +127,16 @@ export const sandboxCases: Cases = {
       return { params };
     },
     unknown,
+  },
+  createSnapshot: { success: async (world) => ({ params: await sandbox(world), body: {} }), unknown },
+  listSnapshots: { success: async (world) => (await snapshot(world), { query: "limit=1" }) },
+  getSnapshot: {
+    success: async (world) => ({ params: await snapshot(world) }),
+    unknown: { id: "snap_doesnotexist" },
+  },
+  deleteSnapshot: {
+    success: async (world) => ({ params: await snapshot(world) }),
+    unknown: { id: "snap_doesnotexist" },
   },
   forkSandbox: {
     success: async (world) => ({ params: await sandbox(world), body: { count: 2, env: { A: "b" } } }),

@@ -1,0 +1,91 @@
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import {
+  machineErrors,
+  noCapacity,
+  notCheckpointable,
+  snapshotDamaged,
+  snapshotIncompatible,
+} from "#machines/errors.ts";
+import { moveTimedOut, sandboxNotFound, sandboxTerminated, volumeAttached } from "../sandboxes/errors.ts";
+import { SandboxParams } from "../sandboxes/schema.ts";
+import { namedSnapshotCapReached, snapshotNameTaken, snapshotNotFound } from "./errors.ts";
+import {
+  Snapshot,
+  SnapshotCreate,
+  SnapshotList,
+  SnapshotParams,
+  SnapshotQuery,
+  toSnapshot,
+} from "./schema.ts";
+import { deleteSnapshot, getSnapshot, list } from "./snapshots.ts";
+import { takeSnapshot } from "./take.ts";
+
+const common = { api: "sandbox", tag: "Snapshots", extension: true } as const;
+
+export const snapshotRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/sandboxes/{id}/snapshots",
+    operationId: "createSnapshot",
+    summary: "Keep a sandbox as it stands",
+    description:
+      "Memory, processes and files, to begin other sandboxes from: `POST /v1/sandboxes` with `snapshot`. The sandbox goes on as it does when it is forked. A workspace keeps as many as the tier's `snapshot_cap`, apart from those of paused sandboxes, each for the tier's retention after its last use.",
+    scope: "sandboxes:write",
+    params: SandboxParams,
+    body: SnapshotCreate,
+    responses: { 201: Snapshot },
+    errors: [
+      sandboxNotFound,
+      sandboxTerminated,
+      moveTimedOut,
+      volumeAttached,
+      namedSnapshotCapReached,
+      snapshotNameTaken,
+      notCheckpointable,
+      snapshotDamaged,
+      snapshotIncompatible,
+      noCapacity,
+      ...machineErrors,
+    ],
+    idempotent: true,
+    handler: async ({ actor, params, body }) => toSnapshot(await takeSnapshot(app, actor, params.id, body)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/snapshots",
+    operationId: "listSnapshots",
+    summary: "List kept snapshots, newest first",
+    scope: "sandboxes:read",
+    query: SnapshotQuery,
+    responses: { 200: SnapshotList },
+    handler: ({ actor, query }) => list(app, actor, query),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/sandboxes/snapshots/{id}",
+    operationId: "getSnapshot",
+    summary: "Get one snapshot",
+    scope: "sandboxes:read",
+    params: SnapshotParams,
+    responses: { 200: Snapshot },
+    errors: [snapshotNotFound],
+    handler: async ({ actor, params }) => toSnapshot(await getSnapshot(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/sandboxes/snapshots/{id}",
+    operationId: "deleteSnapshot",
+    summary: "Delete a snapshot",
+    description: "Sandboxes that were made from it run on.",
+    scope: "sandboxes:write",
+    params: SnapshotParams,
+    responses: { 204: null },
+    errors: [snapshotNotFound],
+    handler: ({ actor, params }) => deleteSnapshot(app, actor, params.id),
+  }),
+];

@@ -1,0 +1,20 @@
+/** Columns as they are stored; see migrations/0014_forks.sql for what they mean. */
+export interface SandboxSnapshotsTable {
+  id: string;
+  workspace_id: string;
+  name: string | null;
+  sandbox_id: string;
+  template: string;
+  template_id: string | null;
+  start_command_id: string | null;
+  size: string;
+  cpu: number;
+  memory_mb: number;
+  region: string;
+  created_at: Date;
+  expires_at: Date | null;
+}
+
+export interface SnapshotTables {
+  sandbox_snapshots: SandboxSnapshotsTable;
+}
