@@ -29,6 +29,7 @@ export async function findFiles(view: Inspection, directory: string): Promise<Fo
         plan: {
           context: directory,
           directory: ".",
+          manager: null,
           run: { kind: "site", directory: output, fallback: null, hashed: null },
         },
       };

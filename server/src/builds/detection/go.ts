@@ -42,6 +42,7 @@ async function settle(view: Inspection, directory: string, given: string | undef
     plan: {
       context: directory,
       directory: ".",
+      manager: null,
       build: {
         image,
         packages: [],
@@ -61,7 +62,6 @@ async function settle(view: Inspection, directory: string, given: string | undef
         image: "debian:12-slim",
         packages: [],
         env: {},
-        setUp: [],
         ships: [
           // a slim image knows no authority: without these no call by TLS succeeds
           ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/certs/ca-certificates.crt"],

@@ -139,12 +139,12 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   const linker = found.package?.startsWith("@yarnpkg/") ? { YARN_NODE_LINKER: "node-modules" } : {};
   // Docker's own image holds a yarn already, which npm would not write over
   const force = manager.name === "yarn" ? "--force " : "";
-  const setUp = found.package ? [`npm install --global ${force}${found.package}`] : [];
+  const setUp = `npm install --global ${force}${found.package}`;
   const stage: BuildStage = {
     image,
     packages: needs.flatMap((need) => need.build),
     env: { ...path, ...linker },
-    setUp,
+    setUp: [],
     manifests: isWorkspace || hooks.length > 0 ? null : await manifestsOf(app),
     caches: [manager.cache],
     install,
@@ -166,7 +166,6 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
     image,
     packages: needs.flatMap((need) => need.run),
     env: { ...path, ...linker, NODE_ENV: "production", HOST: "0.0.0.0", ...shape.env },
-    setUp: start && new RegExp(`(?<![\\w./-])${manager.name}(?![\\w./-])`).test(start) ? setUp : [],
     ships: await present(app, shape.ships ?? []),
     start,
   };
@@ -182,6 +181,7 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
     plan: {
       context: place.root,
       directory: place.directory,
+      manager: found.package ? { name: manager.name, setUp } : null,
       build: stage,
       run: shape.output === undefined ? server : site,
     },

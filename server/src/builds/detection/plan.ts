@@ -6,6 +6,8 @@ export interface Plan {
   context: string;
   /** Where in the context the app lies. */
   directory: string;
+  /** What a package manager is called by, and our own line that gets it where the image has none; run where a command names it. */
+  manager: { name: string; setUp: string } | null;
   /** Absent where the files are served as they are. */
   build?: BuildStage;
   run: ServerStage | SiteStage;
@@ -39,7 +41,6 @@ export interface ServerStage {
   image: string;
   packages: readonly string[];
   env: Readonly<Record<string, string>>;
-  setUp: readonly string[];
   /** From the build's file system (absolute, or below the app's directory) to below the app's directory. */
   ships: readonly (readonly [from: string, to: string])[];
   start: string | null;

@@ -108,6 +108,12 @@ async function settle(
     plan: {
       context: app.directory,
       directory: ".",
+      manager: ownTool
+        ? {
+            name: manager.name,
+            setUp: `python3 -m venv ${tools} && ${tools}/bin/pip install ${manager.name}`,
+          }
+        : null,
       build: {
         image,
         packages: needs.flatMap((need) => need.build),
@@ -116,10 +122,7 @@ async function settle(
           VIRTUAL_ENV: venv,
           ...(manager.name === "uv" ? { UV_PROJECT_ENVIRONMENT: venv, UV_LINK_MODE: "copy" } : {}),
         },
-        setUp: [
-          `python3 -m venv ${venv}`,
-          ...(ownTool ? [`python3 -m venv ${tools} && ${tools}/bin/pip install ${manager.name}`] : []),
-        ],
+        setUp: [`python3 -m venv ${venv}`],
         manifests: manager.manifests,
         caches: manager.caches,
         install: manager.install,
@@ -134,7 +137,6 @@ async function settle(
         image,
         packages: needs.flatMap((need) => need.run),
         env: { PATH: `${venv}/bin:$PATH`, PYTHONUNBUFFERED: "1" },
-        setUp: [],
         ships: [
           [venv, venv],
           [".", "."],

@@ -112,6 +112,14 @@ test("a site with another directory, and one with a start, which is a site no mo
   expect(server).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
 });
 
+test("a package manager is got where a command is one of its", async () => {
+  expect(await recipe("fastapi")).toContain("pip install uv\n");
+  const without = await recipe("fastapi", { installCommand: "pip install fastapi uvicorn" });
+  expect(without).not.toContain("pip install uv\n");
+  const started = await recipe("vite", { startCommand: "bun server.ts" });
+  expect(started?.match(/npm install --global bun@1\n/g)).toHaveLength(2);
+});
+
 test("an own start gets everything that was built, and the development dependencies", async () => {
   const text = await recipe("sveltekit", { startCommand: "vite preview" });
   expect(text).not.toContain("prune");

@@ -75,15 +75,13 @@ function withOverrides(plan: Plan, overrides: Overrides): Plan {
     };
   if (startCommand !== undefined) {
     const image = build?.image ?? "debian:12-slim";
-    const from =
-      ran.kind === "server" ? ran : { packages: [], setUp: build?.setUp ?? [], env: build?.env ?? {} };
+    const from = ran.kind === "server" ? ran : { packages: [], env: build?.env ?? {} };
     const ships = ran.kind === "server" ? ran.ships.filter(([path]) => path.startsWith("/")) : [];
     ran = {
       kind: "server",
       image: ran.kind === "server" ? ran.image : image,
       packages: from.packages,
       env: from.env,
-      setUp: from.setUp,
       ships: ships.length === 0 ? [] : [...ships, [".", "."]],
       start: startCommand,
     };
@@ -112,6 +110,7 @@ function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
     ...env(stage.env),
     ...debian(stage.packages),
     ...stage.setUp.map((line) => run(line)),
+    ...managerFor(plan, [install, stage.add, build, stage.prune]),
     `WORKDIR ${home}`,
     ...(manifests === null
       ? ["COPY . ./", ...installed]
@@ -144,7 +143,7 @@ function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): 
     `FROM ${stage.image}`,
     ...env({ ...stage.env, HOME: "/tmp", PORT: port }),
     ...debian(stage.packages),
-    ...stage.setUp.map((line) => run(line)),
+    ...managerFor(plan, [stage.start]),
     `WORKDIR ${at}`,
     ...ships.map(([from, to]) => {
       const target = posix.resolve(at, to);
@@ -156,6 +155,13 @@ function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): 
     }),
     `USER ${user}`,
   ];
+}
+
+/** Gets the package manager where one of the commands is one of its. */
+function managerFor({ manager }: Plan, commands: readonly (string | null)[]): string[] {
+  if (manager === null) return [];
+  const named = new RegExp(`(?<![\\w./-])${manager.name}(?![\\w./-])`);
+  return commands.some((command) => command !== null && named.test(command)) ? [run(manager.setUp)] : [];
 }
 
 function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): string[] {
