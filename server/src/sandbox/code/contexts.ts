@@ -27,11 +27,21 @@ export async function listContexts(app: Needs, actor: Actor, id: string): Promis
 }
 
 /** The same id with a fresh kernel: what ran in it ends, what waited runs in the new one. */
-export function restartContext(app: Needs, actor: Actor, id: string, context: string): Promise<CodeContext> {
+export async function restartContext(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  context: string,
+): Promise<CodeContext> {
   return one(app, actor, id, { op: "restart_context", id: known(context) });
 }
 
-export function deleteContext(app: Needs, actor: Actor, id: string, context: string): Promise<CodeContext> {
+export async function deleteContext(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  context: string,
+): Promise<CodeContext> {
   return one(app, actor, id, { op: "delete_context", id: known(context) });
 }
 

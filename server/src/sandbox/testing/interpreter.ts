@@ -12,6 +12,8 @@ export interface Played {
   (connection: Duplex): void;
   /** Every request, as it came. */
   requests: Record<string, unknown>[];
+  /** Every connection ends, as it does with its machine. */
+  hangUp(): void;
 }
 
 export const done = {
@@ -26,6 +28,7 @@ export const done = {
 export function playInterpreter(play: Play = echo): Played {
   const contexts = new Map<string, Record<string, unknown>>();
   const requests: Record<string, unknown>[] = [];
+  const open = new Set<Duplex>();
 
   async function* answer(request: Record<string, string>): AsyncGenerator<object | string> {
     const id = request["id"] ?? "";
@@ -59,6 +62,7 @@ export function playInterpreter(play: Play = echo): Played {
 
   const serve = (connection: Duplex): void => {
     connection.on("error", () => {});
+    open.add(connection);
     createInterface({ input: connection }).once("line", async (line) => {
       const request = JSON.parse(line) as Record<string, string>;
       requests.push(request);
@@ -69,7 +73,10 @@ export function playInterpreter(play: Play = echo): Played {
       connection.end();
     });
   };
-  return Object.assign(serve, { requests });
+  const hangUp = (): void => {
+    for (const connection of open) connection.destroy();
+  };
+  return Object.assign(serve, { requests, hangUp });
 }
 
 async function* echo({ code }: { code: string }): AsyncGenerator<object> {

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll } from "vitest";
 import type { ImageRecipe } from "@kontor/runtime/driver.ts";
-import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
+import { FakeDriver, type FakeOptions } from "@kontor/runtime/fake/driver.ts";
 import type { Actor, SandboxTier } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
@@ -16,6 +16,7 @@ import { regionsOf } from "#machines/regions.ts";
 import { registerHost } from "#machines/store.ts";
 import { makePerson, type Person } from "../../../test/factories.ts";
 import { silentLog, type TestClock, testClock, testConfig, testSecrets } from "../../../test/harness.ts";
+import { protocol } from "../code/interpreter.ts";
 import { sandboxOwner } from "../sandboxes/owner.ts";
 import { templateBuilds } from "../templates/finish.ts";
 import { repairVolumes } from "../volumes/repair.ts";
@@ -45,12 +46,20 @@ const recipe: ImageRecipe = {
   probes: {},
 };
 
+/** With a service, which a test plays. */
+const interpreter: ImageRecipe = {
+  ...recipe,
+  name: "code-interpreter",
+  service: { speaks: protocol, argv: ["none"], port: 49_982 },
+};
+
 export async function testHost(
   db: Db,
   options: {
     config?: Partial<Record<ConfigKey, string>>;
     poolCeiling?: number;
     capacity?: { machines: number };
+    services?: FakeOptions["services"];
   } = {},
 ): Promise<TestHost> {
   const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
@@ -59,7 +68,8 @@ export async function testHost(
   const config = testConfig(options.config);
   const secrets = testSecrets();
   const start = async (): Promise<Pick<TestHost, "app" | "driver" | "builds">> => {
-    const driver = new FakeDriver({ directory });
+    const { services } = options;
+    const driver = new FakeDriver({ directory, ...(services ? { services } : {}) });
     await driver.open();
     const facts = await driver.facts();
     const regions = regionsOf(config);
@@ -77,7 +87,7 @@ export async function testHost(
         id: hostId,
         epoch,
         driver,
-        recipes: [recipe],
+        recipes: [recipe, interpreter],
         concurrentStarts: 4,
         snapshotsDirectory: join(directory, "snapshots"),
         volumesDirectories: new Map(regions.map(({ code }) => [code, join(directory, "volumes", code)])),

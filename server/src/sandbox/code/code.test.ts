@@ -1,0 +1,206 @@
+import { expect, test } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { createSandbox } from "../sandboxes/create.ts";
+import { done, type Play, playInterpreter } from "../testing/interpreter.ts";
+import { shapeOf } from "../sandboxes/sizes.ts";
+import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
+import { runBuffered, startStreamed, toItem } from "./code.ts";
+import { createContext, deleteContext, listContexts } from "./contexts.ts";
+import { protocol } from "./interpreter.ts";
+import { Code, CodeContext, CodeItem, CodeResult, CodeSummary, ContextCreate } from "./schema.ts";
+
+const { db } = await testDatabase();
+/** What the next cell answers. */
+let play: Play;
+const interpreter = playInterpreter((request) => play(request));
+const host = await testHost(db, { services: { [protocol]: interpreter } });
+const { actor } = await personWithTier(db, "enterprise");
+const { id, machine_id: machine } = await createSandbox(
+  host.app,
+  actor,
+  createInput({ template: "code-interpreter", env: { OWN: "mine" } }),
+);
+
+const run = (input: Record<string, unknown> = {}) =>
+  runBuffered(host.app, actor, id, Code.parse({ code: "1", ...input }));
+
+/** A cell that answers just this. */
+function says(...frames: (object | string)[]): void {
+  play = async function* () {
+    yield* frames;
+  };
+}
+
+const nothing = { text: null, html: null, png: null, json: null, chart: null };
+const chart = { type: "line", title: null, x_label: null, y_label: null, series: [] } as const;
+
+test("what a cell says is gathered into one answer in the wire's own schema", async () => {
+  says(
+    { type: "stream", stream: "stdout", text: "a" },
+    { type: "result", text: "2" },
+    { type: "stream", stream: "stderr", text: "e" },
+    { type: "stream", stream: "stdout", text: "b" },
+    { type: "error", name: "ValueError", value: "v", traceback: ["t"] },
+    { ...done, truncated: [{ field: "stdout", limit: 1, size: 2 }] },
+  );
+  const ran = await run();
+  expect(CodeResult.safeParse(ran).error).toBeUndefined();
+  expect(ran).toEqual({
+    results: [{ type: "text", ...nothing, text: "2" }],
+    stdout: "ab",
+    stderr: "e",
+    error: { name: "ValueError", value: "v", traceback: ["t"] },
+    execution_count: 1,
+    context_id: "default",
+    duration_ms: 2,
+    interrupted: false,
+    restarted: false,
+    truncated: [{ field: "stdout", limit: 1, size: 2 }],
+  });
+});
+
+test.for([
+  [{ text: "t" }, "text"],
+  [{ text: "t", json: [1] }, "json"],
+  [{ text: "t", json: [1], html: "<p>" }, "html"],
+  [{ text: "t", html: "<p>", png: "AA==" }, "image_png"],
+  [{ text: "t", png: "AA==", chart }, "chart"],
+  [{ json: 0 }, "json"],
+] as const)("of %j the richest is %s", ([data, type]) => {
+  const item = toItem({ type: "result", ...data } as never);
+  expect(item).toEqual({ type, ...nothing, ...data });
+  expect(CodeItem.safeParse(item).error).toBeUndefined();
+});
+
+test.for([
+  [{}, "default", null],
+  [{ context_id: null, language: "python" }, "default", "python"],
+  [{ language: "javascript" }, "default-javascript", "javascript"],
+  [{ context_id: "default", language: "typescript" }, "default-typescript", "typescript"],
+  [{ context_id: "ctx_a" }, "ctx_a", null],
+] as const)("%j runs in the context %s", async ([input, context, language]) => {
+  says(done);
+  expect((await run({ ...input, timeout_seconds: 7 })).context_id).toBe(context);
+  expect(interpreter.requests.at(-1)).toEqual({
+    op: "run",
+    id: context,
+    code: "1",
+    language,
+    timeout_seconds: 7,
+    watched: false,
+  });
+});
+
+test("a stream has an event for each thing that is said, and a summary at its end", async () => {
+  says({ type: "stream", stream: "stderr", text: "e" }, { type: "result", text: "2" }, done);
+  const { events } = await startStreamed(host.app, actor, id, Code.parse({ code: "1", stream: true }));
+  const all = await Array.fromAsync(events);
+  expect(all.map(({ event }) => event)).toEqual(["stream", "result", "done"]);
+  expect(all[0]?.data).toEqual({ stream: "stderr", text: "e" });
+  expect(CodeSummary.safeParse(all[2]?.data).error).toBeUndefined();
+  expect(interpreter.requests.at(-1)).toMatchObject({ watched: true });
+});
+
+test.for([
+  ["no JSON", ["{nonsense\n"], "guest_protocol"],
+  ["a line without end", [`"${"x".repeat(17 * 1024 ** 2)}`], "guest_protocol"],
+  ["a frame of no kind", [{ type: "surprise" }], "interpreter_failed"],
+  ["a field of another type", [{ type: "stream", stream: "stdout", text: 1 }], "interpreter_failed"],
+  ["a picture that is no base64", [{ type: "result", png: "<svg>" }], "interpreter_failed"],
+  ["a chart of no shape", [{ type: "result", chart: { type: "virus" } }], "interpreter_failed"],
+  ["a second start", [{ type: "started" }], "interpreter_failed"],
+] as const)("%s from the machine fails its own call", async ([, frames, code]) => {
+  says(...frames, done);
+  const failure = await run().catch((error: unknown) => error);
+  expect(failure).toMatchObject(
+    code === "guest_protocol" ? { code: "machine_failed", cause: { kind: code } } : { code, status: 503 },
+  );
+  says(done);
+  expect((await run()).execution_count).toBe(1);
+});
+
+test.for([
+  ["context_not_found", 404, "context_not_found"],
+  ["context_busy", 409, "context_busy"],
+  ["context_limit_reached", 409, "context_limit_reached"],
+  ["invalid_cwd", 400, "invalid_request"],
+  ["wrong_language", 400, "invalid_request"],
+  ["failed", 503, "interpreter_failed"],
+  ["made_up", 503, "interpreter_failed"],
+] as const)("a refusal %s is %i %s, in our own words", async ([said, status, code]) => {
+  says({ type: "refused", code: said, message: "<their words>" });
+  const failure = await run().catch((error: unknown) => error);
+  expect(failure).toMatchObject({ status, code });
+  expect((failure as Error).message).not.toContain("their words");
+});
+
+test("an interpreter that hangs up in the middle costs the cell, and says that its variables are gone", async () => {
+  says({ type: "stream", stream: "stdout", text: "so far" });
+  expect(await run()).toMatchObject({
+    stdout: "so far",
+    error: { name: "InterpreterDied" },
+    restarted: true,
+    execution_count: null,
+  });
+});
+
+test("contexts are the machine's, and their ids ours", async () => {
+  const made = await createContext(host.app, actor, id, ContextCreate.parse({ language: "javascript" }));
+  expect(CodeContext.safeParse(made).error).toBeUndefined();
+  expect(made).toMatchObject({
+    id: expect.stringMatching(/^ctx_/),
+    language: "javascript",
+    cwd: "/workspace",
+  });
+  expect(await listContexts(host.app, actor, id)).toEqual({ items: [made] });
+  expect(await deleteContext(host.app, actor, id, made.id)).toEqual(made);
+  await expect(deleteContext(host.app, actor, id, made.id)).rejects.toMatchObject({
+    code: "context_not_found",
+  });
+  await expect(deleteContext(host.app, actor, id, "../x")).rejects.toMatchObject({
+    code: "context_not_found",
+  });
+});
+
+test("a template without an interpreter, and another's sandbox, are told apart", async () => {
+  const plain = await createSandbox(host.app, actor, createInput());
+  const code = Code.parse({ code: "1" });
+  await expect(runBuffered(host.app, actor, plain.id, code)).rejects.toMatchObject({
+    code: "interpreter_unavailable",
+    status: 409,
+  });
+  const { actor: stranger } = await personWithTier(db, "enterprise");
+  await expect(runBuffered(host.app, stranger, id, code)).rejects.toMatchObject({
+    code: "sandbox_not_found",
+  });
+});
+
+test("a machine that ends under a cell answers why its sandbox ended, buffered and streamed", async () => {
+  play = async function* () {
+    yield { type: "stream", stream: "stdout", text: "a" };
+    await new Promise(() => {});
+  };
+  const buffered = run();
+  const { events } = await startStreamed(host.app, actor, id, Code.parse({ code: "1", stream: true }));
+  const all = Array.fromAsync(events);
+  host.driver.end(machine ?? "", "out_of_memory");
+  interpreter.hangUp();
+  await expect(buffered).rejects.toMatchObject({
+    code: "sandbox_terminated",
+    meta: { termination_reason: "out_of_memory" },
+  });
+  expect((await all).map(({ event }) => event)).toEqual(["stream", "error", "done"]);
+  expect((await all)[1]?.data).toMatchObject({ name: "sandbox_terminated" });
+});
+
+// A server of its own, which takes the host over: the last.
+test("a pooled machine has its interpreter warm before it waits, which hears whose it is before a create answers", async () => {
+  const pooled = playInterpreter();
+  const other = await testHost(db, { services: { [protocol]: pooled }, poolCeiling: 1 });
+  other.app.machines.pool.keep(shapeOf("code-interpreter", "small", 1), 1);
+  await other.app.machines.pool.settled();
+  expect(pooled.requests).toEqual([{ op: "ready" }]);
+  const env = { OWN: "mine" };
+  await createSandbox(other.app, actor, createInput({ template: "code-interpreter", env }));
+  expect(pooled.requests[1]).toEqual({ op: "claim", env: expect.objectContaining(env) });
+});
