@@ -471,6 +471,33 @@ while True:
   expect(await value(shared, "1 + 1", { context_id: await ownContext() })).toBe("2");
 });
 
+test("a cell that needs more memory than there is ends its sandbox, which says why", async () => {
+  const id = await own();
+  expectRefusal(await tryRun(id, "x = b'x' * (2 * 1024 ** 3)"), 409, "sandbox_terminated");
+  const { body } = await server.api("GET", `/v1/sandboxes/${id}`);
+  expect(body).toMatchObject({ status: "terminated", termination_reason: "out_of_memory" });
+});
+
+test("a custom template made on it has the interpreter too", { timeout: 300_000 }, async () => {
+  const module = "/usr/lib/python3/dist-packages/of_the_template.py";
+  const made = await server.api("POST", "/v1/templates", {
+    body: {
+      name: "with-code",
+      base_template: "code-interpreter",
+      recipe: [`echo 'ANSWER = 42' > ${module}`],
+    },
+  });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const built = await eventually(
+    () => server.api("GET", `/v1/templates/${made.body.id}`),
+    ({ body }) => body.status !== "building",
+    240_000,
+  );
+  expect(built.body).toMatchObject({ status: "ready" });
+  const id = await own({ template: "with-code" });
+  expect(await value(id, "import of_the_template; of_the_template.ANSWER")).toBe("42");
+});
+
 test("another template has no interpreter, and another's sandbox is not there", async () => {
   const plain = await own({ template: "debian-12" });
   expectRefusal(await tryRun(plain, "1"), 409, "interpreter_unavailable");

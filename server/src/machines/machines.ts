@@ -34,6 +34,8 @@ export class Machines {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
+  /** Of machines that were asked about: a machine stays what it was made from. */
+  readonly #services = new Map<string, ImageService | null>();
   readonly #awaited = new Set<string>();
   readonly #goingListeners: ((machine: string) => void)[] = [];
   readonly #timers: NodeJS.Timeout[] = [];
@@ -86,8 +88,13 @@ export class Machines {
 
   /** What its image runs in it, if anything. */
   async service(machine: string): Promise<ImageService | null> {
+    const known = this.#services.get(machine);
+    if (known !== undefined) return known;
     const row = await findMachine(this.#db, machine);
-    return row ? this.host.service(row.image_id) : null;
+    if (!row || this.#going.has(machine)) return null;
+    const service = await this.host.service(row.image_id);
+    this.#services.set(machine, service);
+    return service;
   }
 
   /** CPU a machine used so far; what nobody can read any more is what was read last. */
@@ -138,6 +145,7 @@ export class Machines {
 
   async #remove(row: MachineRow): Promise<void> {
     this.sampler.forget(row.id);
+    this.#services.delete(row.id);
     await markRemoved(this.#db, row.id);
     await this.host.remove({ ...orderFor(row), hostEpoch: this.host.epoch });
     await deleteRemoved(this.#db, row.id);

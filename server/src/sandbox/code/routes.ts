@@ -124,6 +124,7 @@ async function stream(
   reply.raw.once("close", leave);
   const { events, stop } = await startStreamed(app, actor, id, body, waiting.signal);
   reply.raw.off("close", leave);
+  if (waiting.signal.aborted) stop();
   const sse = openEventStream(request, reply);
   sse.signal.addEventListener("abort", stop, { once: true });
   for await (const event of events) await sse.send(event);

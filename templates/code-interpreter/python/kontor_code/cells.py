@@ -5,6 +5,7 @@ import json
 import re
 import time
 
+from kontor_code import kernels
 from kontor_code.mimes import CHART, ERROR
 
 # How long a kernel gets to react to an interrupt before it is ended.
@@ -152,7 +153,7 @@ async def execute(kernel, cell, code, timeout_seconds, gone):
             running.result()
             return True
         # What it said with its last breath.
-        await asyncio.wait({running}, timeout=0.05)
+        await asyncio.wait({running}, timeout=kernels.LAST_WORDS_SECONDS / 2)
         cell.fail("KernelDied", f"The kernel ended while it ran this cell ({kernel.ended.result()}).")
         return False
     finally:

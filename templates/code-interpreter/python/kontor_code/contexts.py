@@ -56,7 +56,6 @@ class Contexts:
         self._all = {}
         self._spare = None
         self._claimed = None
-        self._telling = None
         self._load()
 
     # ---- what waits for its owner
@@ -75,8 +74,7 @@ class Contexts:
         os.environ.update(env)
         if self._spare is not None:
             # Not waited for: it is first in the kernel's queue, before any cell. `__import__` leaves no name behind.
-            telling = _tell(self._spare, f"__import__('os').environ.update({env!r})")
-            self._telling = asyncio.ensure_future(telling)
+            kernels.in_background(_tell(self._spare, f"__import__('os').environ.update({env!r})"))
 
     # ---- the verbs
 

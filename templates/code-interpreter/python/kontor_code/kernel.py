@@ -3,6 +3,8 @@
 import json
 
 import zmq
+from ipykernel.iostream import OutStream
+from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from IPython.core.formatters import BaseFormatter
 from traitlets import ObjectName, Type, Unicode
@@ -24,6 +26,8 @@ def run(connection_file):
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "NoColor"
     config.InteractiveShell.banner1 = ""
+    config.IPKernelApp.kernel_class = Kernel
+    config.IPKernelApp.outstream_class = "kontor_code.kernel.Output"
     app = IPKernelApp.instance(config=config, connection_file=connection_file)
     app.initialize([])
     shell = app.shell
@@ -33,6 +37,26 @@ def run(connection_file):
     for plain in (dict, list):
         formatters["application/json"].for_type(plain, as_json)
     app.start()
+
+
+class Kernel(IPythonKernel):
+    """Without the messages for other frontends than the one there is: each costs a cell two changes of thread."""
+
+    def _publish_execute_input(self, *args, **kwargs):
+        pass
+
+    def _publish_status(self, status, *args, **kwargs):
+        if status != "busy":
+            super()._publish_status(status, *args, **kwargs)
+
+
+class Output(OutStream):
+    """stdout and stderr, which ipykernel flushes four times a cell, each time waiting for another thread."""
+
+    def flush(self):
+        # What was written before and is not in a buffer any more, that thread has sent, or sends before all that follows.
+        if self._buffers:
+            super().flush()
 
 
 class ChartFormatter(BaseFormatter):

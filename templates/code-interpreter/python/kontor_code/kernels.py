@@ -11,9 +11,20 @@ from kontor_code import channels
 
 DIRECTORY = "/run/kontor-code"
 START_SECONDS = 60
-JAVASCRIPT = ["node", "/usr/local/lib/kontor-code/kernel.cjs"]
+# A kernel that lost its bridge is one that nobody can reach.
+JAVASCRIPT = ["setpriv", "--pdeathsig", "KILL", "node", "/usr/local/lib/kontor-code/kernel.cjs"]
+# What a kernel said last may still be on its way when it has ended.
+LAST_WORDS_SECONDS = 0.2
 
 _numbers = itertools.count(1)
+_background = set()
+
+
+def in_background(work):
+    """Runs a coroutine nobody waits for; the event loop alone would let go of it."""
+    task = asyncio.ensure_future(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
 
 
 class Kernel:
@@ -41,9 +52,12 @@ class Kernel:
             pass
 
     def gone(self, code, number):
-        if not self.ended.done():
-            how = f"signal {signal.Signals(number).name}" if number else f"exit code {code}"
-            self.ended.set_result(how)
+        if self.ended.done():
+            return
+        self.ended.set_result(f"signal {signal.Signals(number).name}" if number else f"exit code {code}")
+        asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._close)
+
+    def _close(self):
         self.channels.close()
         channels.forget(self._info)
 
@@ -83,7 +97,7 @@ class JavaScript:
             start_new_session=True,
         )
         kernel = Kernel(process.pid, info, channels.Channels(self._context, info))
-        asyncio.ensure_future(self._watch(process, kernel))
+        in_background(self._watch(process, kernel))
         return await _ready(kernel)
 
     async def _watch(self, process, kernel):
@@ -92,7 +106,7 @@ class JavaScript:
 
 
 class Python:
-    """Python kernels, forked by a nursery. One that is ready and was never used waits for whoever comes first."""
+    """Python kernels, forked by a nursery."""
 
     def __init__(self, context):
         self._context = context
@@ -114,7 +128,8 @@ class Python:
 
     async def _ensure(self):
         """The nursery, once it has everything imported."""
-        if self._nursery is None or (self._nursery.done() and self._process.returncode is not None):
+        started = self._nursery
+        if started is None or (started.done() and (started.exception() or self._process.returncode is not None)):
             self._nursery = asyncio.ensure_future(self._launch())
         return await asyncio.shield(self._nursery)
 
@@ -130,7 +145,7 @@ class Python:
         first = await process.stdout.readline()
         if not first:
             raise RuntimeError("Python could not be started")
-        asyncio.ensure_future(self._listen(process))
+        in_background(self._listen(process))
         return process
 
     async def _listen(self, process):
