@@ -15,6 +15,7 @@ export function instanceOf(dataDir: string): number | undefined {
 }
 
 export interface MachineRecord {
+  slot: number;
   spec: { id: string; hostname: string };
 }
 

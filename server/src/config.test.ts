@@ -60,6 +60,23 @@ test("an unknown name is refused and says which known one is near", () => {
   expect(problems({}, 'data_dir = "/x"')[0]).toContain("data_dir is not a setting");
 });
 
+test("a public authority is asked for public names alone", () => {
+  expect(problems({ KONTOR_TLS_MODE: "acme" })).toEqual([
+    "KONTOR_PREVIEW_DOMAIN: tls_mode = acme needs a public name, not localhost",
+    "KONTOR_APPS_DOMAIN: tls_mode = acme needs a public name, not apps.localhost",
+  ]);
+  const names = { KONTOR_PREVIEW_DOMAIN: "example.org", KONTOR_APPS_DOMAIN: "apps.example.org:8443" };
+  expect(load({ KONTOR_TLS_MODE: "acme", ...names }).appsDomain).toBe("apps.example.org:8443");
+});
+
+test("proxies are trusted by address, for a name may change", () => {
+  expect(load({ KONTOR_TRUSTED_PROXIES: "10.0.0.1, fd00::/8" }).trustedProxies).toEqual([
+    "10.0.0.1",
+    "fd00::/8",
+  ]);
+  expect(problems({ KONTOR_TRUSTED_PROXIES: "proxy.lan" })).toHaveLength(1);
+});
+
 test("a value that does not fit is refused with the key, what was expected and what was given", () => {
   expect(problems({ KONTOR_PORT: "http" })).toEqual([
     'KONTOR_PORT: expected a whole number from 0 to 65535, got "http"',

@@ -95,6 +95,10 @@ const url: Kind<string> = {
     return parsed && /^https?:$/.test(parsed.protocol) && parsed.pathname === "/" ? parsed.origin : undefined;
   },
 };
+const directoryUrl: Kind<string> = {
+  expected: "an https address",
+  parse: (value) => (URL.parse(value)?.protocol === "https:" ? value : undefined),
+};
 const databaseUrl: Kind<string> = {
   expected: "postgres://user:password@host:port/database",
   parse: (value) => (/^postgres(ql)?:\/\/./.test(value) ? value : undefined),
@@ -167,9 +171,9 @@ const keys = {
   port: key("server", whole(0, 65_535), 8080, "Port the HTTP server listens on; 0 takes a free one."),
   tlsMode: key(
     "server",
-    oneOf("local", "off"),
+    oneOf("local", "acme", "off"),
     "local",
-    "Who vouches for our names: an authority of our own, or a proxy in front of us.",
+    "Who vouches for our names: an authority of our own, a public one (RFC 8555), or a proxy in front of us.",
   ),
   tlsPort: key("server", whole(0, 65_535), 8443, "Port the TLS server listens on; 0 takes a free one."),
   trustedProxies: key(
@@ -178,6 +182,13 @@ const keys = {
     Object.freeze([]),
     "Proxies in front of us whose X-Forwarded-For and -Proto are believed.",
   ),
+  acmeDirectory: key(
+    "server",
+    directoryUrl,
+    "https://acme-v02.api.letsencrypt.org/directory",
+    "Where tls_mode = acme asks for certificates.",
+  ),
+  acmeEmail: key("server", optional(email), null, "Whom the certificate authority writes to."),
   publicUrl: key(
     "server",
     optional(url),
@@ -466,6 +477,12 @@ function contradictions(config: Config): string[] {
   }
   if (config.poolMax < config.poolSize) {
     problems.push(`KONTOR_POOL_MAX: expected at least pool_size (${config.poolSize}), got ${config.poolMax}`);
+  }
+  for (const name of ["previewDomain", "appsDomain"] as const) {
+    const host = hostname(config[name]);
+    if (config.tlsMode === "acme" && (!host.includes(".") || host.endsWith(".localhost"))) {
+      problems.push(`KONTOR_${snake(name).toUpperCase()}: tls_mode = acme needs a public name, not ${host}`);
+    }
   }
   return problems;
 }

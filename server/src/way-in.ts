@@ -1,7 +1,9 @@
 /** Puts the ingress together: which names there are, who serves each, and who vouches for them. */
+import { join } from "node:path";
 import { Ingress } from "#ingress/ingress.ts";
 import { PreviewSites } from "#ingress/previews.ts";
 import { handlerSites, type HostRule } from "#ingress/sites.ts";
+import { AcmeCertificates } from "#ingress/tls/acme.ts";
 import type { Certificates } from "#ingress/tls/certificates.ts";
 import { LocalCertificates } from "#ingress/tls/local.ts";
 import { Upstreams } from "#ingress/upstreams.ts";
@@ -29,20 +31,37 @@ export async function openIngress(app: App): Promise<Ingress> {
     }),
     new PreviewSites({ domain: preview, previews: sandboxes, upstreams }),
   ];
-  return new Ingress({
+  const isServed = (host: string) => ingress.isServed(host);
+  const certificates = await modes[config.tlsMode]({ config, log, isServed });
+  const ingress: Ingress = new Ingress({
     rules,
     domains: [`sbx.${preview}`],
-    certificates: await openCertificates(config),
+    apiHost: config.publicUrl === null ? null : new URL(config.publicUrl).hostname,
+    certificates,
+    tlsSuffix: config.previewDomain.slice(preview.length),
     trustedProxies: parseOpenedHosts(config.trustedProxies).ranges,
     log: (event, fields) => log.warn(fields, event),
   });
+  return ingress;
 }
 
-async function openCertificates(config: Config): Promise<Certificates | null> {
-  if (config.tlsMode !== "local") return null;
-  const [preview, apps] = [hostname(config.previewDomain), hostname(config.appsDomain)];
-  return LocalCertificates.open(config.dataDir, {
-    domains: [...new Set(["localhost", preview, apps])],
-    wildcards: [`*.sbx.${preview}`, `*.${apps}`, `*.fn.${apps}`],
-  });
-}
+type Opening = Pick<App, "config" | "log"> & { isServed: (host: string) => Promise<boolean> };
+
+const modes: Record<Config["tlsMode"], (opening: Opening) => Promise<Certificates | null>> = {
+  local: ({ config }) => {
+    const [preview, apps] = [hostname(config.previewDomain), hostname(config.appsDomain)];
+    return LocalCertificates.open(config.dataDir, {
+      domains: [...new Set(["localhost", preview, apps])],
+      wildcards: [`*.sbx.${preview}`, `*.${apps}`, `*.fn.${apps}`],
+    });
+  },
+  acme: ({ config, log, isServed }) =>
+    AcmeCertificates.open({
+      directory: join(config.dataDir, "certificates"),
+      directoryUrl: config.acmeDirectory,
+      email: config.acmeEmail,
+      isServed,
+      log: (event, fields) => log.info(fields, event),
+    }),
+  off: async () => null,
+};

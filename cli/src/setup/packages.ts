@@ -58,6 +58,17 @@ export const testPackages: readonly SystemPackage[] = [
     why: "keeps the SQL at the level of the oldest PostgreSQL supported (test only)",
   },
   { name: "curl", provides: ["curl"], why: "calls the API as the README does (test only)" },
+  { name: "chromium", provides: ["chromium"], why: "loads previews as a person does (test only)" },
+  {
+    name: "libnss3-tools",
+    provides: ["certutil"],
+    why: "has that browser trust an installation (test only)",
+  },
+  {
+    name: "pebble",
+    provides: ["pebble", "pebble-challtestsrv"],
+    why: "plays a public certificate authority (test only)",
+  },
 ];
 
 /** What `check` needs beside the pinned packages: the guest program is built for the unit tests of its protocol. */

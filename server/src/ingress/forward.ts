@@ -64,6 +64,8 @@ async function exchange(
   response: ServerResponse,
   { machine, port, path, headers, toVisitor }: Forwarded,
 ): Promise<void> {
+  // The visitor left while a machine was woken for him.
+  if (response.destroyed) return;
   const outgoing = http.request({
     agent,
     host: machine,
@@ -161,6 +163,8 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
     answer.once("error", () => response.destroy());
     answer.once("close", () => {
       if (!answer.complete) response.destroy();
+      // Its own end was told before anybody listened here.
+      if (response.destroyed) resolve();
     });
     response.once("finish", resolve);
     response.once("close", resolve);

@@ -65,7 +65,9 @@ beforeEach(async () => {
       new PreviewSites({ domain, previews, upstreams }),
     ],
     domains: [`sbx.${domain}`],
+    apiHost: null,
     certificates: null,
+    tlsSuffix: "",
     trustedProxies: trusted,
     log: () => {},
   });
@@ -705,6 +707,24 @@ describe("what is not there", () => {
     connectFails = { kind: "machine_died" };
     expect(await refusal()).toEqual([503, "unavailable", "unavailable"]);
     expect(dialled).toBeLessThan(10);
+  });
+
+  test("who leaves while a sandbox is woken for him is not waited for, and costs the guest nothing", async () => {
+    await guest((_request, response) => response.end("ok"));
+    preview = { token: null, state: "paused", wakes: true };
+    const awake = Promise.withResolvers<void>();
+    wake = () => awake.promise;
+    const left = Array.from({ length: 200 }, () => send("/"));
+    await vi.waitFor(() => expect(woken).toBe(200), { timeout: 10_000 });
+    for (const request of left) request.destroy();
+    await vi.waitFor(async () => {
+      const open = await new Promise((resolve) => server.getConnections((_error, count) => resolve(count)));
+      expect(open).toBe(0);
+    });
+    preview = { token: null, state: "running", machine: "m2" };
+    awake.resolve();
+    await vi.waitFor(async () => expect((await get("/")).body).toBe("ok"));
+    expect(dialled).toBe(1);
   });
 
   test("too many at once are told so, and nobody else is", async () => {

@@ -20,7 +20,7 @@ import type { Duplex } from "node:stream";
 import type { TLSSocket } from "node:tls";
 import { callbackify } from "node:util";
 import { hasBody, type Visitor } from "./headers.ts";
-import { hostOf } from "./hosts.ts";
+import { hostOf, pathOf } from "./hosts.ts";
 import { sendPage } from "./pages.ts";
 import type { HostRule, Site } from "./sites.ts";
 import type { Certificates } from "./tls/certificates.ts";
@@ -30,8 +30,12 @@ export interface IngressOptions {
   rules: readonly HostRule[];
   /** Names below these are ours: one that no rule knows is a 404, and never the APIs'. Without ports. */
   domains: readonly string[];
+  /** The APIs' own name, where they have one that is not loopback. */
+  apiHost: string | null;
   /** Null: a proxy in front of us ends TLS. */
   certificates: Certificates | null;
+  /** What visitors write behind a name: `:8443`, or nothing where it is 443. */
+  tlsSuffix: string;
   /** Whose X-Forwarded-* headers are believed. */
   trustedProxies: BlockList;
   log: (event: string, fields: Record<string, unknown>) => void;
@@ -90,8 +94,14 @@ export class Ingress {
     return (server.address() as AddressInfo).port;
   }
 
+  /** Whether somebody should vouch for the name: it leads somewhere at this moment. */
+  async isServed(host: string): Promise<boolean> {
+    return host === this.#options.apiHost || ((await this.#siteAt(host)?.exists()) ?? false);
+  }
+
   /** Ends what has no end of its own, waits `graceMs` for answers under way, and cuts what is left. */
   async close(graceMs: number): Promise<void> {
+    this.#options.certificates?.close?.();
     for (const socket of this.#upgraded) socket.destroy();
     const server = this.#tls;
     this.#tls = undefined;
@@ -183,13 +193,15 @@ export class Ingress {
     return this.#options.domains.some((domain) => host.endsWith(`.${domain}`)) ? nobody : undefined;
   }
 
-  /** By plain HTTP, where names are served by TLS alone. */
+  /** By plain HTTP, where names are served by HTTPS alone: the authority's visit is answered, everybody else sent on. */
   #isElsewhere(request: IncomingMessage, response: ServerResponse, host: string): boolean {
-    const { certificates } = this.#options;
-    if (certificates === null || isTls(request)) return false;
-    const answer = certificates.answerPlain?.(host, request.url ?? "/", request.socket.remoteAddress ?? "");
-    if (answer === undefined) return false;
-    response.writeHead(answer.status, answer.headers).end(answer.body);
+    const { certificates, apiHost, tlsSuffix } = this.#options;
+    if (!certificates?.isPublic || isTls(request)) return false;
+    if (host !== apiHost && this.#siteAt(host) === undefined) return false;
+    const path = pathOf(request.url ?? "/");
+    const proof = certificates.challenge?.(path);
+    if (proof === undefined) response.writeHead(308, { location: `https://${host}${tlsSuffix}${path}` });
+    response.end(proof);
     return true;
   }
 

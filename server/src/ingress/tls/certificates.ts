@@ -8,10 +8,7 @@ export interface Certificates {
   contextFor(name: string): Promise<SecureContext | undefined>;
   /** For clients that name nobody. */
   nameless(): Promise<{ key: string; cert: string } | undefined>;
-  /** What is answered to plain HTTP before anything else; undefined: what anybody would. */
-  answerPlain?: (
-    host: string,
-    url: string,
-    peer: string,
-  ) => { status: number; headers: Record<string, string>; body: string } | undefined;
+  /** What an authority that visits by plain HTTP is answered; undefined where it is not one. */
+  challenge?: (path: string) => string | undefined;
+  close?: () => void;
 }

@@ -1,0 +1,180 @@
+/**
+ * Certificates of a public authority, from a real ACME server: Pebble, with a resolver that answers every name with this
+ * host. The machines are none: what a name leads to is another file's matter.
+ */
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import tls from "node:tls";
+import { LocalCertificates } from "../server/src/ingress/tls/local.ts";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { eventually } from "./fixtures.ts";
+import { freePort } from "../cli/src/serve/port.ts";
+import { type Server, startServer } from "./server.ts";
+
+const domain = "preview.test";
+const directory = mkdtempSync(join(tmpdir(), "kontor-acme-"));
+const programs: ChildProcess[] = [];
+let server: Server;
+
+function start(program: string, args: string[], env: Record<string, string> = {}): void {
+  programs.push(spawn(program, args, { stdio: "ignore", env: { ...process.env, ...env } }));
+}
+
+beforeAll(async () => {
+  const [acme, management, dns, challenges] = await Promise.all([
+    freePort(),
+    freePort(),
+    freePort(),
+    freePort(),
+  ]);
+  // The authority's own address needs a certificate that we trust.
+  const own = await LocalCertificates.open(directory, { domains: ["localhost"], wildcards: [] });
+  const { key, cert } = await own.nameless();
+  server = await startServer(
+    {
+      KONTOR_RUNTIME: "fake",
+      KONTOR_ALLOW_FAKE_RUNTIME: "1",
+      KONTOR_POOL_SIZE: "0",
+      KONTOR_TLS_MODE: "acme",
+      KONTOR_PREVIEW_DOMAIN: domain,
+      KONTOR_APPS_DOMAIN: "apps.test",
+      KONTOR_PUBLIC_URL: "https://kontor.test",
+      KONTOR_ACME_EMAIL: "operator@kontor.test",
+      KONTOR_ACME_DIRECTORY: `https://localhost:${acme}/dir`,
+      NODE_EXTRA_CA_CERTS: join(directory, "ca.crt"),
+    },
+    [],
+  );
+  writeFileSync(join(directory, "acme.key"), key);
+  writeFileSync(join(directory, "acme.crt"), cert);
+  const settings = {
+    listenAddress: `127.0.0.1:${acme}`,
+    managementListenAddress: `127.0.0.1:${management}`,
+    certificate: join(directory, "acme.crt"),
+    privateKey: join(directory, "acme.key"),
+    // Where it visits whoever says that a name is his.
+    httpPort: server.description.port,
+    tlsPort: server.description.port,
+    ocspResponderURL: "",
+    externalAccountBindingRequired: false,
+  };
+  writeFileSync(join(directory, "pebble.json"), JSON.stringify({ pebble: settings }));
+  const resolver = ["-dns01", `127.0.0.1:${dns}`, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""];
+  const nothingElse = ["-http01", "", "-https01", "", "-tlsalpn01", ""];
+  start("pebble-challtestsrv", [...resolver, ...nothingElse, "-management", `127.0.0.1:${challenges}`]);
+  start("pebble", ["-config", join(directory, "pebble.json"), "-dnsserver", `127.0.0.1:${dns}`], {
+    PEBBLE_VA_NOSLEEP: "1",
+  });
+  await eventually(
+    () => isListening(acme),
+    (is) => is,
+  );
+});
+afterAll(async () => {
+  await server?.destroy();
+  for (const program of programs) {
+    program.kill("SIGKILL");
+    if (program.exitCode === null && program.signalCode === null) await once(program, "exit");
+  }
+  rmSync(directory, { recursive: true, force: true });
+});
+
+function isListening(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = net.connect(port, "127.0.0.1", () => resolve(true));
+    socket.on("error", () => resolve(false)).on("connect", () => socket.destroy());
+  });
+}
+
+async function previewName(): Promise<string> {
+  const made = await server.api("POST", "/v1/sandboxes", { body: { template: "debian-12" } });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  onTestFinished(async () => {
+    await server.api("DELETE", `/v1/sandboxes/${made.body.id}`);
+  });
+  const { body } = await server.api("GET", `/v1/sandboxes/${made.body.id}/host?port=3000`);
+  return body.host as string;
+}
+
+/** The name on the certificate that is shown for a name; null where the handshake fails. */
+function shownFor(name: string): Promise<{ names: string; serial: string } | null> {
+  return new Promise((resolve) => {
+    const port = Number(server.description.env["KONTOR_TLS_PORT"]);
+    const socket = tls.connect(
+      { host: "127.0.0.1", port, servername: name, rejectUnauthorized: false },
+      () => {
+        const { subjectaltname = "", serialNumber: serial } = socket.getPeerCertificate();
+        resolve({ names: subjectaltname, serial });
+        socket.destroy();
+      },
+    );
+    socket.on("error", () => resolve(null));
+  });
+}
+
+function plainly(host: string, path: string): Promise<http.IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    http
+      .get(
+        { host: "127.0.0.1", port: server.description.port, path, headers: { host }, agent: false },
+        resolve,
+      )
+      .on("error", reject);
+  });
+}
+
+test("a name that leads somewhere gets a certificate at its first visit, and has it after a restart", async () => {
+  const name = await previewName();
+  const first = await eventually(
+    () => shownFor(name),
+    (shown) => shown !== null,
+  );
+  expect(first?.names).toBe(`DNS:${name}`);
+  const kept = join(server.dataDir, "certificates");
+  expect(readdirSync(kept)).toContain(`${name}.pem`);
+  expect(statSync(join(kept, `${name}.pem`)).mode & 0o777).toBe(0o600);
+  await server.stop();
+  await server.start();
+  expect(await shownFor(name)).toEqual(first);
+  expect((await shownFor("kontor.test"))?.names).toBe("DNS:kontor.test");
+});
+
+test("nobody else's name is asked for, nor one of ours that leads nowhere", async () => {
+  for (const name of ["bank.test", `3000-${"a".repeat(20)}.sbx.${domain}`, `x.sbx.${domain}`, "apps.test"]) {
+    expect(await shownFor(name)).toBeNull();
+    expect(readdirSync(join(server.dataDir, "certificates"))).not.toContain(`${name}.pem`);
+  }
+});
+
+test("plain HTTP leads to HTTPS for every name of ours; loopback is as it was", async () => {
+  const name = await previewName();
+  for (const host of [name, "kontor.test"]) {
+    const { statusCode, headers } = await plainly(host, "/a?b=c");
+    expect([statusCode, headers.location]).toEqual([308, `https://${host}/a?b=c`]);
+  }
+  expect((await plainly("127.0.0.1", "/healthz")).statusCode).toBe(200);
+  expect((await plainly(name, "/.well-known/acme-challenge/unknown")).statusCode).toBe(308);
+});
+
+test("answers say that a name is served by HTTPS alone", async () => {
+  const name = await previewName();
+  await eventually(
+    () => shownFor(name),
+    (shown) => shown !== null,
+  );
+  const port = Number(server.description.env["KONTOR_TLS_PORT"]);
+  const headers = await new Promise<string>((resolve) => {
+    const socket = tls.connect({ host: "127.0.0.1", port, servername: name, rejectUnauthorized: false }, () =>
+      socket.write(`GET / HTTP/1.1\r\nHost: ${name}\r\nConnection: close\r\n\r\n`),
+    );
+    let got = "";
+    socket.on("data", (piece: Buffer) => (got += piece.toString()));
+    socket.on("close", () => resolve(got));
+  });
+  expect(headers).toContain("Strict-Transport-Security: max-age=31536000\r\n");
+});

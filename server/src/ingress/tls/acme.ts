@@ -1,0 +1,186 @@
+/**
+ * Certificates of a public authority (RFC 8555), asked for when a name that leads somewhere is first visited, and proved
+ * by the authority's own visit to our plain HTTP listener (`http-01`). They are kept on disk, one file with key and
+ * chain for each name, and renewed when a third of their life is left.
+ *
+ * An authority counts what is asked of it: a name that leads nowhere is never asked for, and one that was refused is
+ * left alone for a while.
+ */
+import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { createSecureContext, type SecureContext } from "node:tls";
+import acme from "acme-client";
+import { Semaphore } from "#lib/semaphore.ts";
+import { SingleFlight } from "#lib/single-flight.ts";
+import { writeFileWhole } from "#lib/state-file.ts";
+import { bareHost } from "../hosts.ts";
+import type { Certificates } from "./certificates.ts";
+
+export interface AcmeOptions {
+  /** Of the account's key and the certificates. */
+  directory: string;
+  /** The authority's, RFC 8555 §7.1.1. */
+  directoryUrl: string;
+  email: string | null;
+  /** Whether the name leads somewhere, at this moment. */
+  isServed: (host: string) => Promise<boolean>;
+  log: (event: string, fields: Record<string, unknown>) => void;
+}
+
+interface Held {
+  context: SecureContext;
+  renewAt: number;
+  endsAt: number;
+}
+
+/** A visitor's handshake waits for it. */
+const ordersAtOnce = 4;
+const lookEveryMs = 6 * 3_600_000;
+const leftAloneMs = 10 * 60_000;
+const maxLeftAlone = 10_000;
+const challengePath = "/.well-known/acme-challenge/";
+
+export class AcmeCertificates implements Certificates {
+  readonly isPublic = true;
+  readonly #options: AcmeOptions;
+  readonly #client: acme.Client;
+  readonly #held = new Map<string, Held>();
+  readonly #orders = new SingleFlight<SecureContext | undefined>();
+  readonly #turns = new Semaphore(ordersAtOnce);
+  /** Refused: until when nobody asks again. */
+  readonly #leftAlone = new Map<string, number>();
+  /** What the authority is answered, by token. */
+  readonly #answers = new Map<string, string>();
+  readonly #timer: NodeJS.Timeout;
+
+  private constructor(options: AcmeOptions, accountKey: Buffer) {
+    this.#options = options;
+    this.#client = new acme.Client({ directoryUrl: options.directoryUrl, accountKey });
+    this.#timer = setInterval(() => void this.renew(), lookEveryMs).unref();
+  }
+
+  static async open(options: AcmeOptions): Promise<AcmeCertificates> {
+    mkdirSync(options.directory, { recursive: true, mode: 0o700 });
+    const certificates = new AcmeCertificates(
+      options,
+      await accountKey(join(options.directory, "account.key")),
+    );
+    certificates.#readHeld();
+    return certificates;
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+  }
+
+  async contextFor(name: string): Promise<SecureContext | undefined> {
+    const host = bareHost(name);
+    const held = this.#held.get(host);
+    if (held !== undefined && held.endsAt > Date.now()) return held.context;
+    if ((this.#leftAlone.get(host) ?? 0) > Date.now()) return undefined;
+    if (!(await this.#options.isServed(host))) return undefined;
+    return this.#order(host);
+  }
+
+  /** Nobody is asked to vouch for an address. */
+  async nameless(): Promise<undefined> {}
+
+  /** What the authority's visit is answered; undefined where it is not one. */
+  challenge(path: string): string | undefined {
+    return path.startsWith(challengePath) ? this.#answers.get(path.slice(challengePath.length)) : undefined;
+  }
+
+  /** Those that are near their end and lead somewhere still; those that have ended are forgotten. */
+  async renew(): Promise<void> {
+    for (const [host, held] of this.#held) {
+      if (held.endsAt < Date.now()) {
+        this.#held.delete(host);
+        rmSync(this.#file(host), { force: true });
+      } else if (held.renewAt < Date.now() && (await this.#options.isServed(host).catch(() => false))) {
+        await this.#order(host);
+      }
+    }
+  }
+
+  #order(host: string): Promise<SecureContext | undefined> {
+    return this.#orders.run(host, () =>
+      this.#turns.run(async () => {
+        try {
+          const [key, csr] = await acme.crypto.createCsr(
+            { commonName: host, altNames: [host] },
+            await acme.crypto.createPrivateEcdsaKey(),
+          );
+          const chain = await this.#client.auto({
+            csr,
+            ...(this.#options.email === null ? {} : { email: this.#options.email }),
+            termsOfServiceAgreed: true,
+            challengePriority: ["http-01"],
+            // It would ask ourselves, by way of a name that may not lead back here from inside.
+            skipChallengeVerification: true,
+            challengeCreateFn: async (_authorization, { token }, answer) =>
+              void this.#answers.set(token, answer),
+            challengeRemoveFn: async (_authorization, { token }) => void this.#answers.delete(token),
+          });
+          const pem = `${key.toString()}\n${chain}`;
+          writeFileWhole(this.#file(host), pem, 0o600);
+          this.#options.log("a certificate was issued", { host });
+          return this.#hold(host, pem).context;
+        } catch (error) {
+          this.#options.log("no certificate was issued", { host, error });
+          this.#leaveAlone(host);
+          return this.#held.get(host)?.context;
+        }
+      }),
+    );
+  }
+
+  #leaveAlone(host: string): void {
+    const oldest = this.#leftAlone.keys().next().value;
+    if (oldest !== undefined && this.#leftAlone.size >= maxLeftAlone) this.#leftAlone.delete(oldest);
+    this.#leftAlone.delete(host);
+    this.#leftAlone.set(host, Date.now() + leftAloneMs);
+  }
+
+  #readHeld(): void {
+    for (const name of readdirSync(this.#options.directory)) {
+      if (!name.endsWith(suffix)) continue;
+      const host = name.slice(0, -suffix.length);
+      try {
+        this.#hold(host, readFileSync(this.#file(host), "utf8"));
+      } catch (error) {
+        this.#options.log("a certificate cannot be read; another takes its place", { host, error });
+      }
+    }
+  }
+
+  #hold(host: string, pem: string): Held {
+    const { notBefore, notAfter } = acme.crypto.readCertificateInfo(
+      pem.slice(pem.indexOf("-----BEGIN CERTIFICATE")),
+    );
+    const held: Held = {
+      context: createSecureContext({ key: pem, cert: pem }),
+      renewAt: notAfter.getTime() - (notAfter.getTime() - notBefore.getTime()) / 3,
+      endsAt: notAfter.getTime(),
+    };
+    this.#held.set(host, held);
+    return held;
+  }
+
+  /** A host that is served is a host name: no separator is in it. */
+  #file(host: string): string {
+    return join(this.#options.directory, host + suffix);
+  }
+}
+
+const suffix = ".pem";
+
+async function accountKey(file: string): Promise<Buffer> {
+  try {
+    return readFileSync(file);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+  }
+  const key = await acme.crypto.createPrivateEcdsaKey();
+  writeFileWhole(file, key.toString(), 0o600);
+  return key;
+}
