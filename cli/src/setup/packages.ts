@@ -29,7 +29,7 @@ export const serverPackages: readonly SystemPackage[] = [
   { name: "git", provides: ["git"], why: "fetches and keeps repositories" },
   {
     name: "e2fsprogs",
-    provides: ["mkfs.ext4", "e2fsck"],
+    provides: ["mkfs.ext4", "e2fsck", "filefrag"],
     why: "gives machines and volumes disks of a fixed size",
   },
   { name: "mount", provides: ["mount", "losetup"], why: "mounts the machines' disks" },

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { beforeEach, expect, onTestFinished, test } from "vitest";
 import { RuntimeError } from "../driver.ts";
 import { copyVolume } from "./copy.ts";
+import { parseExtents } from "./extents.ts";
 
 const MIB = 1024 * 1024;
 let place: string;
@@ -23,6 +24,8 @@ const copy = (reserveBytes = 0, signal?: AbortSignal) =>
 test("a copy is the same, byte for byte, and its holes take no room", async () => {
   const file = await open(join(from, "image"), "w");
   await file.write("begin", 0);
+  // Written, and zeros all the same.
+  await file.write(Buffer.alloc(3 * MIB), 0, 3 * MIB, 50 * MIB + 5);
   await file.write("middle", 40 * MIB - 3);
   await file.truncate(100 * MIB + 7);
   await file.close();
@@ -35,6 +38,21 @@ test("a copy is the same, byte for byte, and its holes take no room", async () =
   expect((await stat(join(to, "image"))).blocks * 512).toBeLessThan(4 * MIB);
   expect(bytes).toBe(3 * MIB + 5);
   expect(await copy()).toEqual({ bytes, sha256 });
+});
+
+test("a listing of extents is read whole or not at all", () => {
+  const head = "Filesystem type is: ef53\nFile size of /v is 104857600 (104857600 blocks of 1 bytes)\n";
+  const columns = " ext:     logical_offset:        physical_offset: length:   expected: flags:\n";
+  const lines = [
+    "   0:        0..    4095: 257645608960..257645613055:   4096:\n",
+    "   1: 31457280..33554431: 257645608960..257647706111: 2097152:   31457280: last,unwritten\n",
+  ].join("");
+  expect(parseExtents(`${head}${columns}${lines}/v: 2 extents found\n`)).toEqual([
+    { start: 0, end: 4096 },
+    { start: 31_457_280, end: 33_554_432 },
+  ]);
+  expect(parseExtents(`${head}/v: 0 extents found\n`)).toEqual([]);
+  expect(parseExtents(`${head}${columns}${lines}`)).toBeUndefined();
 });
 
 test("what an earlier try left is started over, and goes where the next one fails too", async () => {

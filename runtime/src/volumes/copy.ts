@@ -7,10 +7,11 @@ import { mkdir, open, readdir, rename, rm, statfs } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { aside, begin, syncDirectory } from "../snapshots/manifest.ts";
+import { writtenExtents } from "./extents.ts";
 
 /** Small enough that the server answers others between two pieces: 1 MiB takes SHA-256 a millisecond. */
 const PIECE_BYTES = 1024 * 1024;
-const HOLE = Buffer.alloc(PIECE_BYTES);
+const ZEROS = Buffer.alloc(PIECE_BYTES);
 
 export interface Copied {
   /** That were not zero. */
@@ -85,7 +86,7 @@ async function copyFile(
   }
 }
 
-/** The pieces that are not zero; a hole reads as zeros, at memory's speed. Each is hashed with its place. */
+/** The pieces that are not zero, in order; holes are not even read. Each is hashed with its place. */
 async function* pieces(
   path: string,
   hash: Hash,
@@ -93,17 +94,20 @@ async function* pieces(
 ): AsyncGenerator<{ at: number; data: Buffer }> {
   const file = await open(path, "r");
   try {
+    const { size } = await file.stat();
     const buffer = Buffer.allocUnsafe(PIECE_BYTES);
-    for (let at = 0; ;) {
-      signal?.throwIfAborted();
-      const { bytesRead } = await file.read(buffer, 0, PIECE_BYTES, at);
-      if (bytesRead === 0) return;
-      const data = buffer.subarray(0, bytesRead);
-      if (!data.equals(HOLE.subarray(0, bytesRead))) {
+    let next = 0;
+    for (const { start, end } of await writtenExtents(path, size)) {
+      // Whole pieces, wherever an extent begins: the copy's extents are others than the original's.
+      for (let at = Math.max(next, start - (start % PIECE_BYTES)); at < end; at = next) {
+        signal?.throwIfAborted();
+        next = at + PIECE_BYTES;
+        const { bytesRead } = await file.read(buffer, 0, PIECE_BYTES, at);
+        const data = buffer.subarray(0, bytesRead);
+        if (data.equals(ZEROS.subarray(0, bytesRead))) continue;
         hash.update(`${at}:`).update(data);
         yield { at, data };
       }
-      at += bytesRead;
     }
   } finally {
     await file.close();

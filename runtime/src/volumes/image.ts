@@ -3,7 +3,7 @@
  * mounted through a loop device on a directory of that machine's, so that whatever takes a machine off the host takes
  * the mount off as well. Its size is what the kernel enforces; it takes what is in it.
  */
-import { mkdir, open, readFile, rename, rmdir, statfs } from "node:fs/promises";
+import { mkdir, open, readFile, rename, rmdir, stat, statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { RuntimeError, type VolumeSpec } from "../driver.ts";
 import { run } from "../exec.ts";
@@ -64,10 +64,8 @@ export async function syncVolume(mountPoint: string): Promise<void> {
 
 /** Bytes that files take: asked of the filesystem where it is mounted, else read from its superblock. */
 export async function volumeUsage(directory: string, mountPoint: string | undefined): Promise<number> {
-  if (mountPoint !== undefined) {
-    const { bsize, blocks, bfree } = await statfs(mountPoint);
-    return (blocks - bfree) * bsize;
-  }
+  const mounted = mountPoint === undefined ? undefined : await mountedUsage(mountPoint);
+  if (mounted !== undefined) return mounted;
   const block = Buffer.alloc(SUPERBLOCK_BYTES);
   try {
     const image = await open(imageOf(directory), "r");
@@ -81,6 +79,19 @@ export async function volumeUsage(directory: string, mountPoint: string | undefi
     throw error;
   }
   return usedBytes(block);
+}
+
+/** Undefined where nothing is mounted there: of a machine that is being removed, any more. */
+async function mountedUsage(mountPoint: string): Promise<number | undefined> {
+  try {
+    const { bsize, blocks, bfree } = await statfs(mountPoint);
+    // Asked for afterwards: without its mount the directory speaks for the host's own disk.
+    const [here, above] = await Promise.all([stat(mountPoint), stat(dirname(mountPoint))]);
+    return here.dev === above.dev ? undefined : (blocks - bfree) * bsize;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
 }
 
 const SUPERBLOCK_AT = 1024;
