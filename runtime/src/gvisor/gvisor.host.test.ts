@@ -386,6 +386,21 @@ describe("what only a real machine promises", () => {
       await exec("e2fsck", ["-f", "-n", imageOf(cutOff)]);
     });
 
+    test("a volume that something else on the host still has mounted waits until that is over", async () => {
+      const volume = await newVolume();
+      const { id } = await boot({ volume });
+      await execute(driver, id, { shell: "echo kept > file; sync", cwd: "/persist" });
+      // What a machine has for the moment of its start: a copy of all mounts.
+      const other = execFile("unshare", ["--mount", "--propagation", "private", "sleep", "2"]);
+      await expect.poll(() => readFile(`/proc/${other.pid}/comm`, "utf8")).toBe("sleep\n");
+      await driver.remove(id);
+      let hasEnded = false;
+      other.once("exit", () => (hasEnded = true));
+      const again = await boot({ volume });
+      expect(hasEnded).toBe(true);
+      expect((await execute(driver, again.id, "cat /persist/file")).stdout.toString()).toBe("kept\n");
+    });
+
     test("what was deleted from a volume is the host's again once the machine is gone", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });

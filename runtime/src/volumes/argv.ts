@@ -48,3 +48,8 @@ export function trimArgv(mountPoint: string): string[] {
 export function syncArgv(mountPoint: string): string[] {
   return ["sync", "--file-system", mountPoint];
 }
+
+/** Prints the loop devices that an image is attached to; nothing where there are none. */
+export function loopArgv(image: string): string[] {
+  return ["losetup", "--associated", image];
+}

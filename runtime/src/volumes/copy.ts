@@ -8,6 +8,7 @@ import { dirname, join, relative } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { aside, begin, syncDirectory } from "../snapshots/manifest.ts";
 import { writtenExtents } from "./extents.ts";
+import { untilLetGo } from "./image.ts";
 
 /** Small enough that the server answers others between two pieces: 1 MiB takes SHA-256 a millisecond. */
 const PIECE_BYTES = 1024 * 1024;
@@ -26,6 +27,7 @@ export async function copyVolume(
   to: string,
   options: { reserveBytes: number; signal?: AbortSignal },
 ): Promise<Copied> {
+  await untilLetGo(from);
   await rm(to, { recursive: true, force: true });
   const at = await begin(to);
   try {

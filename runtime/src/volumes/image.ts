@@ -5,6 +5,7 @@
  */
 import { mkdir, open, readFile, rename, rmdir, stat, statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError, type VolumeSpec } from "../driver.ts";
 import { run } from "../exec.ts";
 import { mountPointsBelow } from "../mounts.ts";
@@ -12,6 +13,7 @@ import { begin, syncDirectory } from "../snapshots/manifest.ts";
 import {
   fsckArgv,
   JOURNAL_MIB,
+  loopArgv,
   mkfsVolumeArgv,
   mountVolumeArgv,
   repairArgv,
@@ -24,6 +26,8 @@ const REPAIRED = [0, 1, 2];
 const FSCK_TIMEOUT_MS = 30_000;
 const REPAIR_TIMEOUT_MS = 300_000;
 const TRIM_TIMEOUT_MS = 20_000;
+/** As long as another machine's start may take. */
+const LET_GO_TIMEOUT_MS = 30_000;
 const SYNC_TIMEOUT_MS = 60_000;
 const MIB = 1024 * 1024;
 
@@ -37,11 +41,26 @@ export async function attachVolume(volume: VolumeSpec, mountPoint: string): Prom
     });
   }
   if (!isThere) await makeVolume(volume);
+  await untilLetGo(volume.directory);
   await check(image);
   await mkdir(mountPoint, { recursive: true, mode: 0o700 });
   await run(mountVolumeArgv(image, mountPoint));
   // A volume that is empty looks empty; a repair that needs the directory makes it again.
   if (!isThere) await rmdir(join(mountPoint, "lost+found"));
+}
+
+/**
+ * A machine that is being started has a copy of the host's mounts for a moment, other machines' volumes among them: what
+ * was unmounted here lives on there. Its image must be neither checked nor read meanwhile.
+ */
+export async function untilLetGo(directory: string): Promise<void> {
+  const deadline = performance.now() + LET_GO_TIMEOUT_MS;
+  while ((await run(loopArgv(imageOf(directory)))).stdout.trim() !== "") {
+    if (performance.now() > deadline) {
+      throw new RuntimeError("volume_in_use", "the volume is still mounted somewhere on the host");
+    }
+    await sleep(20);
+  }
 }
 
 /** What was deleted goes back to the host. To be followed by the unmounting; does nothing where nothing is mounted. */
