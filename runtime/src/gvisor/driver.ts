@@ -55,8 +55,8 @@ import { needsProcSysNetMask } from "./start.ts";
 
 /** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
 const MAX_SLOTS = 65_000;
-/** Names in one image: several times what a distribution with compilers has. */
-const MAX_IMAGE_ENTRIES = 2_000_000;
+/** Names in one image: several times what a distribution with compilers has, and what this process holds in memory. */
+const MAX_IMAGE_ENTRIES = 500_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
 

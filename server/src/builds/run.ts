@@ -21,6 +21,7 @@ import {
   type BuildRow,
   endBuild,
   findBuild,
+  holdBuild,
   interruptedBuilds,
   noteStep,
   putBack,
@@ -47,6 +48,8 @@ const commandChars = 200;
 class BuildFailed extends Error {}
 /** The server stops. */
 class Interrupted extends Error {}
+/** Its row is gone, and with it everything it was for. */
+class Dropped extends Error {}
 
 interface Running {
   exit: PromiseWithResolvers<MachineExit | null>;
@@ -148,6 +151,7 @@ export class Builds {
         return false;
       }
     }
+    if (error instanceof Dropped) return true;
     const isOurs = !(error instanceof BuildFailed) && !(error instanceof DomainError);
     if (isOurs) log.error({ build: build.id, err: error }, "a build failed for a reason of this server's");
     await this.#end(build, {
@@ -160,10 +164,9 @@ export class Builds {
   /** The build's row, its owner's record and the machine's fate commit together. */
   async #end(build: Pick<BuildRow, "id" | "owner_kind">, end: BuildEnd): Promise<void> {
     const { db, machines, clock } = this.#app;
-    const error = end.status === "failed" ? end.error : null;
     const ended = await db.transaction().execute(async (tx) => {
       const machine = await release(tx, { ownerKind: "build", ownerId: build.id });
-      if (!(await endBuild(tx, build.id, { status: end.status, error, at: clock.now() }))) return { machine };
+      if (!(await endBuild(tx, build.id, { ...toRow(end), at: clock.now() }))) return { machine };
       await this.#owners[build.owner_kind].ended(tx, build.id, end);
       return { machine, isWanted: true };
     });
@@ -191,7 +194,7 @@ export class Builds {
     try {
       for (const [index, command] of build.steps.entries()) {
         const step = { number: index + 1, of: build.steps.length, command };
-        await noteStep(db, build.id, step.number);
+        if (!(await noteStep(db, build.id, step.number))) throw new Dropped();
         await this.#step(guest, step, { log, deadline, signal, machine: order.machine });
       }
       await log.flush();
@@ -211,8 +214,9 @@ export class Builds {
       DEBIAN_FRONTEND: "noninteractive",
       ...networkEnv(build.network),
     };
-    const reservation = await db.transaction().execute((tx) =>
-      place(this.#app, tx, {
+    const reservation = await db.transaction().execute(async (tx) => {
+      if (!(await holdBuild(tx, build.id))) throw new Dropped();
+      return place(this.#app, tx, {
         ownerKind: "build",
         ownerId: build.id,
         shape: {
@@ -229,8 +233,8 @@ export class Builds {
         network: build.network,
         hostname: "build",
         env,
-      }),
-    );
+      });
+    });
     await bringUp(this.#app, reservation);
     return { order: orderFor(reservation.row), guest: machines.connect(reservation.row.id) };
   }
@@ -288,13 +292,17 @@ export class Builds {
       return new BuildFailed(`The steps left a machine that does not work any more: ${sentence(error)}`);
     }
     // Dropped: its machine went with it, and nobody asks why.
-    if (!(await findBuild(this.#app.db, id))) return error;
+    if (!(await findBuild(this.#app.db, id))) return new Dropped();
     const ended = await Promise.race([exit.promise, after(exitWithinMs)]);
     if (ended?.reason === "out_of_memory") {
       return new BuildFailed(`The build ran out of memory: it may use ${this.#app.config.buildMemoryMb} MB.`);
     }
     return new BuildFailed(`The build's machine ended: ${sentence(error)}`);
   }
+}
+
+function toRow(end: BuildEnd): { status: BuildEnd["status"]; error: string | null } {
+  return { status: end.status, error: end.status === "failed" ? end.error : null };
 }
 
 function shorten(command: string): string {

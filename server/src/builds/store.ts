@@ -89,8 +89,26 @@ export async function requeue(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-export async function noteStep(db: Db, id: string, step: number): Promise<void> {
-  await db.updateTable("builds").set({ step }).where("id", "=", id).where("status", "=", "running").execute();
+/** False where it was dropped meanwhile. */
+export async function noteStep(db: Db, id: string, step: number): Promise<boolean> {
+  const { numUpdatedRows } = await db
+    .updateTable("builds")
+    .set({ step })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** False where it was dropped; else whoever drops it waits for this transaction, and finds what it made. */
+export async function holdBuild(tx: Db, id: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("builds")
+    .select("id")
+    .where("id", "=", id)
+    .forKeyShare()
+    .executeTakeFirst();
+  return row !== undefined;
 }
 
 /** False where it was dropped meanwhile, or ended in another way. */

@@ -4,9 +4,9 @@ import type { BuildLog } from "#builds/builds.ts";
 import type { TemplateRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
-const noNul = (text: string): boolean => !text.includes("\0");
-const command = (most: number) =>
-  z.string().min(1).max(most).refine(noNul, { error: "must not contain NUL" });
+const isText = (text: string): boolean => text.isWellFormed() && !text.includes("\0");
+const notText = { error: "must be Unicode text without NUL" };
+const command = (most: number) => z.string().min(1).max(most).refine(isText, notText);
 
 /** Names of the documents' built-in templates, made here or not: a custom one could not be told from them. */
 const builtIn = ["python-3.12", "python-3.12-bare", "node-22", "debian-12", "code-interpreter"];
@@ -34,7 +34,7 @@ export const TemplateCreate = z
       .max(100)
       .describe("Run in order by `/bin/sh -c`, as root, with HOME=/root, in /workspace."),
     network: z.enum(["restricted", "open"]).default("restricted").describe("What the steps may reach."),
-    description: z.string().max(1024).refine(noNul, { error: "must not contain NUL" }).optional(),
+    description: z.string().max(1024).refine(isText, notText).optional(),
     tags: z.array(Tag).max(20).default([]).describe("Assigned when the build is ready."),
     start_command: command(65_536)
       .optional()

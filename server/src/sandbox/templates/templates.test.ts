@@ -1,6 +1,8 @@
-import { beforeEach, expect, test } from "vitest";
+import { beforeEach, expect, onTestFinished, test, vi } from "vitest";
+import { FakeGuest } from "@kontor/runtime/fake/guest.ts";
 import { progressOf, sweepImages } from "#builds/builds.ts";
 import { logMaxBytes } from "#builds/log.ts";
+import { onKillPoint } from "#lib/kill-points.ts";
 import { DomainError } from "#lib/errors.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { testDatabase } from "../../../test/harness.ts";
@@ -199,6 +201,7 @@ test("what may not be built is refused at once", async () => {
     { recipe: [] },
     { recipe: [""] },
     { recipe: ["a\0b"] },
+    { recipe: ["\ud800"] },
     { network: "off" },
     { tags: ["a:b"] },
   ])
@@ -248,6 +251,19 @@ test("a template that is deleted while it is built leaves nothing, and no event"
   expect(await images()).not.toContain(id);
   expect(await buildMachines()).toEqual([]);
   expect((await events()).length).toBe(before);
+});
+
+test("one that is deleted between two of its moves runs no step", async () => {
+  const { id } = await create({ recipe: ["echo ran"] });
+  onKillPoint(
+    async (point) => void (point === "build.started" && (await removeTemplate(host.app, actor, id))),
+  );
+  onTestFinished(() => onKillPoint(undefined));
+  const spawned = vi.spyOn(FakeGuest.prototype, "spawn");
+  await build();
+  expect(spawned).not.toHaveBeenCalled();
+  spawned.mockRestore();
+  expect(await buildMachines()).toEqual([]);
 });
 
 test("one that is deleted while it waits is never begun", async () => {
