@@ -280,6 +280,14 @@ test("output without end is cut and said to be", async () => {
   const ran = await run(shared, `print('x' * ${limit + 10}, end='')`, { context_id: ctx });
   expect(ran.stdout.length).toBe(limit);
   expect(ran.truncated).toEqual([{ field: "stdout", limit, size: limit + 10 }]);
+  // What JSON makes six characters of counts as one.
+  const raw = await run(shared, `print('\\x01' * ${limit}, end='')`, { context_id: ctx });
+  expect([raw.stdout.length, raw.truncated]).toEqual([limit, []]);
+  const large = await run(shared, "from IPython.display import HTML; HTML('x' * 9_000_000)", {
+    context_id: ctx,
+  });
+  expect(large.truncated).toMatchObject([{ field: "results[0].html", limit: 4 * 1024 ** 2 }]);
+  expect(large.results).toMatchObject([{ type: "text", html: null }]);
   const many = await run(shared, "for i in range(120): display(i)", { context_id: ctx });
   expect(many.results.length).toBe(100);
   expect(many.truncated).toEqual([{ field: "results", limit: 100, size: 120 }]);

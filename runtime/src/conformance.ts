@@ -1278,6 +1278,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           base: subject.image,
           env: base?.env,
           contents: base?.contents,
+          service: base?.service,
         });
         expect((await driver.images()).map((each) => each.id)).toContain(id);
         expect(await out(machine.id, "cat a/link/c")).toBe("kept\n");

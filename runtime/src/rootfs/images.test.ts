@@ -1,7 +1,10 @@
 import { createHash } from "node:crypto";
-import { expect, test } from "vitest";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { expect, onTestFinished, test } from "vitest";
 import { keepsPromise, versionIn } from "./images.ts";
-import { checkIntegrity } from "./steps.ts";
+import { checkIntegrity, makeSteps } from "./steps.ts";
 import { certificates } from "./trust.ts";
 
 test("a version is found in what programs print", () => {
@@ -28,6 +31,14 @@ test("a download that is not what the registry describes is refused, and so is o
   expect(() => checkIntegrity(Buffer.from("other"), integrity)).toThrow("not what the registry describes");
   expect(() => checkIntegrity(content, "md5-abc")).toThrow("no integrity");
   expect(() => checkIntegrity(content, "undefined")).toThrow("no integrity");
+});
+
+test("files of a recipe are written where it says, with the directories they need", async () => {
+  const rootfs = await mkdtemp(path.join(os.tmpdir(), "kontor-rootfs-"));
+  onTestFinished(() => rm(rootfs, { recursive: true }));
+  const step = { kind: "files", from: "x", into: "/usr/lib/tool", contents: { "a/b.py": "text" } } as const;
+  await makeSteps([step], { rootfs, progress: () => {}, baseRootfs: async () => "" });
+  expect(await readFile(path.join(rootfs, "usr/lib/tool/a/b.py"), "utf8")).toBe("text");
 });
 
 test("certificates are told apart in a bundle, each once", () => {

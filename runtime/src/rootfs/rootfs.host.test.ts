@@ -120,8 +120,9 @@ test("two callers share one build, each hears of its progress, and a second proc
   expect(await readdir(path.join(directory, "images"))).toEqual([first?.id]);
 });
 
-test("an image may build on another, which is made first; linked files come along", async () => {
-  const base = small("base");
+test("an image may build on another, which is made first; linked files and its service come along", async () => {
+  const service = { speaks: "echo/1", argv: ["echo"], port: 7 };
+  const base = small("base", { service });
   const links = { "/usr/bin/tool": "../../opt/tool/index.js" };
   const step = {
     kind: "npm",
@@ -145,6 +146,7 @@ test("an image may build on another, which is made first; linked files come alon
       ],
     }),
   );
+  expect(above.service).toEqual(service);
   const rootfs = images.rootfsPath(above.id);
   expect(await readdir(path.join(rootfs, "opt/tool"))).toEqual(["index.js"]);
   expect(await readdir(path.join(rootfs, "opt/small"))).toContain("package.json");

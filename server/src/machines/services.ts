@@ -12,9 +12,9 @@ import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Guest, type ImageService, RuntimeError } from "@kontor/runtime/driver.ts";
 
-/** Above the longest line a service of ours says, a picture of 12 MiB; and all the lines of one answer. */
-const lineMaxBytes = 16 * 1024 ** 2;
-const answerMaxBytes = 96 * 1024 ** 2;
+/** Above the longest line a service of ours says, 16 MiB of results; and all the lines of one answer. */
+const lineMaxBytes = 24 * 1024 ** 2;
+const answerMaxBytes = 128 * 1024 ** 2;
 /** From its start until it listens, on a host that starts many at once. */
 const listensWithinMs = 30_000;
 const warmWithinMs = 120_000;
@@ -88,7 +88,9 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
 /** The lines a service answers with, parsed but not checked. */
 export class ServiceAnswer {
   readonly #stream: Duplex;
-  readonly #lines: AsyncGenerator<unknown, undefined>;
+  readonly #lines: AsyncGenerator<{ said: unknown; bytes: number }, undefined>;
+  /** Length of the line that was read last. */
+  lineBytes = 0;
 
   constructor(stream: Duplex) {
     this.#stream = stream;
@@ -104,7 +106,9 @@ export class ServiceAnswer {
       withinMs,
     );
     try {
-      return (await this.#lines.next()).value;
+      const line = (await this.#lines.next()).value;
+      this.lineBytes = line?.bytes ?? 0;
+      return line?.said;
     } finally {
       clearTimeout(timer);
     }
@@ -115,7 +119,7 @@ export class ServiceAnswer {
   }
 }
 
-async function* linesOf(stream: Duplex): AsyncGenerator<unknown, undefined> {
+async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: number }, undefined> {
   let pieces: Buffer[] = [];
   let line = 0;
   let all = 0;
@@ -125,7 +129,8 @@ async function* linesOf(stream: Duplex): AsyncGenerator<unknown, undefined> {
       if (all > answerMaxBytes) throw unexpected("an answer that does not end");
       let from = 0;
       for (let to = chunk.indexOf(10); to !== -1; to = chunk.indexOf(10, from)) {
-        yield parse(Buffer.concat([...pieces, chunk.subarray(from, to)]));
+        const whole = Buffer.concat([...pieces, chunk.subarray(from, to)]);
+        yield { said: parse(whole), bytes: whole.length };
         pieces = [];
         line = 0;
         from = to + 1;

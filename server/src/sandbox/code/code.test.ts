@@ -103,7 +103,17 @@ test("a stream has an event for each thing that is said, and a summary at its en
 
 test.for([
   ["no JSON", ["{nonsense\n"], "guest_protocol"],
-  ["a line without end", [`"${"x".repeat(17 * 1024 ** 2)}`], "guest_protocol"],
+  ["a line without end", [`"${"x".repeat(25 * 1024 ** 2)}`], "guest_protocol"],
+  [
+    "more output than a cell may have",
+    Array.from({ length: 9 }, () => ({ type: "stream", stream: "stdout", text: "x".repeat(1024 ** 2) })),
+    "interpreter_failed",
+  ],
+  [
+    "more results than a cell may have",
+    Array.from({ length: 101 }, () => ({ type: "result", text: "1" })),
+    "interpreter_failed",
+  ],
   ["a frame of no kind", [{ type: "surprise" }], "interpreter_failed"],
   ["a field of another type", [{ type: "stream", stream: "stdout", text: 1 }], "interpreter_failed"],
   ["a picture that is no base64", [{ type: "result", png: "<svg>" }], "interpreter_failed"],

@@ -18,6 +18,14 @@ const turnWithinMs = 3_600_000;
 /** Over a cell's own timeout: what its interrupt and the last of its output may take. */
 const slackMs = 30_000;
 
+/**
+ * What a cell may say, held in memory by who answers it at once. The machine's own bounds are the same but for what
+ * JSON adds; beyond these it is none of ours.
+ */
+const streamMaxCharacters = 8 * 1024 ** 2;
+const othersMaxBytes = 32 * 1024 ** 2;
+const maxResults = 100;
+
 const Refused = z.object({ type: z.literal("refused"), code: z.string(), message: z.string() });
 const size = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 
@@ -118,6 +126,12 @@ export class RunningCell {
   /** What the cell says; the last frame is `done`. Returns early, without one, where the interpreter hung up. */
   async *frames(): AsyncGenerator<Frame> {
     const deadline = performance.now() + this.#withinMs;
+    const left = {
+      stdout: streamMaxCharacters,
+      stderr: streamMaxCharacters,
+      results: maxResults,
+      others: othersMaxBytes,
+    };
     try {
       for (;;) {
         const line = await this.#answer.next(Math.max(0, deadline - performance.now()));
@@ -125,6 +139,11 @@ export class RunningCell {
         const frame = read(Frame, line);
         if (frame.type === "refused") throw refusal(frame);
         if (frame.type === "started") throw interpreterFailed(new Error("a second start"));
+        if (frame.type === "stream") left[frame.stream] -= frame.text.length;
+        else left.others -= this.#answer.lineBytes;
+        if (frame.type === "result") left.results -= 1;
+        if (Object.values(left).some((room) => room < 0))
+          throw interpreterFailed(new Error("more than a cell may say"));
         yield frame;
         if (frame.type === "done") return;
       }

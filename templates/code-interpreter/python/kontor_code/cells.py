@@ -13,16 +13,20 @@ GRACE_SECONDS = 5
 # Between a cell's reply and the last of what it said.
 DRAIN_SECONDS = 5
 STREAM_BYTES = 8 * 1024**2
+# A line for the host stays short, whatever JSON makes of its characters.
+PIECE_CHARACTERS = 65_536
 MAX_RESULTS = 100
-RESULTS_BYTES = 32 * 1024**2
+# As JSON.
+RESULTS_BYTES = 16 * 1024**2
 FIELDS_BYTES = {
     "text": 1024**2,
     "html": 4 * 1024**2,
-    "png": 12 * 1024**2,
+    "png": 8 * 1024**2,
     "json": 4 * 1024**2,
     "chart": 4 * 1024**2,
 }
-ERROR_CHARACTERS = 65_536
+ERROR_CHARACTERS = 16_384
+TRACEBACK_LINES = 50
 MIMES = {"text/plain": "text", "text/html": "html", "image/png": "png", "application/json": "json", CHART: "chart"}
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -69,7 +73,7 @@ class Cell:
                 "type": "error",
                 "name": name[:1024],
                 "value": _ANSI.sub("", value)[:ERROR_CHARACTERS],
-                "traceback": [_ANSI.sub("", line)[:ERROR_CHARACTERS] for line in traceback[-200:]],
+                "traceback": [_ANSI.sub("", line)[:ERROR_CHARACTERS] for line in traceback[-TRACEBACK_LINES:]],
             }
         )
 
@@ -93,7 +97,8 @@ class Cell:
         self._sizes[stream] += len(data)
         if room > 0:
             kept = text if len(data) <= room else data[:room].decode("utf-8", "ignore")
-            self._emit({"type": "stream", "stream": stream, "text": kept})
+            for at in range(0, len(kept), PIECE_CHARACTERS):
+                self._emit({"type": "stream", "stream": stream, "text": kept[at : at + PIECE_CHARACTERS]})
 
     def _result(self, data):
         self._results += 1
@@ -108,13 +113,13 @@ class Cell:
                 value = "".join(value) if isinstance(value, list) else str(value)
             if field == "png":
                 value = value.replace("\n", "")
-            size = len(value.encode()) if isinstance(value, str) else len(json.dumps(value))
+            size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
             room = min(FIELDS_BYTES[field], RESULTS_BYTES - self._results_bytes)
             if size > room:
                 name = f"results[{self._results - 1}].{field}"
                 self._cut[name] = {"field": name, "limit": room, "size": size}
                 # The beginning of a text is worth having; that of anything else is broken.
-                value = value.encode()[:room].decode("utf-8", "ignore") if field == "text" else None
+                value = value.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") if field == "text" else None
             if value is not None:
                 self._results_bytes += min(size, room)
             found[field] = value
