@@ -274,7 +274,7 @@ test("a cell that takes its kernel with it says so, and one that was lost in bet
   expect(await run(shared, "2", { context_id: ctx })).toMatchObject({ restarted: false });
 });
 
-test("output without end is cut and said to be", async () => {
+test("output without end is cut and said to be", { timeout: 180_000 }, async () => {
   const ctx = await ownContext();
   const limit = 8 * 1024 ** 2;
   const ran = await run(shared, `print('x' * ${limit + 10}, end='')`, { context_id: ctx });
