@@ -10,6 +10,8 @@ import { percentile, timed } from "./measure.ts";
 export const name = "fork";
 
 const heapMb = 100;
+const files = 10;
+const fileMb = 10;
 const rounds = 7;
 
 export async function run(context: BenchContext): Promise<void> {
@@ -18,7 +20,7 @@ export async function run(context: BenchContext): Promise<void> {
   await fill(api, source.id);
   const row = (what: string, samples: number[], bar?: { atMost: number }, note = `n=${samples.length}`) =>
     context.report({
-      what: `${what}, ${heapMb} MB of heap, p50`,
+      what: `${what}, ${heapMb} MB of heap and ${files * fileMb} MB of files, p50`,
       value: percentile(samples, 50),
       unit: "ms",
       samples,
@@ -110,20 +112,24 @@ function watchSource(
   };
 }
 
-/** A process that holds this much, and as much in a file; Perl is in every Debian. */
+/** A process that holds this much, and as much in files that the file calls can carry; Perl is in every Debian. */
 async function fill(api: Api, id: string): Promise<void> {
-  const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/workspace/full"; print G $x; close G; open G, ">/tmp/full"; close G; sleep 1e6`;
+  const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/tmp/full"; close G; sleep 1e6`;
   await api.exec(id, {
-    command: `setsid perl -e '${hold}' >/dev/null 2>&1 & until [ -e /tmp/full ]; do sleep 0.1; done`,
+    command: `for n in $(seq 1 ${files}); do head -c ${fileMb}M /dev/urandom > /workspace/$n; done
+      setsid perl -e '${hold}' >/dev/null 2>&1 & until [ -e /tmp/full ]; do sleep 0.1; done`,
   });
 }
 
 /** What one does where there is no fork: the files are read out of one sandbox and written into another. */
 async function createAndCopy(api: Api, source: string): Promise<string> {
   const { id } = await api.create();
-  const file = `files?path=${encodeURIComponent("/workspace/full")}`;
-  const { bytes } = await api.send("GET", `/v1/sandboxes/${source}/${file}`);
-  await api.send("POST", `/v1/sandboxes/${id}/files`, bytes);
+  for (let n = 1; n <= files; n += 1) {
+    const path = `/workspace/${n}`;
+    const of = (sandbox: string) => `/v1/sandboxes/${sandbox}/files`;
+    const { content } = await api.json<{ content: string }>("GET", `${of(source)}?path=${path}`, 200);
+    await api.json("POST", of(id), 200, { path, content });
+  }
   await api.exec(id, { args: ["/bin/true"] });
   return id;
 }

@@ -93,7 +93,7 @@ test("five clones at once go on from where the source stands, and so does the so
     expect(await output(id, "cat kept")).toBe(id);
   }
   expect(snapshots()).toEqual([]);
-});
+}, 180_000);
 
 test("connections within the machine go on in source and clone, those that leave it end, and its servers serve on", async () => {
   const source = await createSandbox({ network: "restricted" });
@@ -234,7 +234,7 @@ test("a kept snapshot begins sandboxes where its own stood, which has gone on an
     async () => snapshots(),
     (left) => left.length === 0,
   );
-});
+}, 180_000);
 
 test("a damaged snapshot is found out once, and refused from then on", async () => {
   const source = await createSandbox();
@@ -269,6 +269,7 @@ test.each(["checkpoint.written", "checkpoint.stored", "snapshot.written", "snaps
     await expectCounting(source.id);
     for (const { id } of items) await expectCounting((await createSandbox({ ...begin, snapshot: id })).id);
   },
+  180_000,
 );
 
 /** Sends a call to a server that ends at a named point of it, and starts the next one. */
@@ -316,4 +317,5 @@ test.each(whileForking)(
     const [clone] = await fork(source.id);
     await expectCounting(clone?.id ?? "");
   },
+  180_000,
 );

@@ -379,7 +379,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         let isWritten = false;
         const answers = (async () => {
           const said = new Set<string>();
-          while (!isWritten) said.add(await out(spec.id, "cat file").catch(({ kind }) => kind));
+          const ask = async () => (await contentOf(driver, spec.id, "/workspace/file")).toString();
+          while (!isWritten) said.add(await ask().catch(({ kind }) => kind));
           return said;
         })();
         const checkpoint = await writing;
@@ -406,7 +407,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> counts; sleep 0.02; done' >/dev/null 2>&1 &
              until [ -s counts ]; do sleep 0.01; done`,
           );
-          await driver.checkpoint(id, directory, { goesOn: true });
+          await driver.checkpoint(id, directory, { goesOn: true, isLasting: false });
           const names = ["one", "two", "three", "four", "five"];
           const twins = await Promise.all(names.map((hostname) => restored(spec, directory, { hostname })));
           await driver.guest(id).writeFile("/workspace/own", Buffer.from("model"), { mode: 0o644, ...ROOTS });

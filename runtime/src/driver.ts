@@ -93,12 +93,22 @@ export interface MachineExit {
 export interface Checkpoint {
   /** Of all files together. */
   bytes: number;
-  files: { name: string; bytes: number; sha256: string }[];
+  /** Without a hash where it was not to last. */
+  files: { name: string; bytes: number; sha256: string | null }[];
   /** It restores only where `HostFacts` says the same of both. */
   runtimeBuild: string;
   cpuClass: string;
   /** The guest program that is PID 1 in it; the host keeps every build. */
   guestBuild: string;
+}
+
+export interface CheckpointOptions {
+  /** Writes past the page cache; the driver's choice where absent. */
+  direct?: boolean;
+  /** The machine is not left frozen. */
+  goesOn?: boolean;
+  /** False where it serves restores of this process alone: it is neither hashed nor synced. */
+  isLasting?: boolean;
 }
 
 /** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
@@ -231,14 +241,9 @@ export interface Driver {
    * With `goesOn` it goes on as soon as its bytes are written, before they are hashed: what is asked of it meanwhile
    * waits, what was under way fails with `interrupted`.
    * A failure leaves it running and unharmed, and no directory. `not_checkpointable` where something inside cannot be
-   * written down: `details` are `{ pid, process, file }`. A volume is not in it, but is synced with it. `direct` writes past the page cache; the driver's choice where
-   * absent.
+   * written down: `details` are `{ pid, process, file }`. A volume is not in it, but is synced with it.
    */
-  checkpoint(
-    id: MachineId,
-    directory: string,
-    options?: { direct?: boolean; goesOn?: boolean },
-  ): Promise<Checkpoint>;
+  checkpoint(id: MachineId, directory: string, options?: CheckpointOptions): Promise<Checkpoint>;
   /**
    * Boots a machine from a checkpoint, which stays as it is: with its files and processes where they were, and this
    * spec's limits, network, hostname, environment and volume. The id may be another than the checkpointed machine's, the image

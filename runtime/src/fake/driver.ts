@@ -23,6 +23,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import {
   RuntimeError,
   type Checkpoint,
+  type CheckpointOptions,
   type ClaimSpec,
   type Driver,
   type Guest,
@@ -272,7 +273,7 @@ export class FakeDriver implements Driver {
     return sizes.reduce((sum, bytes) => sum + bytes, 0);
   }
 
-  checkpoint(id: MachineId, directory: string, options: { goesOn?: boolean } = {}): Promise<Checkpoint> {
+  checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       this.#thaw(machine);
@@ -282,7 +283,8 @@ export class FakeDriver implements Driver {
         const at = await begin(directory);
         await cp(this.#root(id), join(at, "files"), { recursive: true });
         if (options.goesOn) this.#thaw(machine);
-        return await commit(directory, { runtimeBuild: "fake", cpuClass: "fake", guestBuild: "fake" });
+        const made = { runtimeBuild: "fake", cpuClass: "fake", guestBuild: "fake" };
+        return await commit(directory, made, options);
       } catch (error) {
         this.#thaw(machine);
         throw error;

@@ -14,7 +14,7 @@ import { readdir, rm, statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
-import { RuntimeError, type Checkpoint } from "../driver.ts";
+import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver.ts";
 import { run } from "../exec.ts";
 import { aside, begin, commit } from "../snapshots/manifest.ts";
 import { syncVolume } from "../volumes/image.ts";
@@ -50,7 +50,7 @@ export async function checkpointMachine(
   needs: CheckpointNeeds,
   machine: GvisorMachine,
   directory: string,
-  options: { direct?: boolean; goesOn?: boolean },
+  options: CheckpointOptions,
 ): Promise<Checkpoint> {
   await refuseBlocked(machine);
   const bytes = await expectedBytes(needs, machine);
@@ -67,7 +67,7 @@ export async function checkpointMachine(
     if (machine.spec.volume !== undefined) await syncVolume(machine.paths.volume);
     const { runtimeBuild, cpuClass } = needs;
     const { guestBuild } = machine;
-    const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild });
+    const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild }, options);
     await needs.reached("checkpoint.stored");
     return checkpoint;
   } catch (error) {

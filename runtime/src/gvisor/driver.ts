@@ -18,6 +18,7 @@ import { Cgroups } from "../cgroup/cgroups.ts";
 import {
   RuntimeError,
   type Checkpoint,
+  type CheckpointOptions,
   type ClaimSpec,
   type Driver,
   type Guest,
@@ -301,11 +302,7 @@ export class GvisorDriver implements Driver {
     return this.#guest;
   }
 
-  checkpoint(
-    id: MachineId,
-    directory: string,
-    options: { direct?: boolean; goesOn?: boolean } = {},
-  ): Promise<Checkpoint> {
+  checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       await this.#thaw(machine);

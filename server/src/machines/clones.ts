@@ -71,13 +71,14 @@ export type Bytes = Omit<
   | "damaged"
 >;
 
-/** Writes a machine down, which goes on. Fails with the runtime's own errors. */
+/** Writes a machine down, which goes on. Fails with the runtime's own errors. `isLasting`: the bytes are to be kept. */
 export async function capture(
   app: Pick<App, "machines">,
   machine: MachineRow,
   bytes: string,
+  options: { isLasting: boolean },
 ): Promise<Bytes> {
-  return bytesOf(machine, await app.machines.host.capture(orderFor(machine), bytes));
+  return bytesOf(machine, await app.machines.host.capture(orderFor(machine), bytes, options));
 }
 
 /** A snapshot's bytes under a second name. False where they are gone. */

@@ -98,8 +98,11 @@ export interface Host {
   remove(order: Order): Promise<void>;
   /** Writes a machine to this host's disk and holds it: `remove` frees its memory, `thaw` lets it go on. */
   pause(order: Order, snapshot: string): Promise<SnapshotFacts>;
-  /** Writes a machine to this host's disk while it goes on, but for the moment that takes. */
-  capture(order: Order, snapshot: string): Promise<SnapshotFacts>;
+  /**
+   * Writes a machine to this host's disk while it goes on, but for the moment that takes. Unless it `isLasting` it is
+   * good for restores by this process alone.
+   */
+  capture(order: Order, snapshot: string, options: { isLasting: boolean }): Promise<SnapshotFacts>;
   /** Gives a snapshot's bytes another name, under which they stay when the first is dropped. False where they are gone. */
   share(snapshot: string, as: string): Promise<boolean>;
   /**

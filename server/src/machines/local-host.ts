@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type {
+  CheckpointOptions,
   Driver,
   Guest,
   HostFacts,
@@ -113,18 +114,18 @@ export class LocalHost implements Host {
   }
 
   pause(order: Order, snapshot: string): Promise<SnapshotFacts> {
-    return this.#checkpoint(order, snapshot, { goesOn: false });
+    return this.#checkpoint(order, snapshot, {});
   }
 
-  capture(order: Order, snapshot: string): Promise<SnapshotFacts> {
-    return this.#checkpoint(order, snapshot, { goesOn: true });
+  capture(order: Order, snapshot: string, { isLasting }: { isLasting: boolean }): Promise<SnapshotFacts> {
+    return this.#checkpoint(order, snapshot, { goesOn: true, isLasting });
   }
 
   share(snapshot: string, as: string): Promise<boolean> {
     return share(join(this.#snapshots, snapshot), join(this.#snapshots, as));
   }
 
-  async #checkpoint(order: Order, snapshot: string, options: { goesOn: boolean }): Promise<SnapshotFacts> {
+  async #checkpoint(order: Order, snapshot: string, options: CheckpointOptions): Promise<SnapshotFacts> {
     this.#fence(order);
     await mkdir(this.#snapshots, { recursive: true, mode: 0o700 });
     const { bytes, files, runtimeBuild, cpuClass } = await this.#driver.checkpoint(

@@ -80,7 +80,7 @@ async function running(app: Needs, actor: Actor, id: string): Promise<Origin | u
     bytes,
     write: async () => {
       try {
-        await capture(app, model, bytes);
+        await capture(app, model, bytes, { isLasting: false });
       } catch (error) {
         throw await explain(app, actor, id, error);
       }

@@ -103,7 +103,7 @@ async function write(
     if (row.status === "running") {
       const model = await findModel(app, sandboxId);
       if (!model) continue;
-      const bytes = await capture(app, model, id).catch(async (error: unknown) => {
+      const bytes = await capture(app, model, id, { isLasting: true }).catch(async (error: unknown) => {
         throw await explain(app, actor, sandboxId, error);
       });
       return { bytes, env: ownEnv(envOf(app, model)) };
