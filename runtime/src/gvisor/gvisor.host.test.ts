@@ -1,8 +1,10 @@
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
 import { lstat, mkdir, mkdtemp, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Cgroups } from "../cgroup/cgroups.ts";
@@ -386,19 +388,28 @@ describe("what only a real machine promises", () => {
       await exec("e2fsck", ["-f", "-n", imageOf(cutOff)]);
     });
 
-    test("a volume that something else on the host still has mounted waits until that is over", async () => {
+    test("a volume is let go of in every copy of the host's mounts, and of one that is held the end is waited for", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });
       await execute(driver, id, { shell: "echo kept > file; sync", cwd: "/persist" });
-      // What a machine has for the moment of its start: a copy of all mounts.
-      const other = execFile("unshare", ["--mount", "--propagation", "private", "sleep", "2"]);
-      await expect.poll(() => readFile(`/proc/${other.pid}/comm`, "utf8")).toBe("sleep\n");
+      // What a machine has while it is started: a copy of all mounts. One of these looks away, one holds a file.
+      const copy = (shell: string) => {
+        const child = spawn("unshare", ["--mount", "--propagation", "private", "sh", "-c", shell]);
+        onTestFinished(() => void child.kill("SIGKILL"));
+        return { child, isUp: once(child.stdout, "data"), ended: once(child, "exit") };
+      };
+      const file = join(subject.stateDir, "machines", id, "volume", "file");
+      const [idle, holder] = [copy("echo up; exec sleep 60"), copy(`exec 3<${file}; echo up; exec sleep 60`)];
+      await Promise.all([idle.isUp, holder.isUp]);
       await driver.remove(id);
-      let hasEnded = false;
-      other.once("exit", () => (hasEnded = true));
-      const again = await boot({ volume });
-      expect(hasEnded).toBe(true);
-      expect((await execute(driver, again.id, "cat /persist/file")).stdout.toString()).toBe("kept\n");
+      let isHeld = true;
+      const again = boot({ volume }).finally(() => expect(isHeld).toBe(false));
+      await sleep(500);
+      isHeld = false;
+      holder.child.kill("SIGKILL");
+      const { id: next } = await again;
+      expect((await execute(driver, next, "cat /persist/file")).stdout.toString()).toBe("kept\n");
+      expect(idle.child.exitCode).toBeNull();
     });
 
     test("what was deleted from a volume is the host's again once the machine is gone", async () => {

@@ -26,7 +26,7 @@ const REPAIRED = [0, 1, 2];
 const FSCK_TIMEOUT_MS = 30_000;
 const REPAIR_TIMEOUT_MS = 300_000;
 const TRIM_TIMEOUT_MS = 20_000;
-/** As long as another machine's start may take. */
+/** Whatever has a file open there is on its way out, or a person's. */
 const LET_GO_TIMEOUT_MS = 30_000;
 const SYNC_TIMEOUT_MS = 60_000;
 const MIB = 1024 * 1024;
@@ -50,14 +50,15 @@ export async function attachVolume(volume: VolumeSpec, mountPoint: string): Prom
 }
 
 /**
- * A machine that is being started has a copy of the host's mounts for a moment, other machines' volumes among them: what
- * was unmounted here lives on there. Its image must be neither checked nor read meanwhile.
+ * Until no loop device has the image: a filesystem that is in use must be neither checked nor copied. As a rule nothing
+ * has it: removing a machine's mount point takes the mount out of every copy of the host's mounts (rmdir(2) detaches it
+ * there), such as a machine has while it is started. What holds a file on it open is waited for.
  */
 export async function untilLetGo(directory: string): Promise<void> {
   const deadline = performance.now() + LET_GO_TIMEOUT_MS;
   while ((await run(loopArgv(imageOf(directory)))).stdout.trim() !== "") {
     if (performance.now() > deadline) {
-      throw new RuntimeError("volume_in_use", "the volume is still mounted somewhere on the host");
+      throw new RuntimeError("volume_in_use", "the volume is still in use somewhere on the host");
     }
     await sleep(20);
   }
