@@ -85,6 +85,13 @@ export async function addJob(
     ${options.key ?? null}::text)`.execute(db);
 }
 
+/** Whether a job of this key waits for its turn. */
+export async function hasJob(db: Db, key: string): Promise<boolean> {
+  const { rows } =
+    await sql`select from graphile_worker.jobs where key = ${key} and locked_at is null`.execute(db);
+  return rows.length > 0;
+}
+
 class ProcessJobs implements Jobs {
   readonly processId = randomUUID();
   readonly #db: Db;

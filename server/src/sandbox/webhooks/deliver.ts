@@ -6,7 +6,7 @@
  */
 import { createHmac, randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
-import { addJob } from "#jobs/jobs.ts";
+import { addJob, hasJob } from "#jobs/jobs.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { attemptsApartMs, attemptsMax, failuresMax } from "./limits.ts";
 import { deliverTask } from "./queue.ts";
@@ -34,12 +34,17 @@ type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
 const atOnce = 16;
 /** Longer than an attempt takes, so that a lease that is renewed between attempts never runs out. */
 const leaseMs = 25_000;
+/** Not with every delivery: the row is written by each, and each would wait for the others. */
+const renewEveryMs = 5_000;
 
 export async function deliver(app: Needs, id: string, signal: AbortSignal): Promise<void> {
   const lease = randomUUID();
   const turn = () => takeLease(app.db, id, { lease, now: app.clock.now(), until: later(app, leaseMs) });
-  const webhook = await turn();
+  // A look first: every event brings somebody here, and a write would queue up behind the deliveries.
+  const isTaken = ((await findLeaseEnd(app.db, id)) ?? new Date(0)) >= app.clock.now();
+  const webhook = isTaken ? undefined : await turn();
   if (!webhook) return comeBack(app, id);
+  let renewAt = later(app, renewEveryMs);
   const underWay = new Map<string, Promise<void>>();
   try {
     if (!webhook.active) await deleteDeliveriesOf(app.db, id);
@@ -55,7 +60,9 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
       }
       if (underWay.size === 0) break;
       await Promise.race(underWay.values());
+      if (app.clock.now() < renewAt) continue;
       if (!(await turn())) break;
+      renewAt = later(app, renewEveryMs);
     }
   } finally {
     await Promise.allSettled(underWay.values());
@@ -69,8 +76,9 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
 /** Somebody else has the turn. Should they die, their lease ends. */
 async function comeBack(app: Needs, id: string): Promise<void> {
   const runAt = await findLeaseEnd(app.db, id);
-  if (!runAt) return;
-  await addJob(app.db, deliverTask, { webhook: id }, { key: `${deliverTask}:${id}:later`, runAt });
+  const key = `${deliverTask}:${id}:later`;
+  if (!runAt || (await hasJob(app.db, key))) return;
+  await addJob(app.db, deliverTask, { webhook: id }, { key, runAt });
 }
 
 async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<void> {

@@ -143,11 +143,20 @@ export async function postpone(tx: Db, seq: number, dueAt: Date): Promise<void> 
 
 // ---- how it goes
 
+/** To the second while all goes well: deliveries of many sandboxes would wait for one another at this row. */
 export async function noteSuccess(tx: Db, id: string, at: Date): Promise<void> {
   await tx
     .updateTable("sandbox_webhooks")
     .set({ consecutive_failures: 0, last_delivery_at: at, last_error: null })
     .where("id", "=", id)
+    .where((eb) =>
+      eb.or([
+        eb("consecutive_failures", ">", 0),
+        eb("last_error", "is not", null),
+        eb("last_delivery_at", "is", null),
+        eb("last_delivery_at", "<", new Date(at.getTime() - 1000)),
+      ]),
+    )
     .execute();
 }
 
