@@ -47,16 +47,16 @@ async function measure(
     url: receiver.url,
   });
   const { connection } = await ensureEmbedded(server.dataDir);
-  const { db, close } = openDatabase(connection, { maxConnections: 8, onError: () => {} });
+  const database = openDatabase(connection, { maxConnections: 8, onError: () => {} });
   try {
-    const { workspace_id } = await db
+    const { workspace_id } = await database.db
       .selectFrom("sandbox_webhooks")
       .select("workspace_id")
       .where("id", "=", webhook.id)
       .executeTakeFirstOrThrow();
     const writing = Promise.all(
       Array.from({ length: sandboxes }, (_, index) =>
-        writeEvents(db, workspace_id, `sbx_bench${index}`, index),
+        writeEvents(database.db, workspace_id, `sbx_bench${index}`, index),
       ),
     );
     if (kill) {
@@ -87,7 +87,7 @@ async function measure(
     context.report({ what: `${what}: last one after the last event`, value: last - written, unit: "ms" });
   } finally {
     await api.json("DELETE", `/v1/sandboxes/webhooks/${webhook.id}`, 200).catch(() => {});
-    await close();
+    await database.close();
     await receiver.close();
   }
 }

@@ -5,6 +5,7 @@
  * letting go, so that no delivery is left without somebody to come for it.
  */
 import { createHmac, randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { addJob, hasJob } from "#jobs/jobs.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
@@ -18,6 +19,7 @@ import {
   dueDeliveries,
   findLeaseEnd,
   nextDue,
+  nextOfLane,
   noteAttempt,
   noteFailure,
   noteSuccess,
@@ -32,6 +34,8 @@ type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
 
 /** Sandboxes whose deliveries to one webhook are under way at once. */
 const atOnce = 16;
+/** So many of one sandbox, then whoever waits longest: to find that one takes a walk over all that waits before it. */
+const inARowMax = 20;
 /** Longer than an attempt takes, so that a lease that is renewed between attempts never runs out. */
 const leaseMs = 25_000;
 /** Not with every delivery: the row is written by each, and each would wait for the others. */
@@ -44,7 +48,10 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
   const isTaken = ((await findLeaseEnd(app.db, id)) ?? new Date(0)) >= app.clock.now();
   const webhook = isTaken ? undefined : await turn();
   if (!webhook) return comeBack(app, id);
-  let renewAt = later(app, renewEveryMs);
+  const untilRenewal = () => sleep(renewEveryMs, "renew" as const, { ref: false });
+  let renewal = untilRenewal();
+  const ours = new AbortController();
+  const mayGoOn = AbortSignal.any([signal, ours.signal]);
   const underWay = new Map<string, Promise<void>>();
   try {
     if (!webhook.active) await deleteDeliveriesOf(app.db, id);
@@ -55,16 +62,16 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
         limit: atOnce - underWay.size,
       });
       for (const delivery of due) {
-        const sent = attempt(app, webhook, delivery).finally(() => underWay.delete(delivery.lane));
+        const sent = carryLane(app, webhook, delivery, mayGoOn).finally(() => underWay.delete(delivery.lane));
         underWay.set(delivery.lane, sent);
       }
       if (underWay.size === 0) break;
-      await Promise.race(underWay.values());
-      if (app.clock.now() < renewAt) continue;
+      if ((await Promise.race([renewal, ...underWay.values()])) !== "renew") continue;
       if (!(await turn())) break;
-      renewAt = later(app, renewEveryMs);
+      renewal = untilRenewal();
     }
   } finally {
+    ours.abort();
     await Promise.allSettled(underWay.values());
     await releaseLease(app.db, id, lease);
     const next = await nextDue(app.db, id);
@@ -79,6 +86,20 @@ async function comeBack(app: Needs, id: string): Promise<void> {
   const key = `${deliverTask}:${id}:later`;
   if (!runAt || (await hasJob(app.db, key))) return;
   await addJob(app.db, deliverTask, { webhook: id }, { key, runAt });
+}
+
+/** What waits of one sandbox, in its order. */
+async function carryLane(
+  app: Needs,
+  webhook: WebhookRow,
+  first: DeliveryRow,
+  mayGoOn: AbortSignal,
+): Promise<void> {
+  let delivery: DeliveryRow | undefined = first;
+  for (let count = 0; delivery && count < inARowMax && !mayGoOn.aborted; count += 1) {
+    await attempt(app, webhook, delivery);
+    delivery = await nextOfLane(app.db, delivery, app.clock.now());
+  }
 }
 
 async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<void> {

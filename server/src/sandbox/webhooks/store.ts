@@ -109,6 +109,23 @@ export function dueDeliveries(
     .execute();
 }
 
+/** The oldest of a delivery's lane, if it is due. */
+export async function nextOfLane(
+  db: Db,
+  { webhook_id, lane }: DeliveryRow,
+  now: Date,
+): Promise<DeliveryRow | undefined> {
+  const oldest = await db
+    .selectFrom("sandbox_webhook_deliveries")
+    .selectAll()
+    .where("webhook_id", "=", webhook_id)
+    .where("lane", "=", lane)
+    .orderBy("seq")
+    .limit(1)
+    .executeTakeFirst();
+  return oldest && oldest.due_at <= now ? oldest : undefined;
+}
+
 /** When there will be something to do: a lane is due when its oldest is. */
 export async function nextDue(db: Db, webhookId: string): Promise<Date | undefined> {
   const heads = db
