@@ -51,11 +51,9 @@ export async function startServer(
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
   // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
   chmodSync(dataDir, 0o711);
-  const tlsPort = await freePort();
   const settings = {
     KONTOR_PREPARE_TEMPLATES: templates.join(","),
-    KONTOR_TLS_PORT: String(tlsPort),
-    KONTOR_PREVIEW_DOMAIN: `localhost:${tlsPort}`,
+    KONTOR_TLS_PORT: String(await freePort()),
     ...env,
   };
   const server = new Server({ dataDir, port: await freePort(), env: settings });

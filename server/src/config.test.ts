@@ -69,6 +69,13 @@ test("a public authority is asked for public names alone", () => {
   expect(load({ KONTOR_TLS_MODE: "acme", ...names }).appsDomain).toBe("apps.example.org:8443");
 });
 
+test("the port that TLS is given is the one its names carry, unless they are given as well", () => {
+  const moved = load({ KONTOR_TLS_PORT: "9443", KONTOR_APPS_DOMAIN: "apps.example.org" });
+  expect([moved.previewDomain, moved.appsDomain]).toEqual(["localhost:9443", "apps.example.org"]);
+  expect(load({ KONTOR_TLS_PORT: "443" }).previewDomain).toBe("localhost");
+  expect(load({ KONTOR_TLS_PORT: "0" }).previewDomain).toBe("localhost:8443");
+});
+
 test("proxies are trusted by address, for a name may change", () => {
   expect(load({ KONTOR_TRUSTED_PROXIES: "10.0.0.1, fd00::/8" }).trustedProxies).toEqual([
     "10.0.0.1",

@@ -175,7 +175,12 @@ const keys = {
     "local",
     "Who vouches for our names: an authority of our own, a public one (RFC 8555), or a proxy in front of us.",
   ),
-  tlsPort: key("server", whole(0, 65_535), 8443, "Port the TLS server listens on; 0 takes a free one."),
+  tlsPort: key(
+    "server",
+    whole(0, 65_535),
+    8443,
+    "Port the TLS server listens on; 0 takes a free one. Domains that are not set carry it.",
+  ),
   trustedProxies: key(
     "server",
     ranges,
@@ -421,6 +426,14 @@ export function loadConfig(
   for (const name of configKeys) if (name !== "dataDir") takeEnvironment(name);
   for (const [name, value] of Object.entries(options.overrides ?? {})) {
     take(name as ConfigKey, value, "flag", `--${snake(name).replaceAll("_", "-")}`);
+  }
+
+  // Names that nobody chose carry the port that somebody did.
+  for (const name of ["appsDomain", "previewDomain"] as const) {
+    if (sources[name] === "default" && sources["tlsPort"] !== "default" && values["tlsPort"] !== 0) {
+      const port = values["tlsPort"] as number;
+      values[name] = hostname(keys[name].default) + (port === 443 ? "" : `:${port}`);
+    }
   }
 
   const config = Object.freeze(values) as Config;

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import https from "node:https";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { connect, type Socket } from "node:net";
@@ -69,6 +70,15 @@ async function ready(server: Server): Promise<string> {
   );
 }
 
+/** As a client who trusts the installation's own authority. */
+function healthByTls(ca: string): Promise<number | undefined> {
+  const { tls_port: port } = readJson<{ tls_port: number }>("server.json");
+  return new Promise((resolve, reject) => {
+    const options = { host: "localhost", port, path: "/healthz", ca: readFileSync(ca), agent: false };
+    https.get(options, (response) => resolve(response.resume().statusCode)).on("error", reject);
+  });
+}
+
 function readJson<T>(name: string): T {
   return JSON.parse(readFileSync(join(dataDir, name), "utf8")) as T;
 }
@@ -76,8 +86,12 @@ function readJson<T>(name: string): T {
 test("a first start leaves the operator's way in, for its own account alone, and no later start changes it", async () => {
   const first = start();
   const address = await ready(first);
-  const operator = readJson<{ token: string; email: string; password: string }>("operator.json");
+  const operator = readJson<{ token: string; email: string; password: string; ca_file: string }>(
+    "operator.json",
+  );
   expect(statSync(join(dataDir, "operator.json")).mode & 0o777).toBe(0o600);
+  expect(operator.ca_file).toBe(join(dataDir, "ca.crt"));
+  expect(await healthByTls(operator.ca_file)).toBe(200);
   const whoami = await fetch(`${address}/api/v1/api-tokens`, {
     headers: { authorization: `Bearer ${operator.token}` },
   });

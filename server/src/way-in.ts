@@ -1,4 +1,5 @@
 /** Puts the ingress together: which names there are, who serves each, and who vouches for them. */
+import { isIP } from "node:net";
 import { join } from "node:path";
 import { Ingress } from "#ingress/ingress.ts";
 import { PreviewSites } from "#ingress/previews.ts";
@@ -36,7 +37,7 @@ export async function openIngress(app: App): Promise<Ingress> {
   const ingress: Ingress = new Ingress({
     rules,
     domains: [`sbx.${preview}`],
-    apiHost: config.publicUrl === null ? null : new URL(config.publicUrl).hostname,
+    apiHost: apiHost(config),
     certificates,
     tlsSuffix: config.previewDomain.slice(preview.length),
     trustedProxies: parseOpenedHosts(config.trustedProxies).ranges,
@@ -45,13 +46,19 @@ export async function openIngress(app: App): Promise<Ingress> {
   return ingress;
 }
 
+/** Where browsers reach the APIs and the console, if anywhere but here. */
+function apiHost({ publicUrl }: Config): string | null {
+  return publicUrl === null ? null : new URL(publicUrl).hostname;
+}
+
 type Opening = Pick<App, "config" | "log"> & { isServed: (host: string) => Promise<boolean> };
 
 const modes: Record<Config["tlsMode"], (opening: Opening) => Promise<Certificates | null>> = {
   local: ({ config }) => {
     const [preview, apps] = [hostname(config.previewDomain), hostname(config.appsDomain)];
+    const names = ["localhost", preview, apps, apiHost(config) ?? "localhost"];
     return LocalCertificates.open(config.dataDir, {
-      domains: [...new Set(["localhost", preview, apps])],
+      domains: [...new Set(names)].filter((name) => isIP(name) === 0),
       wildcards: [`*.sbx.${preview}`, `*.${apps}`, `*.fn.${apps}`],
     });
   },

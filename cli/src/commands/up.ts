@@ -97,11 +97,7 @@ function alreadyRunning(running: RunningServer, data: string, options: UpOptions
 async function refuseTakenPorts({ port, tlsPort, tlsMode, host }: Config): Promise<void> {
   await refuseTaken(port, host, "kontor up --port N (or KONTOR_PORT, or port in kontor.toml)");
   if (tlsMode === "off") return;
-  await refuseTaken(
-    tlsPort,
-    host,
-    "KONTOR_TLS_PORT, or tls_port in kontor.toml; preview_domain and apps_domain carry it",
-  );
+  await refuseTaken(tlsPort, host, "KONTOR_TLS_PORT, or tls_port in kontor.toml");
 }
 
 async function refuseTaken(port: number, host: string, how: string): Promise<void> {
