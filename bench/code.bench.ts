@@ -11,7 +11,8 @@ import { percentile, timed } from "./measure.ts";
 export const name = "code";
 
 const cells = 300;
-const rounds = 30;
+// Between two of them a machine is warmed, which takes seconds.
+const rounds = 15;
 const template = "code-interpreter";
 
 export async function run(context: BenchContext): Promise<void> {
