@@ -18,6 +18,7 @@ function pasted(code: string, at: Server, hook = ""): string {
   return code
     .replace(/^base=.*$/gm, `base=${at.baseUrl}`)
     .replace(/^token=.*$/gm, `token=${at.token}`)
+    .replace(/^ca=.*$/gm, `ca=${at.dataDir}/ca.crt`)
     .replace(/^hook=.*$/gm, `hook=${hook}`);
 }
 
@@ -58,7 +59,11 @@ describe("docs/sandbox.md", () => {
 
   beforeAll(async () => {
     // The page's webhook is on the loopback here, which a server does not call unless it is told that it may.
-    own = await startServer({ KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8" });
+    own = await startServer({ KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8" }, [
+      "debian-12",
+      "node-22",
+      "code-interpreter",
+    ]);
     receiver = await startReceiver();
   });
   afterAll(async () => {
