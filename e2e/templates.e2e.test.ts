@@ -7,12 +7,17 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { METADATA_ADDRESS, watchInternet, WEB_ADDRESS } from "@kontor/runtime/network/testing/internet.ts";
+import {
+  DNS_ADDRESS,
+  METADATA_ADDRESS,
+  watchInternet,
+  WEB_ADDRESS,
+} from "@kontor/runtime/network/testing/internet.ts";
 import { makePerson, makeToken } from "../server/test/factories.ts";
 import { openDatabase } from "../server/src/db/db.ts";
 import { ensureEmbedded } from "../server/src/db/embedded.ts";
 import type { Reply } from "./api.ts";
-import { eventually, expectRefusal, server as shared } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./fixtures.ts";
 import { traces } from "./host-state.ts";
 import { Server, startServer } from "./server.ts";
 
@@ -20,7 +25,9 @@ let server: Server;
 
 beforeAll(async () => {
   server = await startServer({
-    ...shared.description.env,
+    KONTOR_UPLINK: inject("internet"),
+    KONTOR_DNS_SERVERS: DNS_ADDRESS,
+    KONTOR_MACHINE_DISK_GB: "1",
     KONTOR_DEFAULT_EGRESS_ALLOWLIST: "web.test",
     KONTOR_BUILD_MEMORY_MB: "512",
     KONTOR_BUILD_TIMEOUT_MINUTES: "1",
@@ -346,6 +353,7 @@ test.each(["build.started", "build.stepped", "build.captured"])(
     await eventually(
       async () => mortal.pid,
       (pid) => pid === undefined,
+      60_000,
     );
     await server.start();
     expect(await finished(id)).toMatchObject({ status: "ready", error_message: null });
@@ -356,6 +364,7 @@ test.each(["build.started", "build.stepped", "build.captured"])(
     ).body;
     expect(items[0]).toMatchObject({ outcome: "ok", detail: { template_id: id, status: "ready" } });
   },
+  240_000,
 );
 
 test("after kill -9 in the midst of a step the build begins anew", async () => {
@@ -371,7 +380,7 @@ test("after kill -9 in the midst of a step the build begins anew", async () => {
   await remove(id);
   await noMachines();
   await expect.poll(images).not.toContain(id);
-});
+}, 240_000);
 
 test("what a recipe says is in no line of the server's log", async () => {
   await failure(["echo sw0rdfish-in-the-recipe; exit 1"]);
