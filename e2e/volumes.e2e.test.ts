@@ -239,7 +239,8 @@ test("a move takes the files to the other region's directory, and the feed and w
   expectRefusal(await tryCreate("travels"), 409, "volume_moving");
   await expectMoved(before);
 
-  const detail = { volume_id: before.volume.id, from: "eu-1", to: "us-1", sha256: expect.any(String) };
+  const subject = { volume_id: before.volume.id, from: "eu-1", to: "us-1" };
+  const detail = { ...subject, sha256: expect.any(String) };
   const { items } = await must(200, "GET", "/v1/sandboxes/events?event_type=volume.moved");
   expect(items).toMatchObject([{ event: "volume.moved", sandbox_id: null, outcome: "ok", detail }]);
   const [told] = await eventually(
@@ -248,7 +249,7 @@ test("a move takes the files to the other region's directory, and the feed and w
   );
   expect(told?.json).toMatchObject({
     event: "volume.moved",
-    data: { sandbox_id: null, outcome: "ok", detail },
+    data: { ...subject, sandbox_id: null, outcome: "ok", detail },
   });
   expect(told && isSigned(told, secret)).toBe(true);
 }, 180_000);

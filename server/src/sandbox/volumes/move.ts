@@ -108,6 +108,7 @@ function end(
       workspaceId: row.workspace_id,
       event: "volume.moved",
       sandboxId: null,
+      subject: { volume_id: id, from, to },
       at: app.clock.now(),
       outcome: copied ? "ok" : "failed",
       summary: copied
