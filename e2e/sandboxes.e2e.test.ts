@@ -26,11 +26,13 @@ test("a sandbox is created, runs code, keeps files and is deleted", async () => 
     transition: null,
     termination_reason: null,
     template: "debian-12",
+    template_id: null,
     size: "small",
     network: "restricted",
     cpu: 1,
     memory_mb: 1024,
     region: "eu-1",
+    volume_id: null,
     created_at: timestamp,
     expires_at: timestamp,
     on_timeout: "kill",
@@ -42,8 +44,10 @@ test("a sandbox is created, runs code, keeps files and is deleted", async () => 
       resume: `/v1/sandboxes/${box.id}/resume`,
     },
     metadata: { run: "one" },
-    preview_host_base: null,
+    preview_host_base: `${box.id.slice(4)}.sbx.${server.description.env["KONTOR_PREVIEW_DOMAIN"]}`,
     egress_denied: 0,
+    forked_from: null,
+    snapshot_id: null,
   });
   expect(Date.parse(box.expires_at) - Date.parse(box.created_at)).toBe(600_000);
   expect((await exec(box.id, "echo $((6 * 7))")).stdout).toBe("42\n");
@@ -56,6 +60,7 @@ test("a sandbox is created, runs code, keeps files and is deleted", async () => 
     ...box,
     status: "terminated",
     termination_reason: "requested",
+    preview_host_base: null,
     egress_denied: null,
   });
   expect(await getSandbox(box.id)).toEqual(gone.body);
