@@ -44,7 +44,7 @@ test("a sandbox is created, runs code, keeps files and is deleted", async () => 
       resume: `/v1/sandboxes/${box.id}/resume`,
     },
     metadata: { run: "one" },
-    preview_host_base: `${box.id.slice(4)}.sbx.${server.description.env["KONTOR_PREVIEW_DOMAIN"]}`,
+    preview_host_base: `${box.id.slice(4)}.sbx.localhost:${server.description.env["KONTOR_TLS_PORT"]}`,
     egress_denied: 0,
     forked_from: null,
     snapshot_id: null,
