@@ -21,12 +21,15 @@ async function heard(
 ): Promise<Frame[]> {
   const gone = new AbortController();
   const all: Frame[] = [];
+  let working: Promise<unknown> | undefined;
   for await (const frame of watch(id, path, AbortSignal.any([gone.signal, AbortSignal.timeout(50_000)]))) {
-    if (frame.kind === "watching") void work();
+    if (frame.kind === "watching") working = work();
     all.push(frame);
     if (isLast(frame)) break;
   }
   gone.abort();
+  // The news may be here before the answer of the call that made it.
+  await working;
   return all;
 }
 
