@@ -98,19 +98,20 @@ test("after kill -9 of the server a new watch hears, and the sixteen of before h
     for await (const { kind } of watch(id, "/workspace", AbortSignal.timeout(50_000)))
       if (kind === "watching" && (count += 1) === 16) begun.resolve();
   });
+  const ended = Promise.allSettled(watches);
   await begun.promise;
   await server.kill9();
-  expect((await Promise.allSettled(watches)).map(({ status }) => status)).toEqual(
-    Array.from({ length: 16 }, () => "rejected"),
-  );
+  expect((await ended).map(({ status }) => status)).toEqual(Array.from({ length: 16 }, () => "rejected"));
   await server.start();
-  const again = Array.from({ length: 16 }, () =>
+  // A name of its own for each: none is to hear of another's.
+  const again = Array.from({ length: 16 }, (_, n) =>
     heard(
       id,
       "/workspace",
-      () => exec(id, "rm -f now; touch now"),
-      ({ path }) => path === "/workspace/now",
+      () => exec(id, `touch now-${n}`),
+      ({ path }) => path === `/workspace/now-${n}`,
     ),
   );
-  for (const all of await Promise.all(again)) expect(lines(all)).toContain("created /workspace/now");
+  for (const [n, all] of (await Promise.all(again)).entries())
+    expect(lines(all)).toContain(`created /workspace/now-${n}`);
 });

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,16 @@
 enum { CHILD_STACK = 64 * 1024, PIPE_BYTES = 1024 * 1024, THREAD_STACK = 128 * 1024 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int registry_wanted; // by how many beside the reaper
 static struct process *registry;
 static int drainer = -1;
 static struct rlimit descriptors; // as the machine gave it
+
+static void lock_registry(void) {
+  atomic_fetch_add(&registry_wanted, 1);
+  pthread_mutex_lock(&registry_lock);
+  atomic_fetch_sub(&registry_wanted, 1);
+}
 
 static uint64_t clock_us(clockid_t clock) {
   struct timespec t;
@@ -171,7 +179,7 @@ static bool open_terminal(const struct launch *launch, int pipes[3][2]) {
 }
 
 static void forget(struct process *process) {
-  pthread_mutex_lock(&registry_lock);
+  lock_registry();
   for (struct process **at = &registry; *at; at = &(*at)->next)
     if (*at == process) {
       *at = process->next;
@@ -279,7 +287,7 @@ bool process_start(const struct request *request, struct process **started, stru
     process->input = process->output = process->error = process->exit_event = -1;
     process->on_terminal = request->has[F_COLS] && request->has[F_ROWS];
     launch.size = window(request->number[F_COLS], request->number[F_ROWS]);
-    pthread_mutex_lock(&registry_lock);
+    lock_registry();
     process->next = registry;
     registry = process;
     pthread_mutex_unlock(&registry_lock);
@@ -361,7 +369,7 @@ bool terminal_resize(int terminal, const struct process *process, uint64_t cols,
 
 // Under the lock, so that the reaper cannot free the number between the look and the kill.
 bool process_signal(struct process *process, int signal) {
-  pthread_mutex_lock(&registry_lock);
+  lock_registry();
   bool alive = !process->exited;
   if (alive) signal_all(process, signal);
   pthread_mutex_unlock(&registry_lock);
@@ -379,27 +387,33 @@ void process_kill_rest(const struct process *process) {
 
 bool process_signal_pid(pid_t pid, int signal) {
   bool known = false;
-  pthread_mutex_lock(&registry_lock);
+  lock_registry();
   for (struct process *process = registry; process && pid > 0; process = process->next)
     if (process->pid == pid && !process->exited) known = kill(-pid, signal) == 0;
   pthread_mutex_unlock(&registry_lock);
   return known;
 }
 
+static void bury(pid_t pid, int status) {
+  for (struct process *process = registry; process; process = process->next) {
+    if (process->pid != pid || process->exited) continue;
+    process->status = status;
+    process->ended_us = now_us();
+    process->exited = true;
+    eventfd_write(process->exit_event, 1);
+  }
+}
+
+// A fork bomb's orphans come faster than they are buried: who wants to kill it must not wait for the last of them.
 void reap_children(void) {
   pid_t pid;
-  int status;
-  pthread_mutex_lock(&registry_lock);
-  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-    for (struct process *process = registry; process; process = process->next) {
-      if (process->pid != pid || process->exited) continue;
-      process->status = status;
-      process->ended_us = now_us();
-      process->exited = true;
-      eventfd_write(process->exit_event, 1);
-    }
-  }
-  pthread_mutex_unlock(&registry_lock);
+  do {
+    while (atomic_load(&registry_wanted) > 0) sched_yield();
+    int status;
+    pthread_mutex_lock(&registry_lock);
+    if ((pid = waitpid(-1, &status, WNOHANG)) > 0) bury(pid, status);
+    pthread_mutex_unlock(&registry_lock);
+  } while (pid > 0);
 }
 
 void reply_exit(struct reply *reply, const struct process *process, bool timed_out) {
