@@ -14,6 +14,10 @@ import type { AccountsTables } from "#accounts/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
+import type { DeploymentTables } from "#platform/deployments/tables.ts";
+import type { EnvironmentTables } from "#platform/environments/tables.ts";
+import type { GroupTables } from "#platform/groups/tables.ts";
+import type { ProjectTables } from "#platform/projects/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
 import type { SandboxTables } from "#sandbox/sandboxes/tables.ts";
@@ -29,6 +33,10 @@ export interface Database
     BuildTables,
     JobsTables,
     MachinesTables,
+    GroupTables,
+    ProjectTables,
+    EnvironmentTables,
+    DeploymentTables,
     SandboxTables,
     TemplateTables,
     SnapshotTables,

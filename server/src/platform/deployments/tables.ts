@@ -1,0 +1,69 @@
+import type { ColumnType, Generated } from "kysely";
+
+export type DeploymentStatus =
+  | "queued"
+  | "building"
+  | "deploying"
+  | "live"
+  | "failed"
+  | "cancelled"
+  | "superseded";
+
+export interface StepRecord {
+  name: "clone" | "detect" | "build" | "scan" | "release" | "health" | "route";
+  status: "pending" | "running" | "succeeded" | "failed" | "skipped";
+  started_at: string | null;
+  finished_at: string | null;
+  error: string | null;
+}
+
+/** How an image is run: what its recipe or its owner said. */
+export interface RunRecord {
+  argv: string[];
+  port: number;
+  health_check_path: string;
+}
+
+/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+export interface DeploymentsTable {
+  id: Generated<string>;
+  project_id: string;
+  environment_id: string;
+  number: number;
+  status: DeploymentStatus;
+  trigger_kind: "api" | "push" | "rollback" | "console" | "agent";
+  trigger_actor: ColumnType<{ kind: string; id: string; label: string }, string, string>;
+  wanted_sha: string | null;
+  commit_sha: string | null;
+  commit_message: string | null;
+  commit_author: string | null;
+  image_tag: string | null;
+  image_id: string | null;
+  run: ColumnType<RunRecord | null, string | null | undefined, string | null>;
+  env_sealed: Buffer | null;
+  steps: ColumnType<StepRecord[], string, string>;
+  error: string | null;
+  rolled_back_from: string | null;
+  allow_rebuild: Generated<boolean>;
+  restore_env: Generated<boolean>;
+  cancel_asked: Generated<boolean>;
+  attempts: Generated<number>;
+  log_bytes: Generated<number>;
+  log_truncated: Generated<boolean>;
+  created_at: Generated<Date>;
+  started_at: Date | null;
+  finished_at: Date | null;
+}
+
+export interface DeploymentLogsTable {
+  deployment_id: string;
+  seq: Generated<number>;
+  step: string;
+  at: Date;
+  text: string;
+}
+
+export interface DeploymentTables {
+  deployments: DeploymentsTable;
+  deployment_logs: DeploymentLogsTable;
+}

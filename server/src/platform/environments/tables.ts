@@ -1,0 +1,21 @@
+import type { Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+export interface EnvironmentsTable {
+  id: Generated<string>;
+  project_id: string;
+  name: string;
+  kind: "production" | "staging" | "dev" | "preview";
+  branch: string;
+  host_label: string;
+  size: string;
+  env_sealed: Buffer | null;
+  live_deployment_id: string | null;
+  asleep_since: Date | null;
+  created_at: Generated<Date>;
+  updated_at: Generated<Date>;
+}
+
+export interface EnvironmentTables {
+  environments: EnvironmentsTable;
+}
