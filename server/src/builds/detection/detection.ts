@@ -64,8 +64,8 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
   const wanted = candidates.find((each) => each.framework === options.framework);
   if (options.framework !== undefined && wanted === undefined)
     view.warn(`nothing of ${options.framework} is here: what was recognised is taken`);
-  const taken = wanted ?? candidates[0];
   const web = await procfile(view, directory);
+  const taken = wanted ?? candidates[0] ?? (web === undefined ? undefined : await programIn(view, directory));
   if (taken === undefined) return unrecognised(view, directory);
   for (const other of candidates)
     if (other !== taken && other.rank !== "files")
@@ -90,6 +90,11 @@ async function candidatesIn(view: Inspection, directory: string, wanted?: string
   return found
     .filter((each) => each !== undefined)
     .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
+}
+
+/** Where a Procfile says how it starts, a language's manifest is enough. */
+async function programIn(view: Inspection, directory: string): Promise<Found | undefined> {
+  return (await findNode(view, directory, "node")) ?? (await findPython(view, directory, "python"));
 }
 
 const nothing = {

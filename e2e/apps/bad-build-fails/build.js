@@ -1,0 +1,2 @@
+console.error("the stylesheet is missing: theme.css");
+process.exit(3);

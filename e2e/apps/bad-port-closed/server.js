@@ -1,0 +1,2 @@
+console.log("listening to nobody");
+setInterval(() => {}, 1000);

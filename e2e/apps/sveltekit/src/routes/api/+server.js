@@ -1,0 +1,3 @@
+export function GET({ url }) {
+  return new Response(`you asked for ${url.searchParams.get("what")}`);
+}
