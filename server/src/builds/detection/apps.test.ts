@@ -19,9 +19,8 @@ const expectations = readdirSync(apps).map((name): [string, Expectation] => [
 ]);
 
 test.each(expectations)("%s is recognised, and there is a way to build it", async (name, expected) => {
-  const analysis = await analyze(directoryTree(join(apps, name)), {
-    ...(expected.root_directory ? { rootDirectory: expected.root_directory } : {}),
-  });
+  const at = expected.root_directory;
+  const analysis = await analyze(directoryTree(join(apps, name)), at ? { rootDirectory: at } : {});
   expect(analysis && recipeOf(analysis)).toMatch(/^FROM /m);
   if (expected.framework && expected.framework !== "dockerfile")
     expect(analysis?.framework).toBe(expected.framework);
