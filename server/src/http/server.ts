@@ -63,6 +63,8 @@ export interface HttpServer {
 /** A request's whole body must be here within this: 16 MiB at 1 Mbit/s take 134 s. Of the APIs' alone. */
 const requestTimeoutMs = 300_000;
 const headersTimeoutMs = 15_000;
+/** How often it is looked who is late: Node's own 30 s would let a slow head live three times as long as it may. */
+const lateCheckMs = 5_000;
 /** Longer than the 60 s after which common proxies drop an idle upstream connection, so that they end it, not we. */
 const keepAliveMs = 75_000;
 const maxHeaderBytes = 16 * 1024;
@@ -167,6 +169,7 @@ function makeServer(
     options: {
       maxHeaderSize: maxHeaderBytes,
       headersTimeout: headersTimeoutMs,
+      connectionsCheckingInterval: lateCheckMs,
       keepAliveTimeout: keepAliveMs,
       requestTimeout: 0,
       shouldUpgradeCallback: shouldUpgrade,

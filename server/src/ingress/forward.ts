@@ -14,14 +14,16 @@ export interface Forwarded {
   path: string;
   /** Names and values in turn. */
   headers: string[];
-  /** The answer's headers, of the guest's. */
+  /** The answer's headers, of the guest's. Asked once, as soon as there is an answer. */
   toVisitor: (answer: IncomingMessage) => string[];
+  /** A body that turns out to be larger ends with `too_large`. */
+  maxBodyBytes?: number;
 }
 
 /** Before anything was answered: the visitor can be told why. */
 export class NoAnswer extends Error {
   override readonly name = "NoAnswer";
-  readonly why: "not_listening" | "gone" | "bad_response" | "timeout";
+  readonly why: "not_listening" | "gone" | "bad_response" | "timeout" | "too_large" | "too_slow";
   /** The guest may have hung up on an idle connection just as it was used again. */
   readonly wasReused: boolean;
 
@@ -37,9 +39,16 @@ const maxHeaderBytes = 64 * 1024;
 export const idleMs = 10 * 60_000;
 /** A client that waits for leave to send its body is given it, where the guest gives none (RFC 9110 §10.1.1). */
 const continueMs = 1_000;
+/** A visitor who says that a body comes says something of it this often, until he is answered. */
+const stalledMs = 60_000;
 /** Of 1xx answers a guest may send one without end. */
 const maxInterim = 32;
 const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
+
+/** A request that asks and changes nothing may arrive twice. */
+export function mayRepeat(request: IncomingMessage): boolean {
+  return repeatable.has(request.method ?? "") && !hasBody(request);
+}
 
 /** Settles when the exchange is over. Throws `NoAnswer`, and then nothing has been written and no body been read. */
 export async function forward(
@@ -48,8 +57,7 @@ export async function forward(
   response: ServerResponse,
   to: Forwarded,
 ): Promise<void> {
-  const mayRepeat = repeatable.has(request.method ?? "") && !hasBody(request);
-  if (!mayRepeat) return exchange(upstreams.fresh, request, response, to);
+  if (!mayRepeat(request)) return exchange(upstreams.fresh, request, response, to);
   try {
     await exchange(upstreams.kept, request, response, to);
   } catch (error) {
@@ -62,7 +70,7 @@ async function exchange(
   agent: http.Agent,
   request: IncomingMessage,
   response: ServerResponse,
-  { machine, port, path, headers, toVisitor }: Forwarded,
+  { machine, port, path, headers, toVisitor, maxBodyBytes = Number.POSITIVE_INFINITY }: Forwarded,
 ): Promise<void> {
   // The visitor left while a machine was woken for him.
   if (response.destroyed) return;
@@ -79,7 +87,7 @@ async function exchange(
   const abort = () => outgoing.destroy();
   response.once("close", abort);
   try {
-    sendBody(request, response, outgoing);
+    sendBody(request, response, outgoing, maxBodyBytes);
     const answer = await answerTo(outgoing);
     response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", toVisitor(answer));
     // The head is the news; a stream of events may have nothing to say for a while.
@@ -93,7 +101,12 @@ async function exchange(
   }
 }
 
-function sendBody(request: IncomingMessage, response: ServerResponse, outgoing: ClientRequest): void {
+function sendBody(
+  request: IncomingMessage,
+  response: ServerResponse,
+  outgoing: ClientRequest,
+  maxBytes: number,
+): void {
   if (!hasBody(request)) {
     outgoing.end();
     return;
@@ -102,11 +115,24 @@ function sendBody(request: IncomingMessage, response: ServerResponse, outgoing: 
   const send = () => {
     if (isSending || outgoing.destroyed) return;
     isSending = true;
+    let bytes = 0;
+    const stalled = setTimeout(() => {
+      // Held back by the guest, he is not slow.
+      if (request.isPaused()) stalled.refresh();
+      else outgoing.destroy(new NoAnswer("too_slow"));
+    }, stalledMs);
+    const isMoving = () => clearTimeout(stalled);
+    outgoing.once("response", isMoving);
+    outgoing.once("close", isMoving);
     request.on("data", (piece: Buffer) => {
+      bytes += piece.length;
+      if (bytes > maxBytes) return void outgoing.destroy(new NoAnswer("too_large"));
+      stalled.refresh();
       if (!outgoing.write(piece)) request.pause();
     });
     outgoing.on("drain", () => request.resume());
     request.once("end", () => {
+      isMoving();
       outgoing.addTrailers(pairsOf(request.rawTrailers));
       outgoing.end();
     });

@@ -10,9 +10,15 @@ export function hostOf({
   rawHeaders,
   url = "",
 }: Pick<IncomingMessage, "rawHeaders" | "url">): string | undefined {
-  const named = rawHeaders.filter((_, at) => at % 2 === 1 && rawHeaders[at - 1]!.toLowerCase() === "host");
-  if (named.length > 1) return undefined;
-  const host = named[0] ?? "";
+  let host: string | undefined;
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    if (rawHeaders[at]!.length !== 4 || rawHeaders[at]!.toLowerCase() !== "host") continue;
+    if (host !== undefined) return undefined;
+    host = rawHeaders[at + 1]!;
+  }
+  host ??= "";
+  // Nearly all requests name a path alone.
+  if (url.startsWith("/")) return bareHost(host);
   const inAddress = /^[a-z][a-z0-9+.-]*:\/\/([^/?#]*)/i.exec(url)?.[1];
   if (inAddress !== undefined && inAddress.toLowerCase() !== host.toLowerCase()) return undefined;
   return bareHost(host);
@@ -25,6 +31,7 @@ export function bareHost(host: string): string {
 
 /** The path and query of an address in either form. */
 export function pathOf(url: string): string {
+  if (url.startsWith("/")) return url;
   const path = url.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, "");
   return path.startsWith("/") || path === "*" ? path : `/${path}`;
 }

@@ -1,11 +1,12 @@
 /**
  * The way in. Every request, on either listener, comes by here first and is decided by the name it is for: a table of
- * rules says whose the name is (a port of a sandbox, its files; later an app, a function), and what is nobody's is the
+ * rules says whose the name is (an app, a port of a sandbox, its files; later a function), and what is nobody's is the
  * three APIs'. Nothing here asks the database: rules decide from memory.
  *
  * It promises that a machine gets requests for its own names alone, never a credential of ours, and that a guest
  * which answers nonsense costs the request that asked it. It knows no sandbox: main hands it what it needs.
  */
+import { randomBytes } from "node:crypto";
 import http, {
   type IncomingMessage,
   type RequestListener,
@@ -19,11 +20,12 @@ import { isIPv6 } from "node:net";
 import type { Duplex } from "node:stream";
 import type { TLSSocket } from "node:tls";
 import { callbackify } from "node:util";
-import { hasBody, type Visitor } from "./headers.ts";
+import { hasBody, visitHeader } from "./headers.ts";
 import { hostOf, pathOf } from "./hosts.ts";
 import { sendPage } from "./pages.ts";
-import type { HostRule, Site } from "./sites.ts";
+import type { HostRule, Site, Visitors } from "./sites.ts";
 import type { Certificates } from "./tls/certificates.ts";
+import { type Expected, visit } from "./visit.ts";
 
 export interface IngressOptions {
   /** Asked in order; the first that knows the name serves it. */
@@ -56,7 +58,10 @@ const lingerMs = 10_000;
 export class Ingress {
   readonly #options: IngressOptions;
   readonly #upgraded = new Set<Duplex>();
+  /** By which we know our own visits. */
+  readonly #proof = randomBytes(32).toString("base64url");
   #apis: Apis | undefined;
+  #plain: Server | undefined;
   #tls: https.Server | undefined;
 
   constructor(options: IngressOptions) {
@@ -68,7 +73,17 @@ export class Ingress {
     this.#apis = apis;
     const server = http.createServer(this.#serverOptions(apis));
     this.#serve(server);
+    this.#plain = server;
     return server;
+  }
+
+  /**
+   * Asks for a path of a site as any visitor does, by its name and by way of the plain listener, and sees to it that it
+   * is this machine that answers. Throws `VisitFailed` where it is another one, or none.
+   */
+  visit(host: string, path: string, expected: Expected): Promise<{ status: number }> {
+    const address = this.#plain?.address() as AddressInfo | null | undefined;
+    return visit(address ?? null, { host, path, proof: this.#proof }, expected);
   }
 
   /** The same by TLS. Answers with the port. */
@@ -142,7 +157,7 @@ export class Ingress {
       response.shouldKeepAlive = false;
       return sendPage(request, response, "bad_host", visitor);
     }
-    if (this.#isElsewhere(request, response, host)) return;
+    if (!visitor.isOurs && this.#isElsewhere(request, response, host)) return;
     const site = this.#siteAt(host);
     if (site === undefined) {
       if (visitor.hsts) response.setHeader("Strict-Transport-Security", "max-age=31536000");
@@ -205,18 +220,21 @@ export class Ingress {
     return true;
   }
 
-  #visitorOf(request: IncomingMessage): Visitor & { hsts: boolean } {
+  #visitorOf(request: IncomingMessage): Visitors["visitor"] {
     const peer = (request.socket.remoteAddress ?? "").replace(/^::ffff:/, "");
     const isSecure = isTls(request);
     const hsts = isSecure && (this.#options.certificates?.isPublic ?? false);
+    // A word of 256 random bits is found by nobody who compares how long we took.
+    const isOurs = request.headers[visitHeader] === this.#proof;
     if (!this.#options.trustedProxies.check(peer, isIPv6(peer) ? "ipv6" : "ipv4")) {
-      return { forwardedFor: peer, isSecure, hsts };
+      return { forwardedFor: peer, isSecure, hsts, isOurs };
     }
     const before = [request.headers["x-forwarded-for"]].flat().join(", ");
     return {
       forwardedFor: before === "" ? peer : `${before}, ${peer}`,
       isSecure: isSecure || request.headers["x-forwarded-proto"] === "https",
       hsts,
+      isOurs,
     };
   }
 }

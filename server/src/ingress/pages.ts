@@ -4,7 +4,7 @@
  */
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { ownHeaders } from "./headers.ts";
+import { type OwnHeaders, ownHeaders } from "./headers.ts";
 
 interface Page {
   status: number;
@@ -59,16 +59,50 @@ const pages = {
     title: "No answer in time",
     detail: "The server in the sandbox did not answer in time.",
   },
+  too_large: { status: 413, title: "Too large", detail: "The body of the request is too large." },
+  too_slow: { status: 408, title: "Too slow", detail: "The body of the request did not come." },
+  not_deployed: {
+    status: 404,
+    title: "Nothing is deployed yet",
+    detail: "This app has an address, and no deployment that went live yet.",
+  },
+  crashed: {
+    status: 503,
+    title: "The app has crashed",
+    detail: "The app ended by itself. It is started again; its logs say more.",
+    againAfterSeconds: 5,
+  },
+  asleep: {
+    status: 503,
+    title: "The app is still asleep",
+    detail: "The app did not wake in time.",
+    againAfterSeconds: 3,
+  },
   bad_host: { status: 400, title: "Bad request", detail: "The request must name one host." },
 } as const satisfies Record<string, Page>;
 export type PageCode = keyof typeof pages;
 
-export interface PageFacts {
+/** Where an app is meant, and no port of a sandbox. */
+const appPages: Partial<Record<PageCode, Page>> = {
+  not_listening: {
+    ...pages.not_listening,
+    title: "The app does not listen",
+    detail: "The app runs, but nothing in it listens on its port.",
+    hint: "It must listen on the port that the variable <code>PORT</code> says.",
+  },
+  unavailable: { ...pages.unavailable, detail: "The app cannot be reached at the moment." },
+  bad_response: {
+    ...pages.bad_response,
+    detail: "The app ended the connection, or its answer is no valid HTTP.",
+  },
+  timeout: { ...pages.timeout, detail: "The app did not answer in time." },
+};
+
+export interface PageFacts extends OwnHeaders {
   /** In place of the page's own sentence. */
   detail?: string;
   port?: number;
-  hsts: boolean;
-  cookie?: string;
+  isApp?: boolean;
 }
 
 export function sendPage(
@@ -81,7 +115,7 @@ export function sendPage(
     response.destroy();
     return;
   }
-  const page: Page = pages[code];
+  const page: Page = (facts.isApp ? appPages[code] : undefined) ?? pages[code];
   const detail = facts.detail ?? page.detail;
   const isForPeople = /\btext\/html\b/i.test(request.headers.accept ?? "");
   const body = isForPeople ? html(page, detail, facts.port) : JSON.stringify({ detail, code });
@@ -96,12 +130,10 @@ export function sendPage(
     "default-src 'none'; style-src 'unsafe-inline'",
     "X-Content-Type-Options",
     "nosniff",
-    "X-Request-Id",
-    randomUUID(),
     "X-Kontor-Error",
     code,
     ...(page.againAfterSeconds === undefined ? [] : ["Retry-After", String(page.againAfterSeconds)]),
-    ...ownHeaders(facts),
+    ...ownHeaders({ requestId: randomUUID(), ...facts }),
   ]);
   response.end(request.method === "HEAD" ? undefined : body);
 }

@@ -4,13 +4,13 @@
  * the same resume), does something listen. Who it belongs to and whether it may be seen at all is answered by `find`.
  */
 import type { IncomingMessage } from "node:http";
+import { Bounds } from "./bounds.ts";
 import { isToken, readTokens, tokenCookie } from "./credentials.ts";
-import { asNoAnswer, forward, type Forwarded, NoAnswer } from "./forward.ts";
 import { toGuest, toVisitor } from "./headers.ts";
 import { pathOf } from "./hosts.ts";
-import { type PageCode, type PageFacts, sendPage } from "./pages.ts";
-import type { Site, Visitors } from "./sites.ts";
-import { splice, type Upgrade } from "./splice.ts";
+import { type PageFacts, sendPage } from "./pages.ts";
+import { pass, refusalOf, Refused, type Sent, type Visit } from "./pass.ts";
+import type { Site } from "./sites.ts";
 import type { Connect, Upstreams } from "./upstreams.ts";
 
 export type Preview = {
@@ -37,31 +37,16 @@ const attempts = 4;
 const maxPerSandbox = 200;
 const maxInAll = 4_000;
 
-/** Why a visitor gets a page of ours instead of the guest's. */
-class Refused extends Error {
-  override readonly name = "Refused";
-  readonly page: PageCode;
-  readonly detail: string | undefined;
-
-  constructor(page: PageCode, detail?: string) {
-    super(page);
-    this.page = page;
-    this.detail = detail;
-  }
-}
-
-interface Visit extends Visitors {
+interface PreviewVisit extends Visit {
   sandbox: string;
   port: number;
-  upgrade: Upgrade | undefined;
 }
 
 export class PreviewSites {
   readonly #previews: Previews;
   readonly #upstreams: Upstreams;
   readonly #pattern: RegExp;
-  readonly #underWay = new Map<string, number>();
-  #inAll = 0;
+  readonly #bounds = new Bounds({ each: maxPerSandbox, all: maxInAll });
 
   /** `domain` without port. */
   constructor(options: { domain: string; previews: Previews; upstreams: Upstreams }) {
@@ -82,7 +67,7 @@ export class PreviewSites {
     };
   }
 
-  async #visit(visit: Visit): Promise<void> {
+  async #visit(visit: PreviewVisit): Promise<void> {
     const { request, response, visitor, port } = visit;
     const facts: PageFacts = { port, hsts: visitor.hsts };
     try {
@@ -96,10 +81,15 @@ export class PreviewSites {
       }
       const sent = {
         path: shown.path,
-        headers: toGuest(request, visitor, visit.upgrade !== undefined),
+        headers: toGuest(request, visitor, { isUpgrade: visit.upgrade !== undefined }),
         toVisitor: (answer: IncomingMessage) => toVisitor(answer, facts),
       };
-      await this.#counted(visit.sandbox, () => this.#serve(visit, preview, sent));
+      if (!this.#bounds.enter(visit.sandbox)) throw new Refused("busy");
+      try {
+        await this.#serve(visit, preview, sent);
+      } finally {
+        this.#bounds.leave(visit.sandbox);
+      }
     } catch (error) {
       const { page, detail } = refusalOf(error);
       sendPage(request, response, page, { ...facts, ...(detail === undefined ? {} : { detail }) });
@@ -114,7 +104,7 @@ export class PreviewSites {
   }
 
   /** To the machine the sandbox has now: a paused one is woken, and one that went meanwhile is looked up again. */
-  async #serve(visit: Visit, found: Preview, sent: Sent): Promise<void> {
+  async #serve(visit: PreviewVisit, found: Preview, sent: Sent): Promise<void> {
     let preview = found;
     for (let attempt = 1; attempt <= attempts; attempt += 1) {
       if (preview.state === "terminated") throw new Refused("terminated", preview.detail);
@@ -123,47 +113,10 @@ export class PreviewSites {
         await this.#previews.wake(visit.sandbox);
       } else {
         const { machine } = preview;
-        const isOver = await this.#pass(visit, machine, sent).then(
-          () => true,
-          (error: unknown) => {
-            if (error instanceof NoAnswer && error.why === "gone") return false;
-            throw error;
-          },
-        );
-        if (isOver) return;
+        if (await pass(this.#upstreams, visit, { machine, port: visit.port }, sent)) return;
       }
       preview = await this.#find(visit.sandbox, { afresh: true });
     }
     throw new Refused("unavailable");
   }
-
-  async #pass({ request, response, port, upgrade }: Visit, machine: string, sent: Sent): Promise<void> {
-    if (upgrade === undefined) {
-      return forward(this.#upstreams, request, response, { machine, port, ...sent });
-    }
-    return splice(await this.#upstreams.dial(machine, port).catch(asNoAnswer), upgrade, sent);
-  }
-
-  async #counted(sandbox: string, work: () => Promise<void>): Promise<void> {
-    const underWay = this.#underWay.get(sandbox) ?? 0;
-    if (underWay >= maxPerSandbox || this.#inAll >= maxInAll) throw new Refused("busy");
-    this.#underWay.set(sandbox, underWay + 1);
-    this.#inAll += 1;
-    try {
-      await work();
-    } finally {
-      this.#inAll -= 1;
-      const left = this.#underWay.get(sandbox)! - 1;
-      if (left === 0) this.#underWay.delete(sandbox);
-      else this.#underWay.set(sandbox, left);
-    }
-  }
-}
-
-type Sent = Omit<Forwarded, "machine" | "port">;
-
-function refusalOf(error: unknown): { page: PageCode; detail: string | undefined } {
-  if (error instanceof Refused) return error;
-  if (error instanceof NoAnswer && error.why !== "gone") return { page: error.why, detail: undefined };
-  return { page: "unavailable", detail: undefined };
 }

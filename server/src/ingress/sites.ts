@@ -6,7 +6,12 @@ import type { Upgrade } from "./splice.ts";
 export interface Visitors {
   request: IncomingMessage;
   response: ServerResponse;
-  visitor: Visitor & { /** Answers say that the name is served by HTTPS alone. */ hsts: boolean };
+  visitor: Visitor & {
+    /** Answers say that the name is served by HTTPS alone. */
+    hsts: boolean;
+    /** It is ourselves who ask, to see who answers; the answer says by which machine. */
+    isOurs: boolean;
+  };
 }
 
 export interface Site {

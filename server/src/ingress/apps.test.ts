@@ -1,0 +1,461 @@
+import { once } from "node:events";
+import http, { type IncomingMessage, type RequestListener } from "node:http";
+import net, { type AddressInfo, BlockList, type Socket } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { type AppRoute, AppSites } from "./apps.ts";
+import { Ingress } from "./ingress.ts";
+import { Upstreams } from "./upstreams.ts";
+import { VisitFailed } from "./visit.ts";
+
+const domain = "apps.test";
+const shop = `shop.${domain}`;
+const other = `other.${domain}`;
+const custom = "www.customer.test";
+
+/** Machines and what listens in them. */
+let machines: Map<string, http.Server>;
+let sockets: Set<Socket>;
+let routes: Map<string, AppRoute>;
+let observed: { environment: string; status: number; ms: number }[];
+let wakes: number;
+let wake: (environment: string) => Promise<void>;
+let dialled: string[];
+/** Before a connection is made. */
+let onDial: (machine: string) => void;
+let upstreams: Upstreams;
+let sites: AppSites;
+let ingress: Ingress;
+let server: http.Server;
+const proxies = new BlockList();
+
+beforeEach(async () => {
+  [machines, sockets, routes] = [new Map(), new Set(), new Map()];
+  [observed, dialled, wakes] = [[], [], 0];
+  wake = async () => {};
+  onDial = () => {};
+  const connect = async (machine: string, port: number) => {
+    dialled.push(machine);
+    onDial(machine);
+    const inside = machines.get(machine);
+    if (inside === undefined) throw Object.assign(new Error("gone"), { kind: "machine_died" });
+    if (port === 1) throw Object.assign(new Error("refused"), { kind: "connection_refused" });
+    const socket = net.connect((inside.address() as AddressInfo).port, "127.0.0.1");
+    await once(socket, "connect");
+    return socket;
+  };
+  upstreams = new Upstreams(connect);
+  sites = new AppSites({
+    domain,
+    apps: {
+      find: (host) => routes.get(host),
+      wake: (environment) => {
+        wakes += 1;
+        return wake(environment);
+      },
+      connect,
+      observed: (environment, seen) => observed.push({ environment, ...seen }),
+    },
+    custom: { generatedOf: (host) => (host === custom ? shop : undefined) },
+    upstreams,
+    limits: { perApp: 60, wakeMs: 300 },
+  });
+  ingress = new Ingress({
+    rules: [sites],
+    domains: [domain],
+    apiHost: null,
+    certificates: null,
+    tlsSuffix: "",
+    trustedProxies: proxies,
+    log: () => {},
+  });
+  server = ingress.createServer({
+    handle: (_request, response) => void response.end("the APIs"),
+    upgrade: (_request, socket) => void socket.destroy(),
+    clientError: (error, socket) =>
+      void socket.end(`HTTP/1.1 ${error.code === "ERR_HTTP_REQUEST_TIMEOUT" ? 408 : 400} No\r\n\r\n`),
+    options: {
+      keepAliveTimeout: 5_000,
+      maxHeaderSize: 16 * 1024,
+      headersTimeout: 200,
+      connectionsCheckingInterval: 50,
+      requestTimeout: 0,
+      shouldUpgradeCallback: () => false,
+    },
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  await machine("m1", (_request, response) => response.end("one"));
+  live(shop, "m1");
+});
+
+afterEach(async () => {
+  upstreams.endAll();
+  await ingress.close(0);
+  for (const inside of machines.values()) inside.closeAllConnections();
+  for (const inside of machines.values()) inside.close();
+  for (const socket of sockets) socket.destroy();
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+async function machine(id: string, answer: RequestListener): Promise<http.Server> {
+  const inside = http.createServer(answer);
+  inside.on("connection", (socket: Socket) => sockets.add(socket));
+  await new Promise<void>((resolve) => inside.listen(0, "127.0.0.1", resolve));
+  machines.set(id, inside);
+  return inside;
+}
+
+function live(host: string, machineId: string, port = 8080): void {
+  routes.set(host, { environmentId: `env of ${host}`, state: "live", machine: machineId, port });
+}
+
+function without(host: string, state: "asleep" | "down", port: number | null = 8080): void {
+  routes.set(host, { environmentId: `env of ${host}`, state, machine: null, port });
+}
+
+/** Ends like a machine that is removed. */
+function remove(id: string): void {
+  machines.get(id)?.close();
+  machines.get(id)?.closeAllConnections();
+  machines.delete(id);
+  upstreams.end(id);
+}
+
+function ask(
+  path = "/",
+  options: http.RequestOptions & { body?: string; host?: string } = {},
+): http.ClientRequest {
+  const { body, host = shop, ...rest } = options;
+  const request = http.request({
+    port: (server.address() as AddressInfo).port,
+    agent: false,
+    path,
+    ...rest,
+    headers: { host, ...(rest.headers as object) },
+  });
+  request.on("error", () => {});
+  request.end(body);
+  return request;
+}
+
+async function get(path?: string, options?: Parameters<typeof ask>[1]) {
+  const [incoming] = (await once(ask(path, options), "response")) as [IncomingMessage];
+  let body = "";
+  for await (const piece of incoming) body += String(piece);
+  return { status: incoming.statusCode, headers: incoming.headers, body };
+}
+
+/** An upgrade, and a socket on which both sides say everything back. */
+async function webSocket(host: string): Promise<Socket> {
+  const socket = net.connect((server.address() as AddressInfo).port, "127.0.0.1");
+  socket.on("error", () => {});
+  socket.write(`GET /ws HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`);
+  const [head] = (await once(socket, "data")) as [Buffer];
+  expect(head.toString()).toMatch(/^HTTP\/1.1 101/);
+  return socket;
+}
+
+function echoes(inside: http.Server): void {
+  inside.on("upgrade", (_request, socket) => {
+    socket.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    socket.on("error", () => {});
+    socket.pipe(socket);
+  });
+}
+
+describe("names", () => {
+  test("an app is served by its name; a name of ours that is none is nothing, and never the APIs'", async () => {
+    expect((await get("/", { host: `${shop.toUpperCase()}:8443` })).body).toBe("one");
+    for (const host of [`nobody.${domain}`, `a.${shop}`]) {
+      const { status, headers } = await get("/", { host });
+      expect([status, headers["x-kontor-error"]]).toEqual([404, "not_found"]);
+    }
+    expect((await get("/", { host: domain })).body).toBe("the APIs");
+  });
+
+  test("a custom name stands for the generated one, and says HTTPS alone only to who came by it", async () => {
+    expect((await get("/", { host: custom })).body).toBe("one");
+    expect((await get("/", { host: custom })).headers["strict-transport-security"]).toBeUndefined();
+    proxies.addAddress("127.0.0.1");
+    const bySafe = { "x-forwarded-proto": "https" };
+    expect((await get("/", { host: custom, headers: bySafe })).headers["strict-transport-security"]).toBe(
+      "max-age=31536000",
+    );
+    expect((await get("/", { headers: bySafe })).headers["strict-transport-security"]).toBeUndefined();
+  });
+
+  test("a certificate is asked for only where an app is", async () => {
+    expect(await ingress.isServed(custom)).toBe(true);
+    expect(await ingress.isServed(shop)).toBe(true);
+    routes.delete(shop);
+    expect(await ingress.isServed(custom)).toBe(false);
+    expect(await ingress.isServed(shop)).toBe(false);
+  });
+});
+
+describe("what passes", () => {
+  test("the request has one id: the visitor's own or a new one, for the app, in the answer and on pages of ours", async () => {
+    const seen: (string | string[] | undefined)[] = [];
+    await machine("m1", (request, response) => {
+      seen.push(request.headers["x-request-id"]);
+      response.setHeader("x-request-id", "the app's own");
+      response.end();
+    });
+    const own = await get("/", { headers: { "x-request-id": "abc-1.2_3" } });
+    expect([seen[0], own.headers["x-request-id"]]).toEqual(["abc-1.2_3", "abc-1.2_3"]);
+    const made = await get("/", { headers: { "x-request-id": "no good\tid" } });
+    expect(made.headers["x-request-id"]).toMatch(/^[0-9a-f-]{36}$/);
+    expect(seen[1]).toBe(made.headers["x-request-id"]);
+    without(shop, "down");
+    const page = await get("/", { headers: { "x-request-id": "page" } });
+    expect(page.headers["x-request-id"]).toBe("page");
+  });
+
+  test("a header that is too big, and one that does not come, end the connection and reach no app", async () => {
+    const port = (server.address() as AddressInfo).port;
+    const says = async (text: string) => {
+      const socket = net.connect(port, "127.0.0.1");
+      socket.write(text);
+      let got = "";
+      for await (const piece of socket) got += String(piece);
+      return got;
+    };
+    expect(await says(`GET / HTTP/1.1\r\nHost: ${shop}\r\nX: ${"a".repeat(20_000)}\r\n\r\n`)).toMatch(
+      /^HTTP\/1.1 431/,
+    );
+    expect(await says(`GET / HTTP/1.1\r\nHost: ${shop}\r\nX: slow`)).toMatch(/^HTTP\/1.1 408/);
+    expect(await says("")).toMatch(/^HTTP\/1.1 408/);
+    expect(dialled).toEqual([]);
+  });
+
+  test("a body that says it is too large is refused before the app hears of it", async () => {
+    const { status, headers } = await get("/", {
+      method: "POST",
+      headers: { "content-length": String(1024 ** 3 + 1) },
+    });
+    expect([status, headers["x-kontor-error"]]).toEqual([413, "too_large"]);
+    expect(dialled).toEqual([]);
+  });
+});
+
+describe("which machine", () => {
+  test("a switch under load, with the old one gone once it is drained, loses nothing", async () => {
+    const name = (id: string): RequestListener => {
+      return (request, response) => {
+        request.resume();
+        setTimeout(() => response.end(id), 2);
+      };
+    };
+    await machine("m1", name("m1"));
+    const agent = new http.Agent({ keepAlive: true });
+    const answers: Promise<number | undefined>[] = [];
+    let isOver = false;
+    const load = (async () => {
+      for (let n = 0; !isOver; n += 1) {
+        const isKept = n % 2 === 0;
+        const options = { ...(isKept ? { agent } : {}), method: n % 3 === 0 ? "POST" : "GET" };
+        answers.push(
+          get(`/${n}`, { ...options, ...(n % 3 === 0 ? { body: "b" } : {}) }).then(({ status }) => status),
+        );
+        await sleep(1);
+      }
+    })();
+    for (let deployment = 2; deployment <= 11; deployment += 1) {
+      const before = `m${deployment - 1}`;
+      await expect.poll(() => dialled).toContain(before);
+      await machine(`m${deployment}`, name(`m${deployment}`));
+      live(shop, `m${deployment}`);
+      expect(await sites.drained(before, 5_000)).toBe(true);
+      remove(before);
+    }
+    await expect.poll(() => dialled).toContain("m11");
+    isOver = true;
+    await load;
+    expect(new Set(await Promise.all(answers))).toEqual(new Set([200]));
+    agent.destroy();
+  });
+
+  test("a machine that goes between the look and the connection is looked up again, also for a POST", async () => {
+    await machine("m2", (request, response) => request.pipe(response));
+    onDial = (id) => {
+      if (id !== "m1") return;
+      remove("m1");
+      live(shop, "m2");
+    };
+    expect(await get("/", { method: "POST", body: "body" })).toMatchObject({ status: 200, body: "body" });
+    expect(dialled).toEqual(["m1", "m2"]);
+  });
+
+  test("one that stopped listening because another took its place costs nothing; one that is still meant does", async () => {
+    live(shop, "m1", 1);
+    onDial = () => live(shop, "m1", 8080);
+    expect((await get()).body).toBe("one");
+    live(shop, "m1", 1);
+    onDial = () => {};
+    const page = await get();
+    expect([page.status, page.headers["x-kontor-error"]]).toEqual([502, "not_listening"]);
+    expect(JSON.parse(page.body)).toMatchObject({ detail: expect.stringContaining("The app runs") });
+  });
+
+  test("a read whose machine dies under it goes to the one that took its place; a write is told", async () => {
+    await machine("m2", (_request, response) => response.end("two"));
+    await machine("m1", () => {
+      live(shop, "m2");
+      remove("m1");
+    });
+    expect((await get()).body).toBe("two");
+    await machine("m1", () => {
+      live(shop, "m2");
+      remove("m1");
+    });
+    live(shop, "m1");
+    expect((await get("/", { method: "POST", body: "b" })).status).toBe(502);
+  });
+
+  test("a machine is drained when its last request, stream and WebSocket are over, or it is said that it is not", async () => {
+    let release: () => void = () => {};
+    await machine("m1", (_request, response) => {
+      response.write("begun");
+      release = () => response.end();
+    });
+    expect(await sites.drained("m1", 0)).toBe(true);
+    const under = ask();
+    await once(under, "response");
+    expect(await sites.drained("m1", 20)).toBe(false);
+    const drained = sites.drained("m1", 5_000);
+    under.on("response", () => {});
+    release();
+    expect(await drained).toBe(true);
+    expect(await sites.drained("m1", 0)).toBe(true);
+  });
+
+  test("a WebSocket lives on while another app is switched, and while its own is", async () => {
+    echoes(machines.get("m1")!);
+    await machine("m2", (_request, response) => response.end("two"));
+    const socket = await webSocket(shop);
+    live(other, "m2");
+    remove("m2");
+    await machine("m3", (_request, response) => response.end("three"));
+    live(other, "m3");
+    live(shop, "m3");
+    expect((await get()).body).toBe("three");
+    socket.write("still here");
+    expect(String((await once(socket, "data"))[0])).toBe("still here");
+    expect(await sites.drained("m1", 10)).toBe(false);
+    socket.destroy();
+    expect(await sites.drained("m1", 5_000)).toBe(true);
+  });
+});
+
+describe("who does not run", () => {
+  test("fifty who ask for a sleeping app wait for the same waking and are answered", async () => {
+    without(shop, "asleep");
+    let up: () => void = () => {};
+    const waking = new Promise<void>((resolve) => {
+      up = () => {
+        live(shop, "m1");
+        resolve();
+      };
+    });
+    wake = () => waking;
+    const answers = Array.from({ length: 50 }, (_, n) =>
+      get("/", n % 2 === 0 ? {} : { method: "POST", body: "b" }),
+    );
+    await expect.poll(() => wakes).toBe(50);
+    expect(dialled).toEqual([]);
+    up();
+    expect((await Promise.all(answers)).every(({ status }) => status === 200)).toBe(true);
+  });
+
+  test("each reason has its status and its name, for people and for programs", async () => {
+    const said = async (accept = "*/*") => {
+      const { status, headers, body } = await get("/", { headers: { accept } });
+      return [status, headers["x-kontor-error"], body];
+    };
+    without(shop, "asleep");
+    wake = () => new Promise(() => {});
+    expect(await said()).toEqual([503, "asleep", expect.stringContaining('"code":"asleep"')]);
+    wake = () => Promise.reject(new Error("no"));
+    expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
+    without(shop, "down");
+    expect(await said("text/html")).toEqual([
+      503,
+      "crashed",
+      expect.stringContaining("<title>The app has crashed"),
+    ]);
+    without(shop, "down", null);
+    expect(await said()).toEqual([404, "not_deployed", expect.any(String)]);
+    live(shop, "m1");
+    remove("m1");
+    expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
+  });
+
+  test("too many at once are told so, and another app's visitors are not", async () => {
+    await machine("m1", () => {});
+    await machine("m2", (_request, response) => response.end("two"));
+    live(other, "m2");
+    const waiting = Array.from({ length: 60 }, () => ask());
+    await expect.poll(() => dialled.length).toBe(60);
+    expect((await get()).headers["x-kontor-error"]).toBe("busy");
+    expect((await get("/", { host: other })).body).toBe("two");
+    for (const request of waiting) request.destroy();
+    expect(await sites.drained("m1", 5_000)).toBe(true);
+  });
+});
+
+describe("what is seen", () => {
+  test("each visitor once, by what was answered; pages of ours and who left are no exception", async () => {
+    let isAsked = false;
+    await machine("m1", (request, response) => {
+      isAsked = request.url === "/never";
+      if (isAsked) return;
+      response.writeHead(request.url === "/bad" ? 500 : 201);
+      response.end();
+    });
+    echoes(machines.get("m1")!);
+    await get();
+    await get("/bad");
+    without(shop, "down");
+    await get();
+    live(shop, "m1");
+    (await webSocket(shop)).destroy();
+    const leaving = ask("/never");
+    await expect.poll(() => isAsked).toBe(true);
+    leaving.destroy();
+    await expect.poll(() => observed.map(({ status }) => status)).toEqual([201, 500, 503, 101, 499]);
+    expect(observed.every(({ environment, ms }) => environment === `env of ${shop}` && ms >= 0)).toBe(true);
+  });
+});
+
+describe("a visit of our own", () => {
+  test("proves that the name leads to that machine; the app neither sees it nor can pretend it", async () => {
+    let seen: IncomingMessage | undefined;
+    await machine("m1", (request, response) => {
+      seen = request;
+      response.setHeader("x-kontor-machine", "m2");
+      response.writeHead(404).end("x".repeat(100_000));
+    });
+    expect(await ingress.visit(shop, "/health?a=1", { machine: "m1" })).toEqual({ status: 404 });
+    expect(seen?.url).toBe("/health?a=1");
+    expect(Object.keys(seen?.headers ?? {}).filter((name) => name.startsWith("x-kontor"))).toEqual([]);
+    await expect(ingress.visit(shop, "/", { machine: "m2" })).rejects.toThrow(/answered by somebody else/);
+    expect(observed).toEqual([]);
+    const visitor = await get("/", { headers: { "x-kontor-visit": "guessed" } });
+    expect(visitor.headers["x-kontor-machine"]).toBeUndefined();
+    expect(seen?.headers["x-kontor-visit"]).toBeUndefined();
+  });
+
+  test("says why where nobody answers, wakes nobody and waits no longer than it is told to", async () => {
+    without(shop, "asleep");
+    await expect(ingress.visit(shop, "/", { machine: "m1" })).rejects.toThrow(/answered 503: asleep/);
+    expect(wakes).toBe(0);
+    await machine("m1", () => {});
+    live(shop, "m1");
+    await expect(ingress.visit(shop, "/", { machine: "m1", timeoutMs: 50 })).rejects.toThrow(VisitFailed);
+    const gone = new AbortController();
+    const visit = ingress.visit(shop, "/", { machine: "m1", signal: gone.signal });
+    gone.abort(new Error("cancelled"));
+    await expect(visit).rejects.toThrow("cancelled");
+  });
+});

@@ -1,0 +1,28 @@
+/** How much may be under way at once: for each name, so that one cannot take the others' share, and in all. */
+export class Bounds {
+  readonly #each: number;
+  readonly #all: number;
+  readonly #underWay = new Map<string, number>();
+  #inAll = 0;
+
+  constructor(bounds: { each: number; all: number }) {
+    this.#each = bounds.each;
+    this.#all = bounds.all;
+  }
+
+  /** False: there is too much already. True: one more, until `leave`. */
+  enter(name: string): boolean {
+    const underWay = this.#underWay.get(name) ?? 0;
+    if (underWay >= this.#each || this.#inAll >= this.#all) return false;
+    this.#underWay.set(name, underWay + 1);
+    this.#inAll += 1;
+    return true;
+  }
+
+  leave(name: string): void {
+    this.#inAll -= 1;
+    const left = this.#underWay.get(name)! - 1;
+    if (left === 0) this.#underWay.delete(name);
+    else this.#underWay.set(name, left);
+  }
+}
