@@ -1,4 +1,4 @@
-/** The platform API: every route under `/api/v1`. `holdings`: what keeps a team from being deleted. */
+/** The platform API: every route under `/api/v1`. `holdings`: what beside projects keeps a team from being deleted. */
 import { activityRoutes } from "#accounts/activity/routes.ts";
 import type { Holding } from "#accounts/holdings.ts";
 import { sessionRoutes } from "#accounts/sessions/routes.ts";
@@ -6,10 +6,18 @@ import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
+import { environmentRoutes } from "./environments/routes.ts";
+import { countProjects } from "./projects/projects.ts";
+import { projectRoutes } from "./projects/routes.ts";
+
+/** Deleting a team would take their records away under apps that run. */
+const platformHoldings: readonly Holding[] = [{ noun: "projects", count: countProjects }];
 
 export const platformRoutes = (app: App, holdings: readonly Holding[]): Route[] => [
+  ...projectRoutes(app),
+  ...environmentRoutes(app),
   ...activityRoutes(app),
   ...tokenRoutes(app),
-  ...teamRoutes(app, holdings),
+  ...teamRoutes(app, [...platformHoldings, ...holdings]),
   ...sessionRoutes(app),
 ];

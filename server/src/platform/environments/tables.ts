@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+/** Columns as they are stored; see migrations/0011_platform.sql and 0017_projects.sql for what they mean. */
 export interface EnvironmentsTable {
   id: Generated<string>;
   project_id: string;
@@ -14,6 +14,7 @@ export interface EnvironmentsTable {
   asleep_since: Date | null;
   created_at: Generated<Date>;
   updated_at: Generated<Date>;
+  deleted_at: Date | null;
 }
 
 export interface EnvironmentTables {

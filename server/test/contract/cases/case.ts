@@ -23,6 +23,8 @@ export interface Case {
    * as the owner is who asks for this. Absent where a path names no thing of anybody's.
    */
   unknown?: Readonly<Record<string, string>>;
+  /** Its path names no thing that anybody could own. */
+  isOwnerless?: boolean;
   /** Fields of the body that are not replaced by strange values: what they say would be run on this very host. */
   keeps?: readonly string[];
   /** Called without a token, by everyone. */

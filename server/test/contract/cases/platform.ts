@@ -20,7 +20,63 @@ function forget(world: World): void {
   forgetActors(world.app);
 }
 
+let made = 0;
+
+/** A project of the owner's, hosted here, in a team of its own: plans count them. */
+export async function project(world: World): Promise<{ project_id: string; env_id: string }> {
+  const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
+  forget(world);
+  const { json } = await world.call("POST", "/api/v1/projects", {
+    token: world.owner.token,
+    body: { name: `made-${++made}`, workspace },
+  });
+  const { id, production_environment_id } = json as { id: string; production_environment_id: string };
+  return { project_id: id, env_id: production_environment_id };
+}
+
+const noProject = { project_id: nobody };
+
 export const platformCases: Cases = {
+  listProjects: { success: async (world) => (await project(world), { query: "limit=5" }) },
+  createProject: {
+    success: async (world) => {
+      const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
+      forget(world);
+      return { body: { name: `made-${++made}`, branch: "main", env_vars: { A: "1" }, workspace } };
+    },
+  },
+  checkProjectName: { isOwnerless: true, success: () => ({ params: { name: "surely-free" } }) },
+  getProject: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  getProjectVariables: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  listEnvironments: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  createEnvironment: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      body: { name: "staging", kind: "staging", branch: "next", env_vars: { A: "1" } },
+    }),
+    unknown: noProject,
+  },
+  updateEnvironment: {
+    success: async (world) => ({
+      params: await project(world),
+      body: { branch: "next", env_vars: { A: "1", B: null }, size: "small" },
+    }),
+    unknown: { project_id: nobody, env_id: nobody },
+  },
+  getEnvironmentVariables: {
+    success: async (world) => ({ params: await project(world) }),
+    unknown: { project_id: nobody, env_id: nobody },
+  },
+
   listActivity: { success: () => ({ query: "limit=5&actor=user" }) },
 
   listApiTokens: { success: () => ({}) },

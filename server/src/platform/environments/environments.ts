@@ -1,0 +1,60 @@
+/**
+ * Environments: what of a project is served where. This folder owns which there are, the branch and the size of each,
+ * its host and its variables. It promises that a project has one production environment from its first moment to its
+ * last, that two environments never have one host, and that variables are read by nobody but who asks for them by name
+ * and what is started with them.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { getProject, type ProjectRow } from "../projects/projects.ts";
+import { environmentNotFound } from "./errors.ts";
+import { type EnvironmentResponse, toEnvironment } from "./schema.ts";
+import { type EnvironmentRow, findRow, listViews } from "./store.ts";
+import { openVariables, type Variables } from "./variables.ts";
+
+export type { EnvironmentRow } from "./store.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+/** An environment of a project that the actor reaches; `environmentId` undefined is production. */
+export async function getEnvironment(
+  app: Pick<App, "db">,
+  actor: Actor,
+  projectId: string,
+  environmentId: string | undefined,
+): Promise<{ project: ProjectRow; environment: EnvironmentRow }> {
+  const project = await getProject(app, actor, projectId);
+  const environment = await findRow(app.db, project.id, environmentId);
+  if (!environment) throw environmentNotFound();
+  return { project, environment };
+}
+
+/** Production first, then the newest first. */
+export async function list(app: Needs, actor: Actor, projectId: string): Promise<EnvironmentResponse[]> {
+  const { id } = await getProject(app, actor, projectId);
+  return (await listViews(app.db, [id])).map((view) => toEnvironment(app, view));
+}
+
+export async function readVariables(
+  app: Needs,
+  actor: Actor,
+  projectId: string,
+  environmentId: string,
+): Promise<Variables> {
+  const { environment } = await getEnvironment(app, actor, projectId, environmentId);
+  return openVariables(app, "environments", environment);
+}
+
+/** As it is answered after a change. */
+export async function render(
+  app: Needs,
+  { id, project_id }: Pick<EnvironmentRow, "id" | "project_id">,
+): Promise<EnvironmentResponse> {
+  const view = (await listViews(app.db, [project_id])).find((one) => one.id === id);
+  if (!view) throw environmentNotFound();
+  return toEnvironment(app, view);
+}
+
+export function target(row: Pick<EnvironmentRow, "id" | "host_label">) {
+  return { kind: "environment", id: row.id, label: row.host_label };
+}

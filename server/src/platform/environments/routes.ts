@@ -1,0 +1,80 @@
+import { z } from "zod";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import { createEnvironment } from "./create.ts";
+import { list, readVariables } from "./environments.ts";
+import { environmentExists, environmentNotFound, hostTooLong, tooManyVariables } from "./errors.ts";
+import {
+  EnvironmentCreate,
+  EnvironmentParams,
+  EnvironmentResponse,
+  EnvironmentUpdate,
+  readOnlyFields,
+  VariablesResponse,
+} from "./schema.ts";
+import { updateEnvironment } from "./update.ts";
+
+const common = { api: "platform", tag: "Environments" } as const;
+const path = "/api/v1/projects/{project_id}/environments";
+const ofProject = z.object({ project_id: z.guid() });
+
+export const environmentRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path,
+    operationId: "listEnvironments",
+    summary: "The environments of a project, production first",
+    scope: "platform:read",
+    params: ofProject,
+    responses: { 200: z.array(EnvironmentResponse) },
+    errors: [projectNotFound],
+    handler: ({ actor, params }) => list(app, actor, params.project_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path,
+    operationId: "createEnvironment",
+    summary: "Create an environment with a branch and a host of its own",
+    description:
+      "It is served at `{slug}--{name}.{apps_domain}` once something is deployed to it. Its size is the largest of the plan.",
+    scope: "platform:write",
+    params: ofProject,
+    body: EnvironmentCreate,
+    responses: { 201: EnvironmentResponse },
+    errors: [projectNotFound, environmentExists, hostTooLong, planLimit, accountSuspended],
+    idempotent: true,
+    handler: ({ actor, params, body }) => createEnvironment(app, actor, params.project_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: `${path}/{env_id}`,
+    operationId: "updateEnvironment",
+    summary: "Change an environment's branch, variables or size",
+    description: "What runs is not touched: a change applies at the next deploy, restart or wake.",
+    scope: "platform:write",
+    params: EnvironmentParams,
+    body: EnvironmentUpdate,
+    readOnlyFields,
+    responses: { 200: EnvironmentResponse },
+    errors: [projectNotFound, environmentNotFound, tooManyVariables, planLimit, accountSuspended],
+    handler: ({ actor, params, body }) =>
+      updateEnvironment(app, actor, params.project_id, params.env_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/{env_id}/env-vars`,
+    operationId: "getEnvironmentVariables",
+    summary: "The environment's own variables, decrypted",
+    scope: "platform:read",
+    params: EnvironmentParams,
+    responses: { 200: VariablesResponse },
+    errors: [projectNotFound, environmentNotFound],
+    handler: ({ actor, params }) => readVariables(app, actor, params.project_id, params.env_id),
+  }),
+];

@@ -1,0 +1,30 @@
+/**
+ * How much of a host an app has: cores, memory, and what its memory may grow to while it needs it. Sizes are those of
+ * the plans' container sizes; an environment starts with its plan's largest.
+ */
+import type { Plan } from "#accounts/actor.ts";
+import { planLimit } from "#accounts/errors.ts";
+
+export const sizeNames = ["small", "medium", "large"] as const;
+export type AppSize = (typeof sizeNames)[number];
+
+export const appSizes = {
+  small: { cpu: 0.25, memoryMb: 256, burstMb: 256 },
+  medium: { cpu: 0.5, memoryMb: 512, burstMb: 1024 },
+  large: { cpu: 1, memoryMb: 1024, burstMb: 2048 },
+} as const satisfies Record<AppSize, { cpu: number; memoryMb: number; burstMb: number }>;
+
+const largest: Readonly<Record<Plan, AppSize>> = { starter: "small", pro: "medium", team: "large" };
+
+/** The plan's own, which new environments get. */
+export function largestSize(plan: Plan): AppSize {
+  return largest[plan];
+}
+
+/** Refuses with `plan_limit` a size above the plan's. */
+export function requireSize(plan: Plan, size: AppSize): void {
+  const allowed = sizeNames.slice(0, sizeNames.indexOf(largest[plan]) + 1);
+  if (allowed.includes(size)) return;
+  const needed = (Object.keys(largest) as Plan[]).find((other) => largest[other] === size) ?? null;
+  throw planLimit("size", allowed, needed);
+}

@@ -1,0 +1,155 @@
+/** All SQL of the environments table. Who may ask is decided on the project, whose id is an argument of what callers do. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { DeploymentsTable } from "../deployments/tables.ts";
+import type { EnvironmentsTable } from "./tables.ts";
+
+export type EnvironmentRow = Selectable<EnvironmentsTable>;
+
+/** What a list says of a deployment; the rest is the deployment's own to say. */
+export type LastDeploymentRow = Pick<
+  Selectable<DeploymentsTable>,
+  | "id"
+  | "number"
+  | "status"
+  | "commit_sha"
+  | "commit_message"
+  | "commit_author"
+  | "created_at"
+  | "started_at"
+  | "finished_at"
+>;
+
+/** An environment and the newest of its deployments. */
+export type EnvironmentView = EnvironmentRow & { last: LastDeploymentRow | null };
+
+/** Production first, then the newest first. */
+export async function listViews(db: Db, projectIds: readonly string[]): Promise<EnvironmentView[]> {
+  if (projectIds.length === 0) return [];
+  const rows = await db
+    .selectFrom("environments as e")
+    .leftJoinLateral(
+      (eb) =>
+        eb
+          .selectFrom("deployments as d")
+          .selectAll("d")
+          .whereRef("d.environment_id", "=", "e.id")
+          .orderBy("d.created_at", "desc")
+          .orderBy("d.id", "desc")
+          .limit(1)
+          .as("d"),
+      (join) => join.onTrue(),
+    )
+    .selectAll("e")
+    .select([
+      "d.id as last_id",
+      "d.number as last_number",
+      "d.status as last_status",
+      "d.commit_sha",
+      "d.commit_message",
+      "d.commit_author",
+      "d.created_at as last_created_at",
+      "d.started_at",
+      "d.finished_at",
+    ])
+    .where("e.project_id", "=", sql<string>`any(${sql.val([...projectIds])}::uuid[])`)
+    .where("e.deleted_at", "is", null)
+    .orderBy(sql`e.kind = 'production'`, "desc")
+    .orderBy("e.created_at", "desc")
+    .orderBy("e.id", "desc")
+    .execute();
+  return rows.map(
+    ({ last_id, last_number, last_status, last_created_at, commit_sha, commit_message, ...row }) => {
+      const { commit_author, started_at, finished_at, ...environment } = row;
+      const last =
+        last_id === null
+          ? null
+          : {
+              id: last_id,
+              number: last_number!,
+              status: last_status!,
+              commit_sha,
+              commit_message,
+              commit_author,
+              created_at: last_created_at!,
+              started_at,
+              finished_at,
+            };
+      return { ...environment, last };
+    },
+  );
+}
+
+/** Undefined for one of another project, and for a deleted one; `id` undefined is production. */
+export function findRow(
+  db: Db,
+  projectId: string,
+  id: string | undefined,
+): Promise<EnvironmentRow | undefined> {
+  const rows = of(db, projectId);
+  return (
+    id === undefined ? rows.where("kind", "=", "production") : rows.where("id", "=", id)
+  ).executeTakeFirst();
+}
+
+/** The same, and nobody else's to change until this transaction ends. */
+export function lockRow(tx: Db, projectId: string, id: string): Promise<EnvironmentRow | undefined> {
+  return of(tx, projectId).where("id", "=", id).forUpdate().executeTakeFirst();
+}
+
+export function listRows(db: Db, projectId: string): Promise<EnvironmentRow[]> {
+  return of(db, projectId).execute();
+}
+
+/** Undefined where its name is taken in the project. */
+export function insertRow(tx: Db, row: Insertable<EnvironmentsTable>): Promise<EnvironmentRow | undefined> {
+  return tx
+    .insertInto("environments")
+    .values(row)
+    .onConflict((conflict) => conflict.columns(["project_id", "name"]).doNothing())
+    .returningAll()
+    .executeTakeFirst();
+}
+
+export function changeRow(
+  tx: Db,
+  id: string,
+  change: Partial<Pick<EnvironmentRow, "branch" | "size" | "env_sealed" | "host_label" | "updated_at">>,
+): Promise<EnvironmentRow> {
+  return tx
+    .updateTable("environments")
+    .set(change)
+    .where("id", "=", id)
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
+/** Name and host are free for others; what no host label can be stands in their place. */
+export async function markDeleted(tx: Db, ids: readonly string[], now: Date): Promise<void> {
+  await tx
+    .updateTable("environments")
+    .set({ deleted_at: now, name: sql<string>`'~' || id::text`, host_label: sql<string>`'~' || id::text` })
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .execute();
+}
+
+export async function deleteRow(db: Db, id: string): Promise<void> {
+  await db.deleteFrom("environments").where("id", "=", id).where("deleted_at", "is not", null).execute();
+}
+
+/** The sealed variables of an environment and of its project; undefined where there is no such environment. */
+export function findSealed(db: Db, environmentId: string) {
+  return db
+    .selectFrom("environments as e")
+    .innerJoin("projects as p", "p.id", "e.project_id")
+    .select(["e.id", "e.env_sealed", "p.id as project_id", "p.env_sealed as project_env_sealed"])
+    .where("e.id", "=", environmentId)
+    .executeTakeFirst();
+}
+
+const of = (db: Db, projectId: string) =>
+  db
+    .selectFrom("environments")
+    .selectAll()
+    .where("project_id", "=", projectId)
+    .where("deleted_at", "is", null);

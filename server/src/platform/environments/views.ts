@@ -1,0 +1,14 @@
+/** Environments as lists show them, for whoever has already decided that the projects may be seen. */
+import type { Db } from "#db/db.ts";
+import { type EnvironmentView, listViews } from "./store.ts";
+
+export type { EnvironmentView, LastDeploymentRow } from "./store.ts";
+
+/** By project; production comes first. */
+export async function environmentsOf(
+  db: Db,
+  projectIds: readonly string[],
+): Promise<Map<string, EnvironmentView[]>> {
+  const views = Map.groupBy(await listViews(db, projectIds), ({ project_id }) => project_id);
+  return new Map(projectIds.map((id) => [id, views.get(id) ?? []]));
+}

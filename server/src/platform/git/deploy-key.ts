@@ -1,0 +1,56 @@
+/**
+ * The key a project shows to its ssh repository: ed25519, in the form OpenSSH reads (PROTOCOL.key of OpenSSH; RFC 8709
+ * for the public half). Node makes keys and writes only PKCS #8, which ssh of Debian 12 does not read for ed25519.
+ */
+import { generateKeyPair, randomBytes } from "node:crypto";
+import { promisify } from "node:util";
+
+const keyType = "ssh-ed25519";
+const comment = "kontor";
+
+/** `publicKey` is one line for the forge, `privateKey` a whole file, not encrypted. */
+export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: string }> {
+  const pair = await promisify(generateKeyPair)("ed25519");
+  const jwk = pair.privateKey.export({ format: "jwk" });
+  const [secret, open] = [jwk.d, jwk.x].map((part) => Buffer.from(part ?? "", "base64url")) as [
+    Buffer,
+    Buffer,
+  ];
+  const blob = strings(keyType, open);
+  // Twice the same number: how a reader sees that it decrypted well.
+  const check = randomBytes(4);
+  const inner = Buffer.concat([check, check, blob, strings(Buffer.concat([secret, open]), comment)]);
+  const padding = Buffer.from(Array.from({ length: (8 - (inner.length % 8)) % 8 }, (_, n) => n + 1));
+  const file = Buffer.concat([
+    Buffer.from("openssh-key-v1\0"),
+    strings("none", "none", ""),
+    uint32(1),
+    strings(blob, Buffer.concat([inner, padding])),
+  ]);
+  const lines = file.toString("base64").match(/.{1,70}/g) ?? [];
+  return {
+    publicKey: `${keyType} ${blob.toString("base64")} ${comment}`,
+    privateKey: [
+      "-----BEGIN OPENSSH PRIVATE KEY-----",
+      ...lines,
+      "-----END OPENSSH PRIVATE KEY-----",
+      "",
+    ].join("\n"),
+  };
+}
+
+/** RFC 4251, 5: each with its length in front. */
+function strings(...parts: (string | Buffer)[]): Buffer {
+  return Buffer.concat(
+    parts.flatMap((part) => {
+      const bytes = Buffer.from(part as string);
+      return [uint32(bytes.length), bytes];
+    }),
+  );
+}
+
+function uint32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32BE(value);
+  return bytes;
+}

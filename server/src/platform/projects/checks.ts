@@ -1,0 +1,31 @@
+/** What a schema cannot know: this installation's regions and names, and other projects' domains. */
+import type { App } from "#app.ts";
+import { hostname } from "#config.ts";
+import type { Db } from "#db/db.ts";
+import { regionsOf } from "#machines/regions.ts";
+import { domainTaken, invalidField } from "./errors.ts";
+import { isDomainOfAnother } from "./store.ts";
+
+/** The default one where none is named. */
+export function requireRegion({ config }: Pick<App, "config">, code: string | null | undefined): string {
+  const regions = regionsOf(config);
+  const region = regions.find((known) => known.code === (code ?? regions[0].code));
+  if (region) return region.code;
+  const known = regions.map((one) => one.code).join(", ");
+  throw invalidField("region", `unknown region "${code}"; known: ${known}.`);
+}
+
+/** Free, and none that this installation serves by itself. `projectId` null: of a project that is not there yet. */
+export async function requireDomain(
+  { config }: Pick<App, "config">,
+  tx: Db,
+  domain: string,
+  projectId: string | null,
+): Promise<void> {
+  for (const own of [config.appsDomain, config.previewDomain].map(hostname)) {
+    if (domain === own || domain.endsWith(`.${own}`)) {
+      throw invalidField("custom_domain", `names under ${own} are given by this server.`);
+    }
+  }
+  if (await isDomainOfAnother(tx, domain, projectId)) throw domainTaken(domain);
+}

@@ -1,0 +1,24 @@
+import { defineError } from "#lib/errors.ts";
+
+export const projectNotFound = defineError("project_not_found", 404, () => "No such project.");
+
+export const nameTaken = defineError("name_taken", 409, (name: string) => `The name "${name}" is taken.`);
+
+export const projectDeployed = defineError(
+  "project_deployed",
+  409,
+  () => "name: the name is part of the address, and stays while anything of the project is deployed.",
+);
+
+export const domainTaken = defineError(
+  "domain_taken",
+  409,
+  (hostname: string) => `${hostname} is the domain of another project.`,
+);
+
+/** What a field says does not fit what else is known; `field` names it. */
+export const invalidField = defineError(
+  "invalid_request",
+  400,
+  (field: string, why: string) => `${field}: ${why}`,
+);

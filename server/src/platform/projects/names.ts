@@ -1,0 +1,72 @@
+/**
+ * Slugs: the first label of a project's address, one name space over projects and functions. Some are kept back: what
+ * they would stand beside is ours, or a visitor would take the page behind them for ours.
+ */
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { isNameOfProject } from "./store.ts";
+
+/** No two hyphens in a row: `a--b` is the environment `b` of `a`. */
+export const slugPattern = /^[a-z](?:[a-z0-9]|-(?!-)){1,38}[a-z0-9]$/;
+
+const reserved = new Set(
+  [
+    [
+      "fn",
+      "sbx",
+      "git",
+      "api",
+      "www",
+      "files",
+      "app",
+      "apps",
+      "preview",
+      "previews",
+      "static",
+      "assets",
+      "cdn",
+    ],
+    [
+      "console",
+      "dashboard",
+      "admin",
+      "operator",
+      "kontor",
+      "account",
+      "accounts",
+      "auth",
+      "login",
+      "oauth",
+      "sso",
+    ],
+    ["docs", "status", "support", "help", "billing", "security", "abuse", "blog"],
+    ["mail", "smtp", "imap", "autoconfig", "autodiscover", "wpad", "isatap", "ns1", "ns2", "ftp"],
+    ["localhost", "local", "internal", "metrics", "hooks", "webhooks", "registry", "acme-challenge"],
+  ].flat(),
+);
+
+export function isReserved(name: string): boolean {
+  return reserved.has(name);
+}
+
+export async function isTaken(db: Db, name: string): Promise<boolean> {
+  return isNameOfProject(db, name);
+}
+
+export interface NameCheck {
+  name: string;
+  available: boolean;
+  reason: "taken" | "reserved" | "invalid" | null;
+}
+
+/** Whether a project or a function could have it now. */
+export async function checkName({ db }: Pick<App, "db">, name: string): Promise<NameCheck> {
+  const reason = !slugPattern.test(name)
+    ? "invalid"
+    : isReserved(name)
+      ? "reserved"
+      : (await isTaken(db, name))
+        ? "taken"
+        : null;
+  return { name, available: reason === null, reason };
+}

@@ -1,0 +1,139 @@
+/** All SQL of the projects table. The workspaces a caller can reach are an argument of what a caller does. */
+import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { ProjectsTable } from "./tables.ts";
+
+export type ProjectRow = Selectable<ProjectsTable>;
+
+const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
+
+const living = (db: Db) => db.selectFrom("projects").selectAll().where("deleted_at", "is", null);
+
+// ---- what callers do
+
+export function findOwn(
+  db: Db,
+  id: string,
+  workspaceIds: readonly string[],
+): Promise<ProjectRow | undefined> {
+  return living(db).where("id", "=", id).where("workspace_id", "=", among(workspaceIds)).executeTakeFirst();
+}
+
+/** The same, and nobody else's to change until this transaction ends. */
+export function lockOwn(
+  tx: Db,
+  id: string,
+  workspaceIds: readonly string[],
+): Promise<ProjectRow | undefined> {
+  return living(tx)
+    .where("id", "=", id)
+    .where("workspace_id", "=", among(workspaceIds))
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+/** Newest first. */
+export async function listOwn(
+  db: Db,
+  workspaceIds: readonly string[],
+  page: { skip: number; limit: number },
+): Promise<{ rows: ProjectRow[]; total: number }> {
+  const own = db
+    .selectFrom("projects")
+    .where("workspace_id", "=", among(workspaceIds))
+    .where("deleted_at", "is", null);
+  const [rows, counted] = await Promise.all([
+    own
+      .selectAll()
+      .orderBy("created_at", "desc")
+      .orderBy("id", "desc")
+      .offset(page.skip)
+      .limit(page.limit)
+      .execute(),
+    own.select(({ fn }) => fn.countAll<number>().as("total")).executeTakeFirstOrThrow(),
+  ]);
+  return { rows, total: counted.total };
+}
+
+/** With creations in the same workspace held off until this transaction ends. */
+export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 11))`.execute(tx);
+  return countRows(tx, workspaceId);
+}
+
+export async function countRows(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("projects")
+    .select(({ fn }) => fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("deleted_at", "is", null)
+    .executeTakeFirstOrThrow();
+  return count;
+}
+
+/** Undefined where the name or the domain is taken. */
+export function insertRow(tx: Db, row: Insertable<ProjectsTable>): Promise<ProjectRow | undefined> {
+  return tx
+    .insertInto("projects")
+    .values(row)
+    .onConflict((conflict) => conflict.doNothing())
+    .returningAll()
+    .executeTakeFirst();
+}
+
+// ---- what becomes of a project; its row is locked, or it is nobody else's
+
+export function changeRow(tx: Db, id: string, change: Updateable<ProjectsTable>): Promise<ProjectRow> {
+  return tx.updateTable("projects").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
+}
+
+/** Name, domain and group are free for others. */
+export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> {
+  await tx
+    .updateTable("projects")
+    .set({
+      deleted_at: now,
+      name: `~${id}`,
+      custom_domain: null,
+      domain_status: null,
+      domain_checked_at: null,
+      domain_error: null,
+      group_id: null,
+    })
+    .where("id", "=", id)
+    .execute();
+}
+
+export async function deleteRow(db: Db, id: string): Promise<void> {
+  await db.deleteFrom("projects").where("id", "=", id).where("deleted_at", "is not", null).execute();
+}
+
+// ---- what others ask
+
+export function findLiving(db: Db, id: string): Promise<ProjectRow | undefined> {
+  return living(db).where("id", "=", id).executeTakeFirst();
+}
+
+/** Also one that is on its way out. */
+export function findAny(db: Db, id: string): Promise<ProjectRow | undefined> {
+  return db.selectFrom("projects").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+export function findByName(db: Db, name: string): Promise<ProjectRow | undefined> {
+  return living(db).where("name", "=", name).executeTakeFirst();
+}
+
+export async function isNameOfProject(db: Db, name: string): Promise<boolean> {
+  const found = await db.selectFrom("projects").select("id").where("name", "=", name).executeTakeFirst();
+  return found !== undefined;
+}
+
+export async function isDomainOfAnother(db: Db, hostname: string, id: string | null): Promise<boolean> {
+  const found = await db
+    .selectFrom("projects")
+    .select("id")
+    .where("custom_domain", "=", hostname)
+    .where((where) => (id === null ? where.lit(true) : where("id", "!=", id)))
+    .executeTakeFirst();
+  return found !== undefined;
+}
