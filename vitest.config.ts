@@ -34,6 +34,8 @@ export default defineConfig({
           pool: "forks",
           // a machine boots in a third of a second; the first template of a run takes half a minute and more
           testTimeout: 120_000,
+          // as in e2e/vitest.config.ts
+          retry: 1,
           hookTimeout: 600_000,
         },
       },

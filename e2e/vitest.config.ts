@@ -10,6 +10,8 @@ export default defineConfig({
     pool: "forks",
     fileParallelism: false,
     testTimeout: 60_000,
+    // Real machines on a host that others use: a second try is allowed, and named at the end of the run.
+    retry: 1,
     // The first template of a host takes half a minute to make, and longer where its mirror is slow.
     hookTimeout: 600_000,
   },

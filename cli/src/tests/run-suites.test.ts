@@ -29,6 +29,7 @@ test("a failed test is named with its file", () => {
     failed: 1,
     skipped: 0,
     failures: ["server/src/x.test.ts: keeps its promise"],
+    retried: [],
   });
 });
 
@@ -51,8 +52,16 @@ test("a runner that ends badly without a failed test counts as a failure, and so
 
 test("the closing line stands alone, last, with the sums", () => {
   const sum = addUp([
-    { passed: 2, failed: 0, skipped: 1, failures: [] },
-    { passed: 3, failed: 1, skipped: 0, failures: ["lint"] },
+    { passed: 2, failed: 0, skipped: 1, failures: [], retried: [] },
+    { passed: 3, failed: 1, skipped: 0, failures: ["lint"], retried: [] },
   ]);
   expect(closing(sum)).toBe("\nFailed:\n  ✗ lint\n\n5 passed, 1 failed, 1 skipped\n");
+});
+
+test("a test that passed at its second try is named, with what it said at the first", () => {
+  const results = [{ status: "passed", fullName: "keeps it", failureMessages: ["Error: late\nat x"] }];
+  const file = { name: inProduct("e2e/z.test.ts"), status: "passed", assertionResults: results };
+  const tally = tallyOf(report({ numPassedTests: 1, testResults: [file] }), 0, "end to end");
+  expect(tally).toMatchObject({ passed: 1, failed: 0, retried: ["e2e/z.test.ts: keeps it (Error: late)"] });
+  expect(closing(tally)).toContain("↻ e2e/z.test.ts: keeps it (Error: late)\n\n1 passed, 0 failed");
 });

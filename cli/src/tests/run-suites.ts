@@ -13,6 +13,8 @@ export interface Tally {
   skipped: number;
   /** One line for each test that failed. */
   failures: string[];
+  /** One line for each test that passed, but not at its first try. */
+  retried: string[];
 }
 
 export async function runSuites(suites: readonly Suite[]): Promise<Tally> {
@@ -33,9 +35,18 @@ export async function runSuites(suites: readonly Suite[]): Promise<Tally> {
 /**
  * The closing words: the failures by name, and last of all the one plain line with the sums that other programs read.
  */
-export function closing({ passed, failed, skipped, failures }: Tally): string {
-  const names = failures.length > 0 ? `\nFailed:\n${failures.map((name) => `  ✗ ${name}\n`).join("")}` : "";
-  return `${names}\n${passed} passed, ${failed} failed, ${skipped} skipped\n`;
+export function closing({ passed, failed, skipped, failures, retried }: Tally): string {
+  const list = (title: string, lines: readonly string[]): string =>
+    lines.length > 0 ? `\n${title}:\n${lines.map((line) => `  ${line}\n`).join("")}` : "";
+  const again = list(
+    "Passed at the second try, which has a reason",
+    retried.map((name) => `↻ ${name}`),
+  );
+  const names = list(
+    "Failed",
+    failures.map((name) => `✗ ${name}`),
+  );
+  return `${again}${names}\n${passed} passed, ${failed} failed, ${skipped} skipped\n`;
 }
 
 export function addUp(tallies: readonly Tally[]): Tally {
@@ -46,18 +57,20 @@ export function addUp(tallies: readonly Tally[]): Tally {
     failed: sum("failed"),
     skipped: sum("skipped"),
     failures: tallies.flatMap(({ failures }) => failures),
+    retried: tallies.flatMap(({ retried }) => retried),
   };
 }
 
 async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
   if ("argv" in run) {
     const code = await runHere(run.argv, { cwd: productRoot });
-    if (code === 0) return { passed: 1, failed: 0, skipped: 0, failures: [] };
+    if (code === 0) return { passed: 1, failed: 0, skipped: 0, failures: [], retried: [] };
     return {
       passed: 0,
       failed: 1,
       skipped: 0,
       failures: [`${name}${repair ? ` (to repair it: ${repair})` : ""}`],
+      retried: [],
     };
   }
   const folder = mkdtempSync(path.join(tmpdir(), "kontor-test-"));
@@ -96,7 +109,8 @@ export interface VitestReport {
     name: string;
     status: string;
     message?: string;
-    assertionResults: { status: string; fullName: string }[];
+    /** A test that passed has messages where an earlier try failed. */
+    assertionResults: { status: string; fullName: string; failureMessages?: string[] }[];
   }[];
 }
 
@@ -108,6 +122,7 @@ export function tallyOf(report: VitestReport | undefined, code: number, suite: s
       failed: 1,
       skipped: 0,
       failures: [`${suite}: vitest ended with ${code} and no report`],
+      retried: [],
     };
   const failures = report.testResults.flatMap((file) => {
     const where = path.relative(productRoot, file.name);
@@ -122,6 +137,14 @@ export function tallyOf(report: VitestReport | undefined, code: number, suite: s
     failed: failures.length,
     skipped: report.numPendingTests + report.numTodoTests,
     failures,
+    retried: report.testResults.flatMap(({ name, assertionResults }) =>
+      assertionResults
+        .filter(({ status, failureMessages = [] }) => status === "passed" && failureMessages.length > 0)
+        .map(({ fullName, failureMessages: [why = ""] = [] }) => {
+          const where = path.relative(productRoot, name);
+          return `${where}: ${fullName.trim()} (${why.split("\n")[0]})`;
+        }),
+    ),
   };
 }
 
