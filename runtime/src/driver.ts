@@ -39,12 +39,20 @@ export interface VolumeSpec {
   isNew: boolean;
 }
 
+/**
+ * `gvisor`: a kernel of its own, for code nobody has looked at. `native`: the host's kernel behind a user namespace, a
+ * system call filter and eight capabilities, for what needs its speed; it cannot be checkpointed or captured.
+ */
+export type Isolation = "gvisor" | "native";
+
 export interface MachineSpec {
   id: MachineId;
   /** Counts up each time the machine is started somewhere; orders of an older generation are refused. */
   generation: number;
-  /** Id of an image that `ensureImage` made. */
+  /** Id of an image that `ensureImage`, `captureImage` or `importImage` made. */
   image: string;
+  /** Fixed at create; `gvisor` where absent. */
+  isolation?: Isolation;
   resources: Resources;
   network: NetworkMode;
   hostname: string;
@@ -177,6 +185,17 @@ export interface Image {
   createdAt: Date;
 }
 
+/** An image whose files are kept by somebody else. */
+export interface LayeredImage {
+  /** The caller's choice: lower case letters, digits, `_`, `.` and `-`. */
+  id: string;
+  name: string;
+  /** Absolute directories on this host, the lowest first, 100 at most. Only read. */
+  layers: string[];
+  env: Record<string, string>;
+  sizeBytes: number;
+}
+
 /** `fraction` 0–1 over the whole of the work, `step` for a person. */
 export type Progress = (p: { fraction: number; step: string }) => void;
 
@@ -193,7 +212,7 @@ export interface HostFacts {
 }
 
 export interface Driver {
-  readonly name: "gvisor" | "fake";
+  readonly name: "linux" | "fake";
 
   /** Brings the host to what the driver needs (tables, cgroups, sockets) and adopts what runs already. */
   open(): Promise<void>;
@@ -217,6 +236,12 @@ export interface Driver {
     image: { id: string; name: string },
     options: { timeoutMs: number },
   ): Promise<Image>;
+  /**
+   * Makes an image of directories that are another's: layers of a container image, as overlayfs has them. They stay where
+   * they are, and as they are, until `removeImage`. Machines of either isolation run it. `already_exists` for an id that
+   * is taken, `image_failed` for layers that cannot be stacked.
+   */
+  importImage(image: LayeredImage): Promise<Image>;
   /** The caller has made sure that no machine and no checkpoint needs it. Succeeds where there is none. */
   removeImage(id: string): Promise<void>;
 

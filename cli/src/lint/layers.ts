@@ -69,7 +69,7 @@ export const packages: readonly PackageFence[] = [
 export const childProcessDoors: readonly string[] = [
   "runtime/src/exec.ts",
   // the shim outlives the server: it is started and let go, not run to its end
-  "runtime/src/gvisor/start.ts",
+  "runtime/src/linux/start.ts",
   // a fake machine is a group of ordinary processes, for tests alone
   "runtime/src/fake/process.ts",
   "server/src/db/embedded.ts",

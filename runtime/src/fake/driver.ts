@@ -9,6 +9,8 @@
  * A checkpoint is a copy of the scratch directory: files come back, processes end. So is a captured image. A volume is
  * a directory that `/persist` leads to; nothing bounds it.
  *
+ * Isolation is a word here: `native` is kept by `list`, without effect. An imported image is its record alone.
+ *
  * An image's service is what a test puts in its place: its program would be the host's.
  *
  * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
@@ -30,6 +32,7 @@ import {
   type HostFacts,
   type Image,
   type ImageRecipe,
+  type LayeredImage,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -46,6 +49,7 @@ import { FakeGuest } from "./guest.ts";
 export type FakeVerb =
   | "ensureImage"
   | "captureImage"
+  | "importImage"
   | "create"
   | "claim"
   | "setNetwork"
@@ -123,7 +127,7 @@ export class FakeDriver implements Driver {
     }
   }
 
-  /** Those that were captured: the others are made again of nothing. */
+  /** Those that were captured or imported: the others are made again of nothing. */
   async #openImages(): Promise<void> {
     for (const id of await readdir(join(this.#directory, "images")).catch(() => [])) {
       const text = await readFile(join(this.#imageDirectory(id), "image.json"), "utf8").catch(() => "");
@@ -210,6 +214,19 @@ export class FakeDriver implements Driver {
     await cp(this.#root(id), join(directory, "root"), { recursive: true, verbatimSymlinks: true });
     const made: Image = { ...base, ...image, base: base.id, createdAt: new Date() };
     await writeFile(join(directory, "image.json"), JSON.stringify(made));
+    this.#images.set(image.id, made);
+    return made;
+  }
+
+  /** Its layers are not looked at. */
+  async importImage({ layers: _layers, ...image }: LayeredImage): Promise<Image> {
+    if (this.#images.has(image.id)) {
+      throw new RuntimeError("already_exists", `image ${image.id} exists already`);
+    }
+    await this.#hook("importImage");
+    const made: Image = { ...image, contents: {}, substituted: false, service: null, createdAt: new Date() };
+    await mkdir(this.#imageDirectory(image.id), { recursive: true });
+    await writeFile(join(this.#imageDirectory(image.id), "image.json"), JSON.stringify(made));
     this.#images.set(image.id, made);
     return made;
   }

@@ -14,7 +14,7 @@ async function make() {
   const open = async () => {
     await driver.open();
     const { id } = await driver.ensureImage(recipe);
-    return { driver, image: id };
+    return { driver, image: id, layers: [] };
   };
   return {
     ...(await open()),

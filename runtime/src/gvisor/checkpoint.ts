@@ -18,10 +18,10 @@ import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver
 import { run } from "../exec.ts";
 import { aside, begin, commit } from "../snapshots/manifest.ts";
 import { syncVolume } from "../volumes/image.ts";
-import { guestAnswers } from "./create.ts";
-import { diskUsage } from "./disk.ts";
-import type { GvisorMachine } from "./machine.ts";
-import { writeRecord } from "./records.ts";
+import { guestAnswers } from "../linux/create.ts";
+import { diskUsage } from "../linux/disk.ts";
+import type { LinuxMachine } from "../linux/machine.ts";
+import { writeRecord } from "../linux/records.ts";
 import { checkpointArgv, pauseArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
 
 /** Above this, writing and reading past the page cache is faster and leaves the host's cache alone. */
@@ -48,7 +48,7 @@ export interface CheckpointNeeds {
 /** The machine answers before, and is held afterwards unless it `goesOn`; on failure it answers again. */
 export async function checkpointMachine(
   needs: CheckpointNeeds,
-  machine: GvisorMachine,
+  machine: LinuxMachine,
   directory: string,
   options: CheckpointOptions,
 ): Promise<Checkpoint> {
@@ -80,7 +80,7 @@ export async function checkpointMachine(
 type LetGoNeeds = Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">;
 
 /** The machine goes on where it was held. Fails where it does not answer any more. */
-export async function letGo(needs: LetGoNeeds, machine: GvisorMachine): Promise<void> {
+export async function letGo(needs: LetGoNeeds, machine: LinuxMachine): Promise<void> {
   const input = { ...needs, paths: machine.paths, id: machine.id };
   // Nests inside gVisor: one that an earlier server left in the midst of a checkpoint goes on when that has ended.
   const { stdout } = await run(stateArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
@@ -91,7 +91,7 @@ export async function letGo(needs: LetGoNeeds, machine: GvisorMachine): Promise<
 }
 
 /** From `runsc pause`; who waits for the guest has it with its first dial. */
-async function goOn(needs: LetGoNeeds, machine: GvisorMachine): Promise<void> {
+async function goOn(needs: LetGoNeeds, machine: LinuxMachine): Promise<void> {
   await machine.connections.listen();
   await run(resumeArgv({ ...needs, paths: machine.paths, id: machine.id }), {
     timeoutMs: COMMAND_TIMEOUT_MS,
@@ -101,7 +101,7 @@ async function goOn(needs: LetGoNeeds, machine: GvisorMachine): Promise<void> {
 }
 
 /** What makes a checkpoint fail, or its restore, is refused with its name. Connections do not: they are cut. */
-async function refuseBlocked(machine: GvisorMachine): Promise<void> {
+async function refuseBlocked(machine: LinuxMachine): Promise<void> {
   // On the machine's own disk a deleted file is part of the checkpoint.
   if (machine.spec.volume === undefined) return;
   const blockers = await machine.guest.checkpointBlockers();
@@ -117,7 +117,7 @@ async function refuseBlocked(machine: GvisorMachine): Promise<void> {
 }
 
 /** Memory and the disk's upper layer, which is written whole. */
-async function expectedBytes(needs: CheckpointNeeds, machine: GvisorMachine): Promise<number> {
+async function expectedBytes(needs: CheckpointNeeds, machine: LinuxMachine): Promise<number> {
   const [{ memoryBytes }, diskBytes] = await Promise.all([
     needs.cgroups.usage(machine.id),
     diskUsage(machine.paths.disk),
@@ -133,7 +133,7 @@ async function refuseFull(directory: string, bytes: number): Promise<void> {
 
 async function write(
   needs: CheckpointNeeds,
-  machine: GvisorMachine,
+  machine: LinuxMachine,
   into: { directory: string; direct: boolean },
   timeoutMs: number,
 ): Promise<void> {
@@ -161,7 +161,7 @@ async function refuseIncomplete(directory: string): Promise<void> {
   throw new RuntimeError("failed", "runsc wrote no whole checkpoint", { details: { files } });
 }
 
-async function mark(machine: GvisorMachine, isHeld: boolean): Promise<void> {
+async function mark(machine: LinuxMachine, isHeld: boolean): Promise<void> {
   machine.isHeld = isHeld;
   await writeRecord(machine.paths.record, machine.record, { durable: false });
 }

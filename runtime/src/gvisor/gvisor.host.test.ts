@@ -11,7 +11,7 @@ import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineSpec } from "../conformance.ts";
 import type { MachineExit, MachineId } from "../driver.ts";
 import { TEST_IMAGES, testImage } from "../rootfs/testing/image.ts";
-import { GvisorDriver, type GvisorOptions } from "./driver.ts";
+import { LinuxDriver, type LinuxOptions } from "../linux/driver.ts";
 
 const exec = promisify(execFile);
 const INSTANCE = 62;
@@ -19,12 +19,12 @@ const MIB = 1024 * 1024;
 const repository = join(import.meta.dirname, "..", "..", "..");
 
 /** A driver of its own, with everything it makes below one directory and one instance number. */
-async function make(change: Partial<GvisorOptions> = {}) {
+async function make(change: Partial<LinuxOptions> = {}) {
   await exec("make", ["-C", join(repository, "guest")]);
   await exec("make", ["-C", join(repository, "runtime", "shim")]);
-  const { image } = await testImage();
+  const { image, rootfs } = await testImage();
   const stateDir = await mkdtemp(join(tmpdir(), "kontor-gvisor-"));
-  const options: GvisorOptions = {
+  const options: LinuxOptions = {
     stateDir,
     imagesDirectory: TEST_IMAGES,
     instance: INSTANCE,
@@ -40,7 +40,7 @@ async function make(change: Partial<GvisorOptions> = {}) {
     ...change,
   };
   const open = async () => {
-    const driver = new GvisorDriver(options);
+    const driver = new LinuxDriver(options);
     await driver.open();
     return driver;
   };
@@ -48,6 +48,7 @@ async function make(change: Partial<GvisorOptions> = {}) {
   return {
     driver,
     image: image.id,
+    layers: [rootfs],
     stateDir,
     options,
     again: async () => (driver = await open()),
@@ -63,7 +64,7 @@ conformance("gvisor", make, { isolation: true, processesContinue: true });
 
 describe("what only a real machine promises", () => {
   let subject: Awaited<ReturnType<typeof make>>;
-  let driver: GvisorDriver;
+  let driver: LinuxDriver;
   let cgroups: Cgroups;
 
   beforeAll(async () => {
@@ -243,8 +244,8 @@ describe("what only a real machine promises", () => {
     await victim.driver.close();
     const specs = [machineSpec(victim.image), machineSpec(victim.image)];
     const script = `
-      const { GvisorDriver } = await import(${JSON.stringify(join(import.meta.dirname, "driver.ts"))});
-      const driver = new GvisorDriver({ ...JSON.parse(process.argv[1]), log: () => {} });
+      const { LinuxDriver } = await import(${JSON.stringify(join(import.meta.dirname, "../linux/driver.ts"))});
+      const driver = new LinuxDriver({ ...JSON.parse(process.argv[1]), log: () => {} });
       await driver.open();
       for (const spec of JSON.parse(process.argv[2])) await driver.create(spec);
       process.kill(process.pid, "SIGKILL");`;
@@ -290,10 +291,10 @@ describe("what only a real machine promises", () => {
       await victim.driver.close();
       const [spec, again] = [machineSpec(victim.image), machineSpec(victim.image)];
       const script = `
-        const { GvisorDriver } = await import(${JSON.stringify(join(import.meta.dirname, "driver.ts"))});
+        const { LinuxDriver } = await import(${JSON.stringify(join(import.meta.dirname, "../linux/driver.ts"))});
         const [options, spec, again, counting, point, place] = JSON.parse(process.argv[1]);
         const reached = async (at) => { if (at === point) process.kill(process.pid, "SIGKILL"); };
-        const driver = new GvisorDriver({ ...options, log: () => {}, reached });
+        const driver = new LinuxDriver({ ...options, log: () => {}, reached });
         await driver.open();
         await driver.create(spec);
         const shell = counting + " until [ -s n ]; do sleep 0.01; done";
@@ -481,7 +482,7 @@ describe("what only a real machine promises", () => {
         mode: 0o755,
       },
     );
-    driver = new GvisorDriver({ ...subject.options, guestBinary: other });
+    driver = new LinuxDriver({ ...subject.options, guestBinary: other });
     await driver.open();
     await driver.restore(spec, place);
     expect((await execute(driver, spec.id, "cat kept")).stdout.toString()).toBe("kept\n");

@@ -1,8 +1,6 @@
 import { expect, test } from "vitest";
-import { mountPointsBelow } from "../mounts.ts";
-import { hostPaths, isMachineId, machinePaths } from "./paths.ts";
-import { freeSlot } from "./records.ts";
-import { checkpointArgv, lastError, mkfsArgv, mountArgv, restoreArgv, runArgv, shimArgv } from "./runsc.ts";
+import { hostPaths, machinePaths } from "../linux/paths.ts";
+import { checkpointArgv, restoreArgv, runArgv } from "./runsc.ts";
 
 const id = "m0123456789abcdefghi";
 const paths = machinePaths(hostPaths("/var/lib/kontor/runtime", 7), id);
@@ -45,70 +43,4 @@ test("a checkpoint never stops the machine, and is neither compressed nor, when 
     "--image-path=/s",
     id,
   ]);
-});
-
-test("the shim masks /proc/sys/net only where the kernel needs it", () => {
-  expect(shimArgv("shim", { maskProcSysNet: false }, ["runsc", "x"])).toEqual([
-    "shim",
-    "run",
-    "--status-fd",
-    "3",
-    "--",
-    "runsc",
-    "x",
-  ]);
-  expect(shimArgv("shim", { maskProcSysNet: true }, ["runsc", "x"])).toEqual([
-    "shim",
-    "run",
-    "--status-fd",
-    "3",
-    "--mask-proc-sys-net",
-    "--",
-    "runsc",
-    "x",
-  ]);
-});
-
-test("the disk image is one filesystem for one file, mounted without devices and setuid", () => {
-  expect(mkfsArgv("/d.img").join(" ")).toBe(
-    "mkfs.ext4 -q -F -m0 -N16 -O ^has_journal,^resize_inode -E lazy_itable_init=1,nodiscard /d.img",
-  );
-  expect(mountArgv("/d.img", "/d").join(" ")).toBe("mount -o loop,nodev,nosuid,noatime /d.img /d");
-});
-
-test("socket paths fit the kernel's 107 bytes whatever the state directory is called", () => {
-  const deep = machinePaths(hostPaths(`/${"x".repeat(300)}`, 63), id);
-  expect(Buffer.byteLength(deep.guestSocket)).toBeLessThanOrEqual(107);
-  expect(Buffer.byteLength(`${deep.runscRoot}/runsc-${id}.sock`)).toBeLessThanOrEqual(107);
-});
-
-test("only an id of the fixed shape becomes a path", () => {
-  expect(isMachineId(id)).toBe(true);
-  for (const bad of ["m1", "../../etc", `${id}/..`, `x${id.slice(1)}`, `${id}a`, id.toUpperCase()]) {
-    expect(isMachineId(bad)).toBe(false);
-  }
-});
-
-test("the last error of runsc is read from its log", () => {
-  const log = '{"msg":"first","level":"error"}{"msg":"it said \\"no\\"","level":"error"}';
-  expect(lastError(log)).toBe('it said "no"');
-  expect(lastError("")).toBeUndefined();
-});
-
-test("mounts below a directory are found the deepest first, and no others", () => {
-  const mountinfo = [
-    "1 0 0:1 / / rw - ext4 /dev/vda rw",
-    "2 1 7:0 / /state/machines/m1/disk rw - ext4 /dev/loop0 rw",
-    "3 1 7:1 / /state/machines/m1/disk/in\\040side rw - ext4 /dev/loop1 rw",
-    "4 1 7:2 / /state/machines/m10/disk rw - ext4 /dev/loop2 rw",
-  ].join("\n");
-  expect(mountPointsBelow(mountinfo, "/state/machines/m1")).toEqual([
-    "/state/machines/m1/disk/in side",
-    "/state/machines/m1/disk",
-  ]);
-});
-
-test("the smallest slot nobody has is taken", () => {
-  expect(freeSlot([])).toBe(0);
-  expect(freeSlot([0, 1, 3])).toBe(2);
 });

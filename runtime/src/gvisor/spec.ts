@@ -2,7 +2,7 @@
  * The OCI spec (config.json) of a machine: a value computed from a value. The root filesystem is the image's own
  * directory, shared and read-only below; gVisor lays the machine's writable layer over it.
  */
-import type { MachinePaths } from "./paths.ts";
+import type { MachinePaths } from "../linux/paths.ts";
 
 /** Where the guest program and its socket are inside every machine; the images have these as mount points. */
 export const GUEST_PROGRAM = "/.kontor/guest";

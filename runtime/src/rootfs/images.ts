@@ -7,9 +7,9 @@
  * Two callers share one build. A recipe may know several ways; the first that works is taken, and the record says
  * whether that was a substitute and what was really found inside.
  */
-import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
-import { RuntimeError, type Image, type ImageRecipe, type Progress } from "../driver.ts";
+import { RuntimeError, type Image, type ImageRecipe, type LayeredImage, type Progress } from "../driver.ts";
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { applyCapture, type CaptureLimits } from "./capture.ts";
@@ -30,11 +30,18 @@ interface Build {
   listeners: Set<Progress>;
 }
 
+/** On disk an image may name the directories that are its files, the lowest first; without them it is `rootfs`. */
+interface ImageRecord extends Image {
+  layers?: string[];
+}
+
 /** `.building-<process id>-<n>`; a name of its own also for a removal, which takes seconds. */
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]*$/;
 const DU_TIMEOUT_MS = 120_000;
 const COPY_TIMEOUT_MS = 10 * 60_000;
+/** overlayfs takes 500, container images have up to 127. */
+const MAX_LAYERS = 100;
 
 /** Directories this process works in: another `Images` of it may share the directory. */
 const ours = new Set<string>();
@@ -81,8 +88,11 @@ export class Images {
   ): Promise<Image> {
     if (!IMAGE_ID.test(to.id)) throw new RuntimeError("failed", `"${to.id}" is no image id`);
     await this.#sweepOnce();
-    const record = await this.#read(base);
+    const record = await this.#readRecord(base);
     if (record === undefined) throw new RuntimeError("not_found", `there is no image ${base}`);
+    if (record.layers !== undefined) {
+      throw new RuntimeError("image_failed", "a machine of an imported image cannot be captured");
+    }
     return this.#withDirectory("building", async (aside) => {
       const rootfs = path.join(aside, to.id, "rootfs");
       // Closed to others from the first byte on: what comes may be set-user-id programs of anybody's.
@@ -93,13 +103,42 @@ export class Images {
       await finish(rootfs);
       const sizeBytes = await usedBytes(rootfs);
       const image: Image = { ...record, ...to, base, sizeBytes, createdAt: new Date() };
-      await this.#publish(aside, image, (error) => {
-        throw error.code === "ENOTEMPTY" || error.code === "EEXIST"
-          ? new RuntimeError("already_exists", `image ${to.id} exists already`)
-          : error;
-      });
+      await this.#publish(aside, image, taken(to.id));
       return image;
     });
+  }
+
+  /** Keeps the record alone. Fails with `already_exists`, and with `image_failed` where a layer is no directory. */
+  async import({ layers, ...image }: LayeredImage): Promise<Image> {
+    if (!IMAGE_ID.test(image.id)) throw new RuntimeError("failed", `"${image.id}" is no image id`);
+    if (layers.length === 0 || layers.length > MAX_LAYERS) {
+      throw new RuntimeError("image_failed", `an image of ${layers.length} layers cannot be used`);
+    }
+    for (const layer of layers) {
+      const isDirectory =
+        path.isAbsolute(layer) && (await lstat(layer).catch(() => undefined))?.isDirectory();
+      if (!isDirectory) throw new RuntimeError("image_failed", "a layer of the image is not there");
+    }
+    await this.#sweepOnce();
+    return this.#withDirectory("building", async (aside) => {
+      const made: Image = {
+        ...image,
+        contents: {},
+        substituted: false,
+        service: null,
+        createdAt: new Date(),
+      };
+      await mkdir(path.join(aside, image.id), { mode: 0o700 });
+      await this.#publish(aside, { ...made, layers }, taken(image.id));
+      return made;
+    });
+  }
+
+  /** The directories that are its files, the lowest first. */
+  async layersOf(id: string): Promise<string[]> {
+    const record = await this.#readRecord(id);
+    if (record === undefined) throw new RuntimeError("not_found", `there is no image ${id}`);
+    return record.layers ?? [this.rootfsPath(id)];
   }
 
   /** Complete ones, by id. */
@@ -184,7 +223,7 @@ export class Images {
   /** The image gets its name when all of it, its record last, is on disk. */
   async #publish(
     aside: string,
-    image: Image,
+    image: ImageRecord,
     notRenamed: (error: NodeJS.ErrnoException) => void,
   ): Promise<void> {
     await writeFile(path.join(aside, image.id, "image.json"), `${JSON.stringify(image, null, 2)}\n`);
@@ -193,11 +232,18 @@ export class Images {
   }
 
   async #read(id: string): Promise<Image | undefined> {
+    const record = await this.#readRecord(id);
+    if (record === undefined) return undefined;
+    const { layers: _, ...image } = record;
+    return image;
+  }
+
+  async #readRecord(id: string): Promise<ImageRecord | undefined> {
     const text = await readFile(path.join(this.#options.directory, id, "image.json"), "utf8").catch(
       () => undefined,
     );
     if (text === undefined || id.startsWith(".")) return undefined;
-    const image = JSON.parse(text) as Image;
+    const image = JSON.parse(text) as ImageRecord;
     // Images made before there were services have no word of them.
     return { ...image, service: image.service ?? null, createdAt: new Date(image.createdAt) };
   }
@@ -275,6 +321,15 @@ function isAlive(pid: number): boolean {
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === "EPERM";
   }
+}
+
+/** What a rename says onto a directory that is there. */
+function taken(id: string): (error: NodeJS.ErrnoException) => never {
+  return (error) => {
+    throw error.code === "ENOTEMPTY" || error.code === "EEXIST"
+      ? new RuntimeError("already_exists", `image ${id} exists already`)
+      : error;
+  };
 }
 
 function ignoreMissing(error: NodeJS.ErrnoException): void {

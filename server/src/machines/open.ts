@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import type { Logger } from "pino";
 import type { Driver } from "@kontor/runtime/driver.ts";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
-import { GvisorDriver } from "@kontor/runtime/gvisor/driver.ts";
+import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
 import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
 import { loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
@@ -93,7 +93,7 @@ function volumesDirectories(
 function makeDriver(config: Config, log: Logger, egress: EgressDoor | undefined): Driver {
   const stateDir = join(config.dataDir, "machines");
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
-  return new GvisorDriver({
+  return new LinuxDriver({
     stateDir,
     instance: config.instance ?? claimInstance(config.dataDir),
     uplink: config.uplink,

@@ -8,7 +8,7 @@ import { GuestConnections } from "../guest/connections.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 
-export class GvisorMachine {
+export class LinuxMachine {
   readonly id: MachineId;
   readonly slot: number;
   readonly guestBuild: string;

@@ -4,7 +4,7 @@
  */
 import { mkdir, open, statfs } from "node:fs/promises";
 import { run } from "../exec.ts";
-import { mkfsArgv, mountArgv } from "./runsc.ts";
+import { mkfsArgv, mountArgv } from "./argv.ts";
 
 /** What ext4 keeps for itself: 2 % or 16 MiB of reserved clusters, and its tables. The guest gets what it was promised. */
 const OVERHEAD_BYTES = 24 * 1024 * 1024;

@@ -25,6 +25,7 @@ import {
   type HostFacts,
   type Image,
   type ImageRecipe,
+  type LayeredImage,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -42,16 +43,16 @@ import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
 import { volumeUsage } from "../volumes/image.ts";
-import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "./checkpoint.ts";
+import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "../gvisor/checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
 import { createMachine, restoreMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
 import { diskUsage } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
-import { GvisorMachine } from "./machine.ts";
+import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
-import type { Platform } from "./runsc.ts";
-import { GUEST_PROGRAM, RESOLV_CONF } from "./spec.ts";
+import type { Platform } from "../gvisor/runsc.ts";
+import { GUEST_PROGRAM, RESOLV_CONF } from "../gvisor/spec.ts";
 import { needsProcSysNetMask } from "./start.ts";
 
 /** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
@@ -61,7 +62,7 @@ const MAX_IMAGE_ENTRIES = 500_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
 
-export interface GvisorOptions {
+export interface LinuxOptions {
   /** Where records, disks and, unless `imagesDirectory` says otherwise, images are kept. */
   stateDir: string;
   imagesDirectory?: string;
@@ -86,13 +87,13 @@ export interface GvisorOptions {
   reached?: (point: string) => Promise<void>;
 }
 
-export class GvisorDriver implements Driver {
-  readonly name = "gvisor";
-  readonly #options: GvisorOptions;
+export class LinuxDriver implements Driver {
+  readonly name = "linux";
+  readonly #options: LinuxOptions;
   readonly #host: HostPaths;
   readonly #network: HostNetwork;
   readonly #images: Images;
-  readonly #machines = new Map<MachineId, GvisorMachine>();
+  readonly #machines = new Map<MachineId, LinuxMachine>();
   /** Network slots of machines that exist, are being made, or are being taken off. */
   readonly #slots = new Set<number>();
   /** Volume's directory → the machine that has it. */
@@ -106,7 +107,7 @@ export class GvisorDriver implements Driver {
   #openCgroups: Cgroups | undefined;
   #maskProcSysNet = false;
 
-  constructor(options: GvisorOptions) {
+  constructor(options: LinuxOptions) {
     this.#options = options;
     this.#host = hostPaths(options.stateDir, options.instance);
     this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
@@ -150,7 +151,7 @@ export class GvisorDriver implements Driver {
   async facts(): Promise<HostFacts> {
     const [build, disk] = await Promise.all([this.#restorableOn(), statfs(this.#options.stateDir)]);
     return {
-      driver: `${this.name} (${this.#options.platform})`,
+      driver: `${this.name} (gvisor ${this.#options.platform})`,
       kernel: release(),
       cgroup: this.#cgroups.layout.version,
       vcpus: availableParallelism(),
@@ -207,6 +208,10 @@ export class GvisorDriver implements Driver {
     return made;
   }
 
+  importImage(image: LayeredImage): Promise<Image> {
+    return this.#images.import(image);
+  }
+
   removeImage(id: string): Promise<void> {
     return this.#images.remove(id);
   }
@@ -249,7 +254,7 @@ export class GvisorDriver implements Driver {
     spec: MachineSpec,
     event: string,
     guest: () => Promise<string>,
-    boot: (needs: CreateNeeds, machine: GvisorMachine) => Promise<CreateTimings>,
+    boot: (needs: CreateNeeds, machine: LinuxMachine) => Promise<CreateTimings>,
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
       if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
@@ -262,7 +267,7 @@ export class GvisorDriver implements Driver {
       this.#takeVolume(spec);
       this.#slots.add(slot);
       const record: MachineRecord = { version: 1, slot, imageEnv: image.env, guestBuild, spec };
-      const machine = new GvisorMachine(this.#host, record);
+      const machine = new LinuxMachine(this.#host, record);
       try {
         const timings = await boot(
           {
@@ -413,7 +418,7 @@ export class GvisorDriver implements Driver {
     return this.#openCgroups;
   }
 
-  #alive(id: MachineId): GvisorMachine {
+  #alive(id: MachineId): LinuxMachine {
     const machine = this.#machines.get(id);
     if (machine === undefined) throw new RuntimeError("not_found", "there is no such machine");
     if (machine.exit !== null) throw new RuntimeError("not_running", "the machine has ended");
@@ -425,7 +430,7 @@ export class GvisorDriver implements Driver {
     return undefined;
   }
 
-  #keep(machine: GvisorMachine): void {
+  #keep(machine: LinuxMachine): void {
     this.#machines.set(machine.id, machine);
     this.#slots.add(machine.slot);
     if (machine.spec.volume !== undefined) this.#volumes.set(machine.spec.volume.directory, machine.id);
@@ -433,13 +438,13 @@ export class GvisorDriver implements Driver {
   }
 
   /** What is decided goes to the record before it is done: a server that starts again then finds what it meant. */
-  async #change(machine: GvisorMachine, change: Partial<MachineSpec>): Promise<void> {
+  async #change(machine: LinuxMachine, change: Partial<MachineSpec>): Promise<void> {
     const spec = { ...machine.spec, ...change };
     await writeRecord(machine.paths.record, { ...machine.record, spec }, { durable: false });
     machine.spec = spec;
   }
 
-  async #thaw(machine: GvisorMachine): Promise<void> {
+  async #thaw(machine: LinuxMachine): Promise<void> {
     await this.#cgroups.thaw(machine.id);
     machine.isFrozen = false;
     if (!machine.isHeld) return;
@@ -458,14 +463,14 @@ export class GvisorDriver implements Driver {
   }
 
   /** A machine that could not be let go again is reached by nobody: better ended than for ever silent. */
-  async #endIfHeld(machine: GvisorMachine): Promise<void> {
+  async #endIfHeld(machine: LinuxMachine): Promise<void> {
     if (!machine.isHeld) return;
     await this.#cgroups.killAll(machine.id);
     await this.#notice(machine);
   }
 
   /** Takes the machine off the host; its network slot becomes free once its namespace is shut. */
-  async #takeOff(machine: GvisorMachine): Promise<void> {
+  async #takeOff(machine: LinuxMachine): Promise<void> {
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
@@ -476,7 +481,7 @@ export class GvisorDriver implements Driver {
   }
 
   /** The guest has hung up: its machine ended, or is about to, or plays dead. */
-  async #silent(machine: GvisorMachine): Promise<void> {
+  async #silent(machine: LinuxMachine): Promise<void> {
     const deadline = performance.now() + SILENCE_MS;
     while (performance.now() < deadline) {
       await this.#notice(machine);
@@ -489,7 +494,7 @@ export class GvisorDriver implements Driver {
   }
 
   /** Sees whether the machine has ended. */
-  async #notice(machine: GvisorMachine): Promise<void> {
+  async #notice(machine: LinuxMachine): Promise<void> {
     if (machine.exit !== null || (await this.#cgroups.processes(machine.id)).length > 0) return;
     const outOfMemory = await this.#cgroups.oomKilled(machine.id);
     if (!this.#machines.has(machine.id)) return;
@@ -497,14 +502,14 @@ export class GvisorDriver implements Driver {
     await machine.connections.close();
   }
 
-  #ended(machine: GvisorMachine, reason: MachineExit["reason"]): void {
+  #ended(machine: LinuxMachine, reason: MachineExit["reason"]): void {
     if (machine.exit !== null) return;
     machine.exit = { reason, at: new Date() };
     this.#options.log("machine_ended", { machine: machine.id, reason });
     for (const listener of this.#exitListeners) listener(machine.id, machine.exit);
   }
 
-  #inBackground(event: string, machine: GvisorMachine, work: Promise<unknown>): void {
+  #inBackground(event: string, machine: LinuxMachine, work: Promise<unknown>): void {
     const logged = work.catch((error: unknown) => {
       this.#options.log("background_failed", { event, machine: machine.id, error });
     });
@@ -531,7 +536,7 @@ export class GvisorDriver implements Driver {
   }
 
   async #adoptOne(record: MachineRecord): Promise<void> {
-    const machine = new GvisorMachine(this.#host, record);
+    const machine = new LinuxMachine(this.#host, record);
     this.#keep(machine);
     machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
     if ((await this.#cgroups.processes(machine.id)).length > 0) {

@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
-import { lastError, SHIM_STATUS_FD, shimArgv } from "./runsc.ts";
+import { lastError, SHIM_STATUS_FD, shimArgv } from "./argv.ts";
 
 /** A cold start takes 0.25 s here; twenty at once on two cores take a few seconds each. */
 const START_TIMEOUT_MS = 30_000;

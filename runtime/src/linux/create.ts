@@ -13,10 +13,10 @@ import type { HostNetwork } from "../network/network.ts";
 import { together } from "../together.ts";
 import { attachVolume } from "../volumes/image.ts";
 import { makeDisk } from "./disk.ts";
-import type { GvisorMachine } from "./machine.ts";
+import type { LinuxMachine } from "./machine.ts";
 import { writeRecord } from "./records.ts";
-import { restoreArgv, runArgv, type Platform } from "./runsc.ts";
-import { ociSpec } from "./spec.ts";
+import { restoreArgv, runArgv, type Platform } from "../gvisor/runsc.ts";
+import { ociSpec } from "../gvisor/spec.ts";
 import { startUnderShim } from "./start.ts";
 
 /** A guest dials in within 50 ms of its start; a host that boots twenty at once needs seconds. */
@@ -45,7 +45,7 @@ export interface CreateTimings {
   guestMs: number;
 }
 
-export function createMachine(needs: CreateNeeds, machine: GvisorMachine): Promise<CreateTimings> {
+export function createMachine(needs: CreateNeeds, machine: LinuxMachine): Promise<CreateTimings> {
   const argv = runArgv({ ...needs, paths: machine.paths, id: machine.id });
   return boot(needs, machine, { argv });
 }
@@ -53,7 +53,7 @@ export function createMachine(needs: CreateNeeds, machine: GvisorMachine): Promi
 /** The checkpoint's files are only read. */
 export function restoreMachine(
   needs: CreateNeeds,
-  machine: GvisorMachine,
+  machine: LinuxMachine,
   from: { directory: string; direct: boolean; bytes: number },
 ): Promise<CreateTimings> {
   const argv = restoreArgv({ ...needs, paths: machine.paths, id: machine.id }, from);
@@ -62,7 +62,7 @@ export function restoreMachine(
 
 async function boot(
   needs: CreateNeeds,
-  machine: GvisorMachine,
+  machine: LinuxMachine,
   start: { argv: string[]; timeoutMs?: number },
 ): Promise<CreateTimings> {
   const { paths, spec, slot, id } = machine;
@@ -113,7 +113,7 @@ async function boot(
 }
 
 /** Waits for PID 1 to dial in; fails with `machine_died` once nothing of the machine is left. */
-export async function guestAnswers(cgroups: Cgroups, machine: GvisorMachine): Promise<void> {
+export async function guestAnswers(cgroups: Cgroups, machine: LinuxMachine): Promise<void> {
   const deadline = performance.now() + GUEST_TIMEOUT_MS;
   for (;;) {
     try {
