@@ -1,15 +1,15 @@
 /*
- * kontor-shim: the parent of one machine's processes.
+ * kontor-shim: the parent of one machine's processes. (And what puts its root filesystem together: root.c.)
  *
  *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
  *
- * It starts PROGRAM (runsc) with /dev/null as stdin, stdout and stderr, writes how it ended as one line on the
+ * It starts PROGRAM (runsc, runc) with /dev/null as stdin, stdout and stderr, writes how it ended as one line on the
  * status fd, closes that, and stays until the last descendant has ended. It is not the server's child in any way
  * that matters: a server that is killed takes no machine with it.
  *
- *  - As the child subreaper (prctl(2)) it inherits the sandbox and the gofer that runsc leaves behind and reaps them
- *    at once. Left to PID 1 they can stay zombies for seconds, and everything that waits for a machine's end waits.
- *  - stdio is /dev/null because runsc hands its own to PID 1 inside: a file here would be a host file that the guest
+ *  - As the child subreaper (prctl(2)) it inherits the sandbox and the gofer that runsc leaves behind, or PID 1 itself that
+ *    runc does, and reaps them at once. Left to PID 1 they can stay zombies for seconds, and everything that waits for a machine's end waits.
+ *  - stdio is /dev/null because they hand their own to PID 1 inside: a file here would be a host file that the guest
  *    can fill.
  *  - --mask-proc-sys-net: runsc takes a network namespace that shows /proc/sys/net/core/rmem_default for the host's
  *    and refuses to start; kernels since 6.17 show it in all of them. PROGRAM then runs in a mount namespace of its
@@ -30,6 +30,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "root.h"
 
 /* What the child writes when it cannot come as far as PROGRAM. */
 struct failure {
@@ -74,12 +76,19 @@ static void report(int status_fd, int failure_fd, int status) {
 }
 
 static int usage(void) {
-    fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n", stderr);
+    fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n"
+          "       kontor-shim root --at DIRECTORY [--map FIRST:COUNT --disk DIRECTORY --netns FILE"
+          " [--volume DIRECTORY]] -- LAYER...\n",
+          stderr);
     return 64;
 }
 
 int main(int argc, char **argv) {
     int status_fd = -1, mask = 0, at = 2;
+    if (argc >= 2 && strcmp(argv[1], "root") == 0) {
+        int code = root_main(argc - 2, argv + 2);
+        return code < 0 ? usage() : code;
+    }
     if (argc < 2 || strcmp(argv[1], "run") != 0) return usage();
     for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
         if (strcmp(argv[at], "--mask-proc-sys-net") == 0) mask = 1;
