@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql says what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql and 0017_projects.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -79,6 +79,22 @@ export interface ActivityTable {
   detail: Json<Record<string, unknown>>;
 }
 
+export interface NotificationsTable {
+  id: Generated<string>;
+  workspace_id: string;
+  kind: string;
+  title: string;
+  body: string;
+  target: Json<{ kind: string; id: string; label: string }>;
+  created_at: Generated<Date>;
+}
+
+export interface NotificationReadsTable {
+  notification_id: string;
+  user_id: string;
+  read_at: Generated<Date>;
+}
+
 export interface IdempotencyKeysTable {
   caller: string;
   route: string;
@@ -104,5 +120,7 @@ export interface AccountsTables {
   sessions: SessionsTable;
   api_tokens: ApiTokensTable;
   activity: ActivityTable;
+  notifications: NotificationsTable;
+  notification_reads: NotificationReadsTable;
   idempotency_keys: IdempotencyKeysTable;
 }

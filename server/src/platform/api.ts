@@ -1,6 +1,7 @@
 /** The platform API: every route under `/api/v1`. `holdings`: what beside projects keeps a team from being deleted. */
 import { activityRoutes } from "#accounts/activity/routes.ts";
 import type { Holding } from "#accounts/holdings.ts";
+import { notificationRoutes } from "#accounts/notifications/routes.ts";
 import { sessionRoutes } from "#accounts/sessions/routes.ts";
 import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
@@ -17,6 +18,7 @@ export const platformRoutes = (app: App, holdings: readonly Holding[]): Route[] 
   ...projectRoutes(app),
   ...environmentRoutes(app),
   ...activityRoutes(app),
+  ...notificationRoutes(app),
   ...tokenRoutes(app),
   ...teamRoutes(app, [...platformHoldings, ...holdings]),
   ...sessionRoutes(app),

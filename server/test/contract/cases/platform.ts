@@ -1,6 +1,7 @@
 import { createUser } from "#accounts/users/users.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
 import { makePerson, makeTeam } from "../../factories.ts";
 import type { World } from "../world.ts";
 import type { Cases } from "./case.ts";
@@ -32,6 +33,19 @@ export async function project(world: World): Promise<{ project_id: string; env_i
   });
   const { id, production_environment_id } = json as { id: string; production_environment_id: string };
   return { project_id: id, env_id: production_environment_id };
+}
+
+/** The newest of the owner's. */
+async function notification(world: World): Promise<string> {
+  await notify(world.app.db, {
+    workspaceId: world.owner.workspaceId,
+    kind: "domain_verified",
+    title: "www.example.com is verified",
+    body: "It is served from now on.",
+    target: { kind: "project", id: nobody, label: "shop" },
+  });
+  const { json } = await world.call("GET", "/api/v1/notifications", { token: world.owner.token });
+  return (json as { id: string }[])[0]!.id;
 }
 
 const noProject = { project_id: nobody };
@@ -76,6 +90,13 @@ export const platformCases: Cases = {
     success: async (world) => ({ params: await project(world) }),
     unknown: { project_id: nobody, env_id: nobody },
   },
+
+  listNotifications: { success: async (world) => (await notification(world), {}) },
+  markNotificationRead: {
+    success: async (world) => ({ params: { notification_id: await notification(world) } }),
+    unknown: { notification_id: nobody },
+  },
+  markAllNotificationsRead: { success: async (world) => (await notification(world), {}) },
 
   listActivity: { success: () => ({ query: "limit=5&actor=user" }) },
 
