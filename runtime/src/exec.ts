@@ -1,8 +1,10 @@
 /**
- * The one door to child processes. Every program the runtime starts goes through `run`: an argv array, never a
- * shell; a deadline; bounded output; and one kind of error that says which program failed, how, and its last words.
+ * The one door to child processes. Every program goes through `run`, or through `start` where what it reads and writes
+ * is too much to be held: an argv array, never a shell; a deadline; bounded output; and one kind of error that says
+ * which program failed, how, and its last words.
  */
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
+import type { Readable, Writable } from "node:stream";
 import { RuntimeError } from "./driver.ts";
 
 /** Enough for `ip -json` and `nft -j` listings of thousands of objects; what a program prints beyond is cut. */
@@ -26,6 +28,8 @@ export interface RunOptions {
   onOutput?: (text: string, stream: "stdout" | "stderr") => void;
   /** Ends the child with SIGKILL and fails `run` with `failed`. */
   signal?: AbortSignal;
+  /** The child leads a process group, and the whole group is killed with it: for programs that start others. */
+  group?: boolean;
 }
 
 export interface RunResult {
@@ -47,6 +51,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     stdio: [options.stdin === undefined ? "ignore" : "pipe", "pipe", "pipe"],
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
     ...(options.env === undefined ? {} : { env: options.env }),
+    detached: options.group === true,
   });
   const stdout = new BoundedText(maxBytes);
   const stderr = new BoundedText(maxBytes);
@@ -65,7 +70,8 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
   let ended: "timeout" | "aborted" | undefined;
   const kill = (why: "timeout" | "aborted") => {
     ended = why;
-    child.kill("SIGKILL");
+    if (options.group === true) killGroup(child, "SIGKILL");
+    else child.kill("SIGKILL");
     // A grandchild may hold our pipes after the child is gone: let go of them, or "close" never comes.
     child.stdout?.destroy();
     child.stderr?.destroy();
@@ -102,6 +108,78 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
   } finally {
     clearTimeout(deadline);
     options.signal?.removeEventListener("abort", onAbort);
+  }
+}
+
+export interface StartOptions {
+  env: NodeJS.ProcessEnv;
+  cwd: string;
+  /** At this age the child is ended as by `end`. */
+  timeoutMs: number;
+}
+
+/** A program under way, the leader of a process group of its own. Both streams are the caller's to read and to end. */
+export interface Started {
+  stdin: Writable;
+  stdout: Readable;
+  /** SIGTERM to its group, so that it tidies up, and SIGKILL two seconds later. */
+  end(): void;
+  /** Resolves when it is gone and its stdout is closed, however it went; rejects where it could not be started. */
+  ended: Promise<{ code: number | null; signal: string | null; isLate: boolean; stderr: string }>;
+}
+
+/** How long a program may tidy up once it was asked to end. */
+const TIDY_MS = 2_000;
+const STDERR_MAX_BYTES = 64 * 1024;
+
+/** Starts a program whose input and output are streams. */
+export function start(argv: readonly string[], options: StartOptions): Started {
+  const [program = "", ...args] = argv;
+  const child = spawn(program, args, {
+    stdio: ["pipe", "pipe", "pipe"],
+    env: options.env,
+    cwd: options.cwd,
+    detached: true,
+  });
+  const stderr = new BoundedText(STDERR_MAX_BYTES);
+  child.stderr.on("data", (piece: Buffer) => stderr.add(piece));
+  // Who reads its input, and how it ended, says whether that failed.
+  child.stdin.on("error", () => {});
+  let isLate = false;
+  let killing: NodeJS.Timeout | undefined;
+  const end = () => {
+    if (killing !== undefined || child.exitCode !== null || child.signalCode !== null) return;
+    killGroup(child, "SIGTERM");
+    killing = setTimeout(() => {
+      killGroup(child, "SIGKILL");
+      child.stdout.destroy();
+      child.stderr.destroy();
+    }, TIDY_MS);
+  };
+  const deadline = setTimeout(() => {
+    isLate = true;
+    end();
+  }, options.timeoutMs);
+  const ended = new Promise<Awaited<Started["ended"]>>((resolve, reject) => {
+    child.once("error", (cause) =>
+      reject(
+        new RuntimeError("failed", `${program} could not be started`, { cause, details: { argv0: program } }),
+      ),
+    );
+    child.once("close", (code, signal) => resolve({ code, signal, isLate, stderr: stderr.text() }));
+  }).finally(() => {
+    clearTimeout(deadline);
+    clearTimeout(killing);
+  });
+  return { stdin: child.stdin, stdout: child.stdout, end, ended };
+}
+
+function killGroup({ pid }: ChildProcess, signal: NodeJS.Signals): void {
+  if (pid === undefined) return;
+  try {
+    process.kill(-pid, signal);
+  } catch {
+    // It is gone already.
   }
 }
 

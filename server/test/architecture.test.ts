@@ -67,6 +67,7 @@ const planted: Planted[] = [
     source: imports("@kontor/runtime/driver.ts"),
     rule: room.mayKnow.includes("runtime") ? null : fence,
   })),
+  { file: "server/src/platform/runs-git.ts", source: imports("@kontor/runtime/exec.ts"), rule: null },
   ...rooms.map((room): Planted => ({
     file: `server/src/${room.name}/starts-process.ts`,
     source: imports("node:child_process"),

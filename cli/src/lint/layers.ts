@@ -9,7 +9,10 @@
 export interface Room {
   /** Folder below `server/src/`. */
   name: string;
-  /** Rooms and single files it may import besides itself; `runtime` stands for the package `@kontor/runtime`. */
+  /**
+   * Rooms and single files it may import besides itself; `runtime` stands for the package `@kontor/runtime`, of which
+   * a single file may be named as well.
+   */
   mayKnow: readonly string[];
   /** The files of the room that may know HTTP exists; none where absent. */
   httpFiles?: readonly string[];
@@ -34,7 +37,8 @@ export const rooms: readonly Room[] = [
   { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
   { name: "machines", mayKnow: [...machinery, "runtime"] },
   { name: "builds", mayKnow: [...machinery, "machines", "runtime"] },
-  { name: "platform", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
+  // git is a program of the host: it is run through the one door, and nothing else of the runtime is known
+  { name: "platform", mayKnow: [...machinery, ...domains, "@kontor/runtime/exec.ts"], httpFiles: wireFiles },
   { name: "sandbox", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
   { name: "agent", mayKnow: [...machinery, ...domains, "sandbox"], httpFiles: wireFiles },
 ];

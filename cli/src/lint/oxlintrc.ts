@@ -29,10 +29,16 @@ function bothSpellings(name: string): string[] {
   return [`[#]${name}`, `../**/${name}`];
 }
 
+/** Files of a package, and files of rooms. */
+function partition(names: readonly string[]): [packaged: string[], ofRooms: string[]] {
+  const isPackaged = (name: string) => name.startsWith("@");
+  return [names.filter(isPackaged), names.filter((name) => !isPackaged(name))];
+}
+
 function roomPatterns(room: Room, seesHttp: boolean): Pattern[] {
   const known = new Set([room.name, ...room.mayKnow, ...(seesHttp ? ["http"] : [])]);
   const forbidden = rooms.map(({ name }) => name).filter((name) => !known.has(name));
-  const files = room.mayKnow.filter((name) => name.endsWith(".ts"));
+  const [packaged, files] = partition(room.mayKnow.filter((name) => name.endsWith(".ts")));
   const patterns: Pattern[] = [
     {
       group: [
@@ -43,7 +49,10 @@ function roomPatterns(room: Room, seesHttp: boolean): Pattern[] {
     },
   ];
   if (!known.has("runtime")) {
-    patterns.push({ group: ["@kontor/runtime/**"], message: "Only machines and builds call the runtime." });
+    patterns.push({
+      group: ["@kontor/runtime/**", ...packaged.map((name) => `!${name}`)],
+      message: "Only machines and builds call the runtime.",
+    });
   }
   return patterns;
 }

@@ -16,6 +16,7 @@ import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
 import type { DeploymentTables } from "#platform/deployments/tables.ts";
 import type { EnvironmentTables } from "#platform/environments/tables.ts";
+import type { GitTables } from "#platform/git/tables.ts";
 import type { GroupTables } from "#platform/groups/tables.ts";
 import type { ProjectTables } from "#platform/projects/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
@@ -37,6 +38,7 @@ export interface Database
     ProjectTables,
     EnvironmentTables,
     DeploymentTables,
+    GitTables,
     SandboxTables,
     TemplateTables,
     SnapshotTables,

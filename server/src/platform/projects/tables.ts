@@ -31,7 +31,9 @@ export interface ProjectsTable {
   deploy_key_sealed: Buffer | null;
   hook_id: string;
   hook_secret_sealed: Buffer;
+  hook_provider: string | null;
   hook_last_delivery: ColumnType<HookDelivery | null, string | null | undefined, string | null>;
+  known_hosts: string | null;
   custom_domain: string | null;
   domain_status: "pending" | "verified" | "failed" | null;
   domain_checked_at: Date | null;

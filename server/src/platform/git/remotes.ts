@@ -1,0 +1,81 @@
+/**
+ * Addresses of repositories elsewhere: a project's own, and those that a repository names for its submodules. An
+ * address is taken apart here and put together again from parts that were looked at, so that nothing in it is an
+ * option, another transport or a program to run.
+ */
+import { posix } from "node:path";
+
+export interface HttpRemote {
+  kind: "https" | "http";
+  host: string;
+  /** What git is given. */
+  address: string;
+  origin: string;
+}
+
+export interface SshRemote {
+  kind: "ssh";
+  host: string;
+  /** Null: 22. */
+  port: number | null;
+  address: string;
+}
+
+export type Remote = HttpRemote | SshRemote;
+
+const maxLength = 2000;
+
+/** Undefined for what is no https, http or ssh address, or holds a password. */
+export function parseRemote(text: string): Remote | undefined {
+  if (text.length > maxLength || !/^[\u0021-\u007e]+$/.test(text)) return undefined;
+  if (/^https?:\/\//i.test(text)) return parseHttp(text);
+  if (/^ssh:\/\//i.test(text)) return parseSsh(text);
+  return parseShort(text);
+}
+
+/**
+ * What a submodule's address means beside its repository's: absolute, or beginning with `./` or `../`. Undefined where
+ * it leads above the host, or is nothing we fetch.
+ */
+export function resolveRemote(base: Remote | null, text: string): Remote | undefined {
+  if (!/^\.\.?(?:\/|$)/.test(text)) return parseRemote(text);
+  if (base === null || text.length > maxLength) return undefined;
+  const [, front = "", path = ""] = /^(\w+:\/\/[^/]+|[^/:]+:|[^/]*\[[^\]]+\]:)(.*)$/.exec(base.address) ?? [];
+  const joined = posix.join(path.replace(/\/+$/, ""), text);
+  return joined === "" || /^(?:\/?\.\.(?:\/|$)|\.$)/.test(joined) ? undefined : parseRemote(front + joined);
+}
+
+function parseHttp(text: string): HttpRemote | undefined {
+  const url = URL.parse(text);
+  if (!url || url.hostname === "" || !isPlain(url) || url.username !== "") return undefined;
+  const kind = url.protocol === "https:" ? "https" : "http";
+  return { kind, host: bare(url.hostname), address: url.href, origin: url.origin };
+}
+
+function parseSsh(text: string): SshRemote | undefined {
+  const url = URL.parse(text);
+  if (!url || !isHost(url.hostname) || !isPlain(url)) return undefined;
+  const user = url.username || "git";
+  if (!isUser(user)) return undefined;
+  const port = url.port === "" ? null : Number(url.port);
+  const address = `ssh://${user}@${url.hostname}${port === null ? "" : `:${port}`}${url.pathname}`;
+  return { kind: "ssh", host: bare(url.hostname), port, address };
+}
+
+/** `user@host:path`, which is how forges write it. The path is not of the root, but of the user's home. */
+function parseShort(text: string): SshRemote | undefined {
+  const [, user = "git", host, path] =
+    /^(?:([^@:/[\]]+)@)?((?:\[[0-9a-fA-F:.]+\])|[^@:/[\]]+):([^:].*)$/.exec(text) ?? [];
+  if (host === undefined || path === undefined || path.startsWith("-")) return undefined;
+  if (!isHost(host) || !isUser(user) || path.startsWith("//")) return undefined;
+  return { kind: "ssh", host: bare(host), port: null, address: `${user}@${host}:${path}` };
+}
+
+function isPlain(url: URL): boolean {
+  return url.password === "" && url.search === "" && url.hash === "" && url.pathname.length > 1;
+}
+
+const isHost = (text: string): boolean =>
+  /^(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:.]+\])$/.test(text);
+const isUser = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$/.test(text);
+const bare = (host: string): string => host.replace(/^\[|\]$/g, "").toLowerCase();

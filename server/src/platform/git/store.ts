@@ -1,0 +1,117 @@
+/** All SQL of git's own tables, and of the columns of a project that are git's. */
+import type { Selectable } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { HookDelivery, ProjectsTable } from "../projects/tables.ts";
+
+export type ProjectRow = Selectable<ProjectsTable>;
+
+export async function saveKnownHosts(db: Db, projectId: string, lines: string): Promise<void> {
+  await db.updateTable("projects").set({ known_hosts: lines }).where("id", "=", projectId).execute();
+}
+
+/** By its slug; whether the caller reaches it is still to be decided. */
+export function findBySlug(db: Db, slug: string): Promise<ProjectRow | undefined> {
+  return db
+    .selectFrom("projects")
+    .selectAll()
+    .where("name", "=", slug)
+    .where("deleted_at", "is", null)
+    .executeTakeFirst();
+}
+
+/** Branches that environments of the project follow. */
+export async function followedBranches(db: Db, projectId: string): Promise<string[]> {
+  const rows = await db
+    .selectFrom("environments")
+    .select("branch")
+    .where("project_id", "=", projectId)
+    .orderBy("created_at")
+    .execute();
+  return [...new Set(rows.map(({ branch }) => branch))];
+}
+
+// ---- heads that are dealt with
+
+export async function listHeads(db: Db, projectId: string): Promise<Map<string, string>> {
+  const rows = await db.selectFrom("git_heads").selectAll().where("project_id", "=", projectId).execute();
+  return new Map(rows.map(({ branch, sha }) => [branch, sha]));
+}
+
+export async function saveHead(db: Db, projectId: string, branch: string, sha: string): Promise<void> {
+  await db
+    .insertInto("git_heads")
+    .values({ project_id: projectId, branch, sha })
+    .onConflict((conflict) => conflict.columns(["project_id", "branch"]).doUpdateSet({ sha }))
+    .execute();
+}
+
+export async function deleteHeads(db: Db, projectId: string, branches: readonly string[]): Promise<void> {
+  if (branches.length === 0) return;
+  await db
+    .deleteFrom("git_heads")
+    .where("project_id", "=", projectId)
+    .where("branch", "in", [...branches])
+    .execute();
+}
+
+/** Projects whose repository is here. */
+export function listHosted(db: Db): Promise<ProjectRow[]> {
+  return db
+    .selectFrom("projects")
+    .selectAll()
+    .where("repo_url", "is", null)
+    .where("deleted_at", "is", null)
+    .execute();
+}
+
+// ---- hooks
+
+export function findByHook(db: Db, hookId: string): Promise<ProjectRow | undefined> {
+  return db
+    .selectFrom("projects")
+    .selectAll()
+    .where("hook_id", "=", hookId)
+    .where("deleted_at", "is", null)
+    .executeTakeFirst();
+}
+
+export async function saveDelivery(
+  db: Db,
+  projectId: string,
+  delivery: HookDelivery,
+  provider: string | null,
+): Promise<void> {
+  await db
+    .updateTable("projects")
+    .set({
+      hook_last_delivery: JSON.stringify(delivery),
+      ...(provider === null ? {} : { hook_provider: provider }),
+    })
+    .where("id", "=", projectId)
+    .execute();
+}
+
+export async function isDelivered(db: Db, projectId: string, deliveryId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("git_deliveries")
+    .select("at")
+    .where("project_id", "=", projectId)
+    .where("delivery_id", "=", deliveryId)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Remembers it, and forgets what is older than `since`. */
+export async function noteDelivery(
+  db: Db,
+  projectId: string,
+  deliveryId: string,
+  { at, since }: { at: Date; since: Date },
+): Promise<void> {
+  await db
+    .insertInto("git_deliveries")
+    .values({ project_id: projectId, delivery_id: deliveryId, at })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute();
+  await db.deleteFrom("git_deliveries").where("project_id", "=", projectId).where("at", "<", since).execute();
+}

@@ -1,0 +1,17 @@
+/** Columns as they are stored; see migrations/0015_git.sql for what they mean. */
+export interface GitHeadsTable {
+  project_id: string;
+  branch: string;
+  sha: string;
+}
+
+export interface GitDeliveriesTable {
+  project_id: string;
+  delivery_id: string;
+  at: Date;
+}
+
+export interface GitTables {
+  git_heads: GitHeadsTable;
+  git_deliveries: GitDeliveriesTable;
+}
