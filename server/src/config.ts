@@ -310,6 +310,19 @@ const keys = {
   buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Memory of the machine a build runs in."),
   buildCpus: key("machines", decimal(0.1, 64), 2, "Cores of the machine a build runs in."),
 
+  deployConcurrency: key(
+    "machines",
+    whole(1, 100),
+    4,
+    "Deployments carried out at once that build something; others wait.",
+  ),
+  deployTimeoutMinutes: key(
+    "machines",
+    whole(1, 1440),
+    60,
+    "How long one deployment may take, its wait for a builder included.",
+  ),
+
   uplink: key(
     "network",
     or("auto", text),

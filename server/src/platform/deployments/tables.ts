@@ -24,7 +24,7 @@ export interface RunRecord {
   health_check_path: string;
 }
 
-/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+/** Columns as they are stored; see migrations/0011_platform.sql and 0018 for what they mean. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;
@@ -48,6 +48,7 @@ export interface DeploymentsTable {
   restore_env: Generated<boolean>;
   cancel_asked: Generated<boolean>;
   attempts: Generated<number>;
+  host_id: string | null;
   log_bytes: Generated<number>;
   log_truncated: Generated<boolean>;
   created_at: Generated<Date>;

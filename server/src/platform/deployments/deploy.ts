@@ -1,0 +1,113 @@
+/** A deployment is asked for: by a call, which is refused while another is under way, or by a push, which waits. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { type Transaction, transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { environmentNotFound } from "../environments/errors.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import { type DeploymentRow, runTask, target } from "./deployments.ts";
+import { deploymentInProgress } from "./errors.ts";
+import { newSteps } from "./states.ts";
+import {
+  cancelQueued,
+  environmentsOfBranch,
+  findById,
+  findUnderWay,
+  holdEnvironment,
+  insertDeployment,
+  lockProject,
+  type NewDeployment,
+} from "./store.ts";
+
+type Trigger = DeploymentRow["trigger_kind"];
+type Needs = Pick<App, "db" | "clock">;
+
+/** Why one that waited never began. */
+const replacedByPush = "A newer push came.";
+
+/** The newest commit of the environment's branch, or the one named. It is queued when this returns. */
+export function deploy(
+  app: Needs,
+  actor: Actor,
+  request: { project: { id: string }; environmentId: string; trigger: Trigger; sha?: string },
+): Promise<DeploymentRow> {
+  const { project, environmentId, trigger, sha } = request;
+  return queueAlone(app, actor, {
+    project_id: project.id,
+    environment_id: environmentId,
+    trigger_kind: trigger,
+    wanted_sha: sha ?? null,
+  });
+}
+
+/** What a rollback and a deployment have in common. */
+export function queueAlone(
+  app: Needs,
+  actor: Actor,
+  wanted: Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">,
+): Promise<DeploymentRow> {
+  return transaction(app.db, async (tx) => {
+    await lock(tx, wanted.project_id);
+    if (!(await holdEnvironment(tx, wanted.environment_id))) throw environmentNotFound();
+    const [other] = await findUnderWay(tx, wanted.environment_id);
+    if (other) throw deploymentInProgress(other);
+    return queue(app, tx, actor, wanted);
+  });
+}
+
+/**
+ * A branch has new commits: every environment that follows it is deployed, as soon as nothing else of it is. One that
+ * waits already is replaced. Nothing where the project does not deploy by itself.
+ */
+export function pushed(
+  app: Needs,
+  push: { projectId: string; branch: string; sha: string; actor: Actor },
+): Promise<DeploymentRow[]> {
+  const { projectId, branch, sha, actor } = push;
+  return transaction(app.db, async (tx) => {
+    const project = await lock(tx, projectId);
+    if (!project.auto_deploy) return [];
+    const queued: DeploymentRow[] = [];
+    for (const { id } of await environmentsOfBranch(tx, projectId, branch)) {
+      for (const other of await findUnderWay(tx, id)) {
+        if (other.status === "queued") await cancelQueued(tx, other.id, replacedByPush, app.clock.now());
+      }
+      const wanted = { project_id: projectId, environment_id: id, wanted_sha: sha };
+      queued.push(await queue(app, tx, actor, { ...wanted, trigger_kind: "push" }));
+    }
+    return queued;
+  });
+}
+
+/** Deployments of a project are asked for one after the other. */
+async function lock(tx: Transaction, projectId: string) {
+  const project = await lockProject(tx, projectId);
+  if (!project) throw projectNotFound();
+  if (project.is_suspended) throw accountSuspended();
+  return project;
+}
+
+async function queue(
+  app: Needs,
+  tx: Transaction,
+  actor: Actor,
+  wanted: Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">,
+): Promise<DeploymentRow> {
+  const id = await insertDeployment(tx, {
+    ...wanted,
+    steps: newSteps(),
+    trigger_actor: { kind: actor.kind, id: actor.id, label: actor.label },
+    created_at: app.clock.now(),
+  });
+  const row = (await findById(tx, id))!;
+  await addJob(tx, runTask, {});
+  const deed = wanted.trigger_kind === "rollback" ? "deployment.rolled_back" : "deployment.created";
+  await recordActivity(tx, actor, deed, target(row), row.workspace_id, {
+    project_id: row.project_id,
+    environment_id: row.environment_id,
+    trigger: row.trigger_kind,
+  });
+  return row;
+}

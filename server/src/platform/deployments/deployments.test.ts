@@ -1,0 +1,469 @@
+import { readdir } from "node:fs/promises";
+import { afterEach, describe, expect, test } from "vitest";
+import type { Actor } from "#accounts/actor.ts";
+import { listActivity } from "#accounts/activity/list.ts";
+import { listNotifications } from "#accounts/notifications/notifications.ts";
+import { onKillPoint } from "#lib/kill-points.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { updateEnvironment } from "../environments/update.ts";
+import { cancelDeployment } from "./cancel.ts";
+import { DeploymentFailed, workDirectory } from "./carry-out.ts";
+import { pushed } from "./deploy.ts";
+import { deploymentStats, getDeployment } from "./deployments.ts";
+import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
+import { rollback } from "./rollback.ts";
+import { toStats } from "./schema.ts";
+import { stepNames } from "./states.ts";
+import {
+  ask,
+  deployed,
+  makeProject,
+  personWithPlan,
+  testDeployments,
+  type TestProject,
+} from "./testing/deployments-app.ts";
+import { untilAborted } from "./testing/played.ts";
+
+const { db } = await testDatabase();
+const host = await testDeployments(db);
+const { app, stage } = host;
+
+afterEach(async () => {
+  onKillPoint(undefined);
+  await host.restart();
+});
+
+async function start(plan: "starter" | "pro" | "team" = "team") {
+  const actor = await personWithPlan(db, plan);
+  return { actor, project: await makeProject(host, actor) };
+}
+
+const get = (actor: Actor, { id }: { id: string }) => getDeployment(app, actor, id);
+const push = (actor: Actor, project: TestProject, sha: string) =>
+  pushed(app, { projectId: project.id, branch: "main", sha, actor });
+const statusesOf = (row: { steps: { name: string; status: string }[] }) =>
+  row.steps.map(({ name, status }) => `${name} ${status}`);
+const allSucceeded = stepNames.map((name) => `${name} succeeded`);
+
+describe("a deployment", () => {
+  test("goes through its steps and is live, with what each said", async () => {
+    const { actor, project } = await start();
+    const row = await deployed(host, actor, project);
+    expect(row).toMatchObject({ status: "live", number: 1, error: null, attempts: 1 });
+    expect(statusesOf(row)).toEqual(allSucceeded);
+    expect(row.commit_message).toBe("a change");
+    expect(row.run).toEqual({ argv: ["serve"], port: 3000, health_check_path: "/" });
+    expect(stage.serving.get(project.environmentId)).toBe(row.id);
+    const logs = await readLogs(app, actor, row.id);
+    expect(logs.map(({ step }) => step)).toEqual(["clone", "detect", "scan"]);
+    expect(logs[0]!.text).toBe("fetching main\n");
+    expect(await readdir(workDirectory(app))).toEqual([]);
+  });
+
+  test("supersedes the one that was live, and is told of in the audit log", async () => {
+    const { actor, project } = await start();
+    const first = await deployed(host, actor, project);
+    const second = await deployed(host, actor, project);
+    expect((await get(actor, first)).status).toBe("superseded");
+    expect(second).toMatchObject({ status: "live", number: 2 });
+    const { items } = await listActivity(app, actor, { skip: 0, limit: 2 });
+    expect(items.map(({ action }) => action)).toEqual(["deployment.succeeded", "deployment.created"]);
+    const [news] = await listNotifications(app, actor);
+    expect(news).toMatchObject({ kind: "deploy_succeeded", target: { kind: "deployment", id: second.id } });
+  });
+
+  test("is refused while another of its environment waits or runs", async () => {
+    const { actor, project } = await start();
+    const first = await ask(host, actor, project);
+    await expect(ask(host, actor, project)).rejects.toMatchObject({
+      code: "deployment_in_progress",
+      meta: { deployment_id: first.id },
+    });
+    host.pipeline.during.build = async () => {
+      await expect(ask(host, actor, project)).rejects.toMatchObject({ code: "deployment_in_progress" });
+    };
+    await host.run();
+    expect((await get(actor, first)).status).toBe("live");
+    expect((await deployed(host, actor, project)).status).toBe("live");
+  });
+
+  test("takes what the owner laid down before what was found out", async () => {
+    const { actor } = await start();
+    const project = await makeProject(host, actor, {
+      port: 4000,
+      health_check_path: "/up",
+      root_directory: "/",
+    });
+    const { run } = await deployed(host, actor, project);
+    expect(run).toMatchObject({ port: 4000, health_check_path: "/up" });
+  });
+
+  test("is told as it comes, to its end", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    const news = Array.fromAsync(followDeployment(app, id, new AbortController().signal));
+    await host.run();
+    const told = await news;
+    expect(told[0]).toMatchObject({ status: "queued" });
+    expect(told.at(-1)).toMatchObject({ status: "live", error: null });
+    expect(told.some((one) => "text" in one && one.text === "fetching main\n")).toBe(true);
+    const [, second] = told;
+    const later = followDeployment(app, id, new AbortController().signal, second!.seq);
+    expect((await Array.fromAsync(later)).every(({ seq }) => seq >= second!.seq)).toBe(true);
+  });
+});
+
+describe("a push", () => {
+  test("waits for what runs; a newer one takes its place and says so", async () => {
+    const { actor, project } = await start();
+    const first = await ask(host, actor, project);
+    let waiting: string[] = [];
+    host.pipeline.during.health = async () => {
+      host.pipeline.during.health = async () => {};
+      const one = await push(actor, project, "1".repeat(40));
+      const two = await push(actor, project, "2".repeat(40));
+      waiting = [...one, ...two].map(({ id }) => id);
+    };
+    await host.run();
+    expect((await get(actor, first)).status).toBe("superseded");
+    expect(await get(actor, { id: waiting[0]! })).toMatchObject({
+      status: "cancelled",
+      error: "A newer push came.",
+      started_at: null,
+    });
+    expect(await get(actor, { id: waiting[1]! })).toMatchObject({
+      status: "live",
+      commit_sha: "2".repeat(40),
+      trigger_kind: "push",
+    });
+  });
+
+  test("deploys nothing where the project does not deploy by itself, or no environment follows the branch", async () => {
+    const { actor } = await start();
+    const manual = await makeProject(host, actor, { auto_deploy: false });
+    expect(await push(actor, manual, "1".repeat(40))).toEqual([]);
+    const other = { projectId: manual.id, branch: "next", sha: "1".repeat(40), actor };
+    expect(await pushed(app, other)).toEqual([]);
+  });
+});
+
+describe("a failure", () => {
+  test("of the build says what it said last, and leaves what serves as it is", async () => {
+    const { actor, project } = await start();
+    const live = await deployed(host, actor, project);
+    host.pipeline.during.build = async ({ log }) => {
+      for (let line = 1; line <= 50; line += 1) await log(`line ${line}\n`);
+      throw new DeploymentFailed("step 3 ended with exit code 1.");
+    };
+    const row = await deployed(host, actor, project);
+    expect(row.status).toBe("failed");
+    expect(row.error).toMatch(/^The build failed: step 3 ended with exit code 1\.\nIt said last:\nline 21\n/);
+    expect(row.error).toMatch(/line 50$/);
+    const [news] = await listNotifications(app, actor);
+    expect(news).toMatchObject({ kind: "deploy_failed", body: expect.stringMatching(/^The build failed; /) });
+    expect(statusesOf(row)).toEqual([
+      "clone succeeded",
+      "detect succeeded",
+      "build failed",
+      ...["scan", "release", "health", "route"].map((name) => `${name} pending`),
+    ]);
+    expect((await get(actor, live)).status).toBe("live");
+    expect(stage.serving.get(project.environmentId)).toBe(live.id);
+    expect((await readBuildLog(app, actor, row.id)).text).toMatch(/^line 1\n[^]*line 50\n$/);
+    expect(await readdir(workDirectory(app))).toEqual([]);
+  });
+
+  test("of the health check removes the candidate", async () => {
+    const { actor, project } = await start();
+    const live = await deployed(host, actor, project);
+    host.pipeline.during.health = async () => {
+      expect(stage.candidates.size).toBe(1);
+      throw new DeploymentFailed("it ended with exit code 7. It said last:\nno such module");
+    };
+    const row = await deployed(host, actor, project);
+    expect(row).toMatchObject({ status: "failed" });
+    expect(row.error).toMatch(/^The app did not become healthy: it ended with exit code 7\./);
+    expect(stage.candidates.size).toBe(0);
+    expect(stage.serving.get(project.environmentId)).toBe(live.id);
+  });
+
+  test("of this server's own is told as no more than that", async () => {
+    const { actor, project } = await start();
+    host.pipeline.during.release = async () => {
+      throw new Error("connect /var/secret.sock");
+    };
+    const row = await deployed(host, actor, project);
+    expect(row.error).toBe("The app could not be started: this host could not carry it out.");
+  });
+
+  test("of the scan hinders nothing", async () => {
+    const { actor, project } = await start();
+    host.pipeline.during.scan = async () => {
+      throw new Error("no advisories");
+    };
+    const row = await deployed(host, actor, project);
+    expect(row.status).toBe("live");
+    expect(statusesOf(row)).toContain("scan failed");
+    host.pipeline.during.scan = () => new Promise(() => {});
+    expect(statusesOf(await deployed(host, actor, project))).toContain("scan skipped");
+  });
+
+  test("of nothing to build names what is missing", async () => {
+    const { actor } = await start();
+    const project = await makeProject(host, actor, { root_directory: "/apps/web" });
+    const row = await deployed(host, actor, project);
+    expect(row.error).toMatch(
+      /^The repository could not be made into an image: there is no directory apps\/web/,
+    );
+  });
+});
+
+describe("a cancelled deployment", () => {
+  test("that waits never begins", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
+    expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({ status: "cancelled", started_at: null });
+  });
+
+  test.each(["clone", "build", "release", "health"] as const)("ends during %s", async (step) => {
+    const { actor, project } = await start();
+    const live = await deployed(host, actor, project);
+    const { id } = await ask(host, actor, project);
+    host.pipeline.during[step] = async (work) => {
+      await cancelDeployment(app, actor, id);
+      await untilAborted(work);
+    };
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({ status: "cancelled", error: null });
+    expect(stage.candidates.size).toBe(0);
+    expect(stage.serving.get(project.environmentId)).toBe(live.id);
+  });
+
+  test("is none once it is switched to, or over", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    host.pipeline.during.route = async () => {
+      await expect(cancelDeployment(app, actor, id)).rejects.toMatchObject({
+        code: "deployment_not_cancellable",
+      });
+    };
+    await host.run();
+    expect((await get(actor, { id })).status).toBe("live");
+    await expect(cancelDeployment(app, actor, id)).rejects.toMatchObject({
+      code: "deployment_not_cancellable",
+    });
+  });
+});
+
+describe("a rollback", () => {
+  const plain = { allowRebuild: false, restoreEnv: false };
+
+  async function twice() {
+    const { actor, project } = await start();
+    await setVariable(actor, project, "one");
+    const first = await deployed(host, actor, project);
+    await setVariable(actor, project, "two");
+    const second = await deployed(host, actor, project);
+    return { actor, project, first, second };
+  }
+
+  const setVariable = (actor: Actor, project: TestProject, value: string) =>
+    updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { V: value } });
+
+  test("takes image, command and port of the old one with the variables of today", async () => {
+    const { actor, first, second } = await twice();
+    const builds = stage.builds;
+    const { id } = await rollback(app, host.pipeline, actor, first.id, plain);
+    await host.run();
+    const row = await get(actor, { id });
+    expect(row).toMatchObject({ status: "live", trigger_kind: "rollback", rolled_back_from: first.id });
+    expect(row.image_tag).toBe(first.image_tag);
+    expect(stage.builds).toBe(builds);
+    expect(stage.started.get(id)).toMatchObject({ env: { V: "two" }, image: first.image_tag });
+    expect(statusesOf(row)).toEqual([
+      ...["clone", "detect", "build", "scan"].map((name) => `${name} skipped`),
+      ...["release", "health", "route"].map((name) => `${name} succeeded`),
+    ]);
+    expect((await get(actor, second)).status).toBe("superseded");
+  });
+
+  test("takes the old variables where that is asked for", async () => {
+    const { actor, first } = await twice();
+    const { id } = await rollback(app, host.pipeline, actor, first.id, { ...plain, restoreEnv: true });
+    await host.run();
+    expect(stage.started.get(id)!.env).toEqual({ V: "one" });
+  });
+
+  test("without an image is refused, or builds the original commit again", async () => {
+    const { actor, first } = await twice();
+    stage.images.delete(first.image_tag!);
+    await expect(rollback(app, host.pipeline, actor, first.id, plain)).rejects.toMatchObject({
+      code: "image_pruned",
+    });
+    await db
+      .updateTable("deployments")
+      .set({ commit_sha: "1".repeat(40) })
+      .where("id", "=", first.id)
+      .execute();
+    const { id } = await rollback(app, host.pipeline, actor, first.id, { ...plain, allowRebuild: true });
+    await host.run();
+    const row = await get(actor, { id });
+    expect(row).toMatchObject({ status: "live", commit_sha: "1".repeat(40), run: first.run });
+    expect(statusesOf(row)).toEqual(allSucceeded);
+  });
+
+  test("fails where the image went while it waited", async () => {
+    const { actor, first } = await twice();
+    const { id } = await rollback(app, host.pipeline, actor, first.id, plain);
+    stage.images.delete(first.image_tag!);
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({
+      status: "failed",
+      error: expect.stringContaining("not kept any more"),
+    });
+  });
+
+  test("is for plans that have it, and for deployments that were live", async () => {
+    const { actor, project } = await start("starter");
+    const row = await deployed(host, actor, project);
+    await expect(rollback(app, host.pipeline, actor, row.id, plain)).rejects.toMatchObject({
+      code: "plan_limit",
+      meta: { tier_needed: "pro" },
+    });
+    const other = await start();
+    const waiting = await ask(host, other.actor, other.project);
+    await expect(rollback(app, host.pipeline, other.actor, waiting.id, plain)).rejects.toMatchObject({
+      code: "not_rollbackable",
+    });
+  });
+});
+
+describe("where the server ends", () => {
+  test.each([
+    ["deploy.cloned", 1],
+    ["deploy.built", 1],
+    ["deploy.released", 1],
+    ["deploy.healthy", 1],
+    ["deploy.switched", 1],
+  ])("at %s the next one goes on, and builds nothing twice", async (point, builds) => {
+    const { actor, project } = await start();
+    const live = await deployed(host, actor, project);
+    const before = stage.builds;
+    const { id } = await ask(host, actor, project);
+    expect(await host.dieAt(point)).toBe(true);
+    expect(await get(actor, live)).toMatchObject({ status: "live" });
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({ status: "live", error: null });
+    expect((await get(actor, live)).status).toBe("superseded");
+    expect(stage.builds - before).toBe(builds);
+    expect(stage.serving.get(project.environmentId)).toBe(id);
+    expect(stage.candidates.size).toBe(0);
+    expect(await readdir(workDirectory(app)).catch(() => [])).toEqual([]);
+  });
+
+  test("again and again, it is given up with a reason", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    for (let death = 0; death < 3; death += 1) expect(await host.dieAt("deploy.released")).toBe(true);
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({
+      status: "failed",
+      error: "The server ended 3 times while this was deployed; it is not tried again.",
+    });
+  });
+
+  test("a wish to cancel is not forgotten", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    expect(await host.dieAt("deploy.cloned")).toBe(true);
+    await cancelDeployment(app, actor, id);
+    await host.run();
+    expect((await get(actor, { id })).status).toBe("cancelled");
+  });
+
+  test("in good order, it is gone on with and not counted", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    const stops = new AbortController();
+    host.pipeline.during.build = async (work) => {
+      stops.abort();
+      await untilAborted(work);
+    };
+    await host.deployments.run(stops.signal);
+    expect(await get(actor, { id })).toMatchObject({ status: "building", attempts: 0 });
+    await host.restart();
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({ status: "live", attempts: 1 });
+  });
+});
+
+test("what belongs to an environment that goes ends with it", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  host.pipeline.during.health = async (work) => {
+    await db
+      .updateTable("environments")
+      .set({ deleted_at: app.clock.now() })
+      .where("id", "=", project.environmentId)
+      .execute();
+    await untilAborted(work);
+  };
+  await host.run();
+  const row = await db.selectFrom("deployments").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
+  expect(row).toMatchObject({ status: "cancelled", error: "Its environment was deleted." });
+  expect(stage.candidates.size).toBe(0);
+});
+
+test("a flood of output is kept to its bound, in few writes, and its end is told", async () => {
+  const { actor, project } = await start();
+  const block = `${"x".repeat(1023)}\n`.repeat(64);
+  host.pipeline.during.build = async ({ log }) => {
+    for (let blocks = 0; blocks < 200 * 16; blocks += 1) await log(block);
+    await log("the last words\n");
+    throw new DeploymentFailed("it failed.");
+  };
+  const row = await deployed(host, actor, project);
+  expect(row.error).toMatch(/the last words$/);
+  const { text, truncated } = await readBuildLog(app, actor, row.id);
+  expect(truncated).toBe(true);
+  expect(text).toMatch(/\(more output is not kept\)\n$/);
+  expect(text.length).toBeLessThan(4.1 * 1024 ** 2);
+  expect((await readLogs(app, actor, row.id)).length).toBeLessThan(100);
+});
+
+test("statistics count how deployments ended", async () => {
+  const { actor, project } = await start();
+  expect(toStats(app, await deploymentStats(app, project.id))).toEqual({
+    total: 0,
+    succeeded: 0,
+    failed: 0,
+    success_rate: null,
+    average_duration_ms: null,
+    last_deployment: null,
+  });
+  host.pipeline.during.health = async () => host.clock.advance(2_000);
+  await deployed(host, actor, project);
+  await deployed(host, actor, project);
+  host.pipeline.during.health = async () => {
+    throw new DeploymentFailed("no.");
+  };
+  const last = await deployed(host, actor, project);
+  expect(toStats(app, await deploymentStats(app, project.id))).toMatchObject({
+    total: 3,
+    succeeded: 2,
+    failed: 1,
+    success_rate: 2 / 3,
+    average_duration_ms: 2_000,
+    last_deployment: { id: last.id, status: "failed" },
+  });
+});
+
+test("one of somebody else's is none", async () => {
+  const { actor, project } = await start();
+  const row = await deployed(host, actor, project);
+  const stranger = await personWithPlan(db, "team");
+  await expect(get(stranger, row)).rejects.toMatchObject({ code: "deployment_not_found" });
+});

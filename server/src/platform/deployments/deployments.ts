@@ -1,0 +1,44 @@
+/**
+ * Deployments: a commit of a project's repository on its way to the address of one of its environments. This folder
+ * owns the record, the queue and the way through it. It promises that one environment has one deployment under way and
+ * one that waits at most; that what serves goes on serving until the new one is healthy, and is the new one only once
+ * that answered through the public address; that each one ends, whatever becomes of the server meanwhile, and says why.
+ * It builds nothing and runs nothing itself: `pipeline.ts` is what it needs of those who do.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { deploymentNotFound } from "./errors.ts";
+import { countOutcomes, type DeploymentRow, findDeployment, listDeployments } from "./store.ts";
+
+/** The task that takes deployments from the queue. */
+export const runTask = "platform.deployments";
+
+export async function getDeployment(app: Pick<App, "db">, actor: Actor, id: string): Promise<DeploymentRow> {
+  const row = await findDeployment(app.db, id, workspaceIds(actor));
+  if (!row) throw deploymentNotFound();
+  return row;
+}
+
+/** How those of a project ended. */
+export async function deploymentStats(app: Pick<App, "db">, projectId: string) {
+  const [tally, { items }] = await Promise.all([
+    countOutcomes(app.db, projectId),
+    listDeployments(app.db, projectId, { skip: 0, limit: 1 }),
+  ]);
+  return { ...tally, last: items[0] };
+}
+
+export function target(deployment: Pick<DeploymentRow, "id" | "number" | "project_name">): {
+  kind: string;
+  id: string;
+  label: string;
+} {
+  return {
+    kind: "deployment",
+    id: deployment.id,
+    label: `${deployment.project_name} #${deployment.number}`,
+  };
+}
+
+export type { DeploymentRow };

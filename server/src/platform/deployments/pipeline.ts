@@ -1,0 +1,94 @@
+/**
+ * What a deployment is made of, seen from here: where the code comes from, what makes an image of it, and what runs
+ * that. Main puts the real ones in; a test of the state machine plays them.
+ */
+import type { Plan } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import type { EnvironmentRow } from "../environments/environments.ts";
+import type { ProjectRow } from "../projects/projects.ts";
+import type { DeploymentRow } from "./store.ts";
+
+/** What every part of it gets: where its output goes (whoever has much of it waits), and what ends it. */
+export interface Work {
+  log: (text: string) => Promise<void>;
+  /** Aborted: what was begun is undone, and the call fails. */
+  signal: AbortSignal;
+}
+
+export interface Commit {
+  sha: string;
+  message: string;
+  author: string;
+}
+
+/** An image of an app, and how it wants to be run. */
+export interface BuiltImage {
+  /** The driver's. */
+  imageId: string;
+  /** Within its project. */
+  tag: string;
+  digest: string;
+  sizeBytes: number;
+  run: {
+    argv: string[];
+    port: number | null;
+    healthCheckPath: string | null;
+    user: string | null;
+    cwd: string;
+    env: Record<string, string>;
+  };
+}
+
+export interface BuildRequest {
+  workspaceId: string;
+  projectId: string;
+  deploymentId: string;
+  /** The checkout's directory on this host. */
+  context: string;
+  /** Below it, what is handed to the builder. */
+  rootDirectory: string;
+  /** A Dockerfile's text. */
+  recipe: string;
+  /** Variables that steps may see by mount, and that are in no layer. */
+  secrets: Record<string, string>;
+  plan: Plan;
+}
+
+export interface ReleaseRequest {
+  environment: EnvironmentRow;
+  deployment: DeploymentRow;
+  image: BuiltImage;
+  argv: string[];
+  port: number;
+  healthCheckPath: string;
+  env: Record<string, string>;
+  isolation: ProjectRow["isolation"];
+  size: string;
+}
+
+/** An app that was started beside the one that serves. */
+export interface Candidate {
+  /** Fails with what it said last, where it ends or does not answer in time. */
+  waitHealthy(signal: AbortSignal): Promise<void>;
+  /**
+   * In one transaction the environment's `live_deployment_id` and what serves it; then proof by a request through the
+   * public listener. The earlier one is drained and ended in the background.
+   */
+  takeOver(signal: AbortSignal): Promise<void>;
+  /** It is gone when this returns. Does nothing to one that took over. */
+  discard(): Promise<void>;
+}
+
+export interface Pipeline {
+  checkout(
+    app: App,
+    project: ProjectRow,
+    what: { branch: string; sha: string | null; into: string } & Work,
+  ): Promise<Commit>;
+  buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
+  /** Undefined once it is not kept any more. */
+  findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
+  /** A sentence of what it found. */
+  scanImage(app: App, projectId: string, tag: string): Promise<string>;
+  release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
+}

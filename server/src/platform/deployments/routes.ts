@@ -1,0 +1,214 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
+import { getEnvironment } from "../environments/environments.ts";
+import { environmentNotFound } from "../environments/errors.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import { getProject } from "../projects/projects.ts";
+import { cancelDeployment } from "./cancel.ts";
+import { deploy } from "./deploy.ts";
+import { type DeploymentRow, deploymentStats, getDeployment } from "./deployments.ts";
+import {
+  deploymentInProgress,
+  deploymentNotCancellable,
+  deploymentNotFound,
+  imagePruned,
+  notRollbackable,
+} from "./errors.ts";
+import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
+import type { Pipeline } from "./pipeline.ts";
+import { rollback } from "./rollback.ts";
+import {
+  BuildLog,
+  DeploymentListResponse,
+  DeploymentLogEntry,
+  DeploymentLogEvent,
+  DeploymentParams,
+  DeploymentResponse,
+  DeploymentStats,
+  DeployQuery,
+  ListQuery,
+  LogsQuery,
+  ProjectParams,
+  RollbackQuery,
+  toDeployment,
+  toLogEntry,
+  toLogEvent,
+  toStats,
+} from "./schema.ts";
+import { listDeployments } from "./store.ts";
+
+const common = { api: "platform", tag: "Deployments" } as const;
+const ofProject = "/api/v1/projects/{project_id}/deployments";
+const path = "/api/v1/deployments/{deployment_id}";
+
+/** Who asks says how: a person in the console, a worker, or a program. */
+const triggers: Readonly<Record<Actor["kind"], DeploymentRow["trigger_kind"]>> = {
+  user: "console",
+  worker: "agent",
+  api_token: "api",
+  system: "api",
+};
+
+export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage">): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: ofProject,
+    operationId: "createDeployment",
+    summary: "Deploy the newest commit of an environment's branch",
+    description:
+      "Answers at once with `status: queued`; poll the deployment, or follow its log. What is served goes on being served until the new one is healthy.",
+    scope: "platform:write",
+    params: ProjectParams,
+    query: DeployQuery,
+    responses: { 201: DeploymentResponse },
+    errors: [projectNotFound, environmentNotFound, deploymentInProgress, accountSuspended],
+    idempotent: true,
+    handler: async ({ actor, params, query }) => {
+      const found = await getEnvironment(app, actor, params.project_id, query.environment_id);
+      const { project, environment } = found;
+      const trigger = triggers[actor.kind];
+      return toDeployment(app, await deploy(app, actor, { project, environmentId: environment.id, trigger }));
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: ofProject,
+    operationId: "listDeployments",
+    summary: "List a project's deployments, newest first",
+    scope: "platform:read",
+    params: ProjectParams,
+    query: ListQuery,
+    responses: { 200: DeploymentListResponse },
+    errors: [projectNotFound],
+    handler: async ({ actor, params, query }) => {
+      const { id } = await getProject(app, actor, params.project_id);
+      const { items, total } = await listDeployments(app.db, id, query);
+      return { items: items.map((row) => toDeployment(app, row)), total, ...query };
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/api/v1/projects/{project_id}/deployment-stats",
+    operationId: "getDeploymentStats",
+    summary: "How a project's deployments ended",
+    scope: "platform:read",
+    params: ProjectParams,
+    responses: { 200: DeploymentStats },
+    errors: [projectNotFound],
+    handler: async ({ actor, params }) => {
+      const { id } = await getProject(app, actor, params.project_id);
+      return toStats(app, await deploymentStats(app, id));
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path,
+    operationId: "getDeployment",
+    summary: "Get a deployment with its steps",
+    scope: "platform:read",
+    params: DeploymentParams,
+    responses: { 200: DeploymentResponse },
+    errors: [deploymentNotFound],
+    handler: async ({ actor, params }) =>
+      toDeployment(app, await getDeployment(app, actor, params.deployment_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/logs`,
+    operationId: "readDeploymentLogs",
+    summary: "What a deployment said, ordered by step",
+    description:
+      "With `follow=true` (an extension) it answers server-sent events, as it was said: `data:` lines are DeploymentLogEvent objects, `id:` is what `Last-Event-ID` goes on from, and the last one says how it ended.",
+    scope: "platform:read",
+    params: DeploymentParams,
+    query: LogsQuery,
+    responses: { 200: z.array(DeploymentLogEntry) },
+    events: DeploymentLogEvent,
+    errors: [deploymentNotFound],
+    handler: async ({ actor, params, query, request, reply }) =>
+      query.follow
+        ? follow(app, actor, params.deployment_id, request, reply)
+        : (await readLogs(app, actor, params.deployment_id)).map(toLogEntry),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/build-log`,
+    operationId: "readBuildLog",
+    summary: "The builder's output as one text",
+    scope: "platform:read",
+    params: DeploymentParams,
+    responses: { 200: BuildLog },
+    errors: [deploymentNotFound],
+    handler: ({ actor, params }) => readBuildLog(app, actor, params.deployment_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/rollback`,
+    operationId: "rollBackDeployment",
+    summary: "Serve again what a deployment served",
+    description:
+      "A new deployment of the same image, command and port, with the environment's variables of today. On plans pro and team.",
+    scope: "platform:write",
+    params: DeploymentParams,
+    query: RollbackQuery,
+    responses: { 200: DeploymentResponse },
+    errors: [
+      deploymentNotFound,
+      notRollbackable,
+      imagePruned,
+      deploymentInProgress,
+      planLimit,
+      accountSuspended,
+    ],
+    idempotent: true,
+    handler: async ({ actor, params, query }) => {
+      const options = { allowRebuild: query.allow_rebuild, restoreEnv: query.restore_env };
+      return toDeployment(app, await rollback(app, images, actor, params.deployment_id, options));
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/cancel`,
+    operationId: "cancelDeployment",
+    summary: "Cancel a deployment",
+    description:
+      "One that waits is `cancelled` at once, one that runs within moments: poll it. Refused from the moment it is switched to.",
+    scope: "platform:write",
+    extension: true,
+    params: DeploymentParams,
+    responses: { 200: DeploymentResponse },
+    errors: [deploymentNotFound, deploymentNotCancellable],
+    handler: async ({ actor, params }) =>
+      toDeployment(app, await cancelDeployment(app, actor, params.deployment_id)),
+  }),
+];
+
+async function follow(
+  app: App,
+  actor: Actor,
+  id: string,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof streamed> {
+  await getDeployment(app, actor, id);
+  const events = openEventStream(request, reply);
+  const after = /^\d{1,15}$/.test(events.lastEventId ?? "") ? Number(events.lastEventId) : 0;
+  for await (const news of followDeployment(app, id, events.signal, after)) {
+    await events.send({ id: news.seq, data: toLogEvent(news) });
+  }
+  events.close();
+  return streamed;
+}

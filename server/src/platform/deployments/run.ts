@@ -1,0 +1,181 @@
+/**
+ * Carrying deployments out: one of each environment at a time, so many builds at once, each a row until it ends. What
+ * a server had under way when it ended is gone on with by the next one, from the last result that was stored; one
+ * that sees three servers die is the likelier cause of that and is not begun again. One that was switched to is live
+ * whatever comes after that.
+ */
+import { rm } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { type News, notify } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { addJob, type Tasks } from "#jobs/jobs.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Semaphore } from "#lib/semaphore.ts";
+import { Cancelled, carryOut, DeploymentFailed, Dropped, workDirectory } from "./carry-out.ts";
+import { runTask, target } from "./deployments.ts";
+import { DeploymentLog } from "./log.ts";
+import type { Pipeline } from "./pipeline.ts";
+import { failures } from "./states.ts";
+import {
+  type DeploymentRow,
+  endRunning,
+  findById,
+  findWish,
+  forgetAttempt,
+  isSwitchedTo,
+  takeNext,
+} from "./store.ts";
+
+const attemptsMax = 3;
+/** How soon one that is cancelled, or whose project goes, hears of it. */
+const lookEveryMs = 250;
+
+/** The server stops. */
+class Interrupted extends Error {}
+
+type End = { status: "live" | "failed" | "cancelled"; error: string | null };
+
+export class Deployments {
+  readonly #app: App;
+  readonly #pipeline: Pipeline;
+  readonly #carriedOut = new Set<string>();
+  /** Two looks at once would each take what the other has for left by an earlier server. */
+  readonly #taking = new Semaphore(1);
+
+  constructor(app: App, pipeline: Pipeline) {
+    this.#app = app;
+    this.#pipeline = pipeline;
+  }
+
+  readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
+
+  /** The server starts: what an earlier one checked out goes, and what it had under way is gone on with. */
+  async begin(): Promise<void> {
+    await rm(workDirectory(this.#app), { recursive: true, force: true });
+    await addJob(this.#app.db, runTask, {});
+  }
+
+  /** Takes deployments until none waits that may begin. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const id = await this.#taking.run(() => this.#take());
+      if (id === undefined) return;
+      try {
+        await this.#carryOut(id, signal);
+      } finally {
+        this.#carriedOut.delete(id);
+      }
+    }
+  }
+
+  async #take(): Promise<string | undefined> {
+    const { db, config, clock, machines } = this.#app;
+    const carriedOut = [...this.#carriedOut];
+    const host = { id: machines.host.id, atOnce: config.deployConcurrency, carriedOut };
+    const id = await takeNext(db, host, clock.now());
+    if (id !== undefined) this.#carriedOut.add(id);
+    return id;
+  }
+
+  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+    const app = this.#app;
+    const ends = new AbortController();
+    const stop = () => ends.abort(new Interrupted());
+    stops.addEventListener("abort", stop, { once: true });
+    if (stops.aborted) stop();
+    const minutes = app.config.deployTimeoutMinutes;
+    const tooLong = new DeploymentFailed(`it was not done within ${minutes} minutes.`);
+    const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
+    const watched = new AbortController();
+    const watching = this.#watch(id, ends, watched.signal);
+    const log = new DeploymentLog(app, id);
+    let end: End | undefined;
+    try {
+      end = await this.#outcome(id, log, ends.signal);
+    } finally {
+      stops.removeEventListener("abort", stop);
+      clearTimeout(deadline);
+      watched.abort();
+      await watching;
+      await log.flush().catch(() => {});
+    }
+    if (end) await this.#end(id, end);
+  }
+
+  /** Undefined where it is the next server's to go on with. */
+  async #outcome(id: string, log: DeploymentLog, signal: AbortSignal): Promise<End | undefined> {
+    const { db } = this.#app;
+    try {
+      const deployment = await findById(db, id);
+      if (!deployment) throw new Dropped();
+      // An earlier server came as far as that; what it serves by now is no candidate any more.
+      if (!(await isSwitchedTo(db, id))) {
+        if (deployment.attempts > attemptsMax) throw new DeploymentFailed(gaveUp);
+        await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
+      }
+      return { status: "live", error: null };
+    } catch (error) {
+      // Whatever broke after the switch: this is what visitors get.
+      if (await isSwitchedTo(db, id)) return { status: "live", error: null };
+      if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
+      if (error instanceof Cancelled) return { status: "cancelled", error: null };
+      if (error instanceof Interrupted) {
+        await forgetAttempt(db, id);
+        return undefined;
+      }
+      if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
+      this.#app.log.error({ deployment: id, err: error }, "a deployment failed on this server");
+      return { status: "failed", error: "The deployment could not be carried out on this host." };
+    }
+  }
+
+  async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && !ends.signal.aborted) {
+      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      // While PostgreSQL is away nobody can wish for anything.
+      const wish = await findWish(this.#app.db, id).catch(() => "go on" as const);
+      if (wish === "cancel") ends.abort(new Cancelled());
+      if (wish === "gone") ends.abort(new Dropped());
+    }
+  }
+
+  async #end(id: string, { status, error }: End): Promise<void> {
+    const { db, clock } = this.#app;
+    await transaction(db, async (tx) => {
+      const ended = await endRunning(tx, id, { status, error, at: clock.now() });
+      const deployment = ended ? await findById(tx, id) : undefined;
+      if (!deployment) return;
+      const actor = systemActor("deployments");
+      const deed = `deployment.${status === "live" ? "succeeded" : status}`;
+      await recordActivity(tx, actor, deed, target(deployment), deployment.workspace_id, {
+        project_id: deployment.project_id,
+        environment_id: deployment.environment_id,
+      });
+      if (status !== "cancelled") await notify(tx, newsOf(deployment));
+    });
+    await reached("deploy.ended");
+  }
+}
+
+const gaveUp = `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`;
+
+/** What was said by a build or an app stays in its log. */
+function newsOf(deployment: DeploymentRow): News {
+  const { number, project_name, environment_name, workspace_id, steps } = deployment;
+  const where = `${project_name} (${environment_name})`;
+  const told = { workspaceId: workspace_id, target: target(deployment) };
+  if (deployment.status === "live") {
+    const title = `Deployment ${number} of ${where} is live`;
+    return { ...told, kind: "deploy_succeeded", title, body: "It answers at the environment's address." };
+  }
+  const failed = steps.find(({ status }) => status === "failed");
+  return {
+    ...told,
+    kind: "deploy_failed",
+    title: `Deployment ${number} of ${where} failed`,
+    body: `${failed ? failures[failed.name] : "It could not be carried out"}; the deployment says why. What was served before is served on.`,
+  };
+}

@@ -1,0 +1,483 @@
+/** All SQL of the deployment tables. The workspaces a caller can reach are an argument of every read for one. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import type { Plan } from "#accounts/actor.ts";
+import { type Db, type Transaction, transaction } from "#db/db.ts";
+import type { EnvironmentsTable } from "../environments/tables.ts";
+import type { ProjectsTable } from "../projects/tables.ts";
+import { type Step, type StepName, stepNames } from "./states.ts";
+import type { DeploymentLogsTable, DeploymentStatus, DeploymentsTable, RunRecord } from "./tables.ts";
+
+/** A deployment, whose it is, and the first label of where it is served. */
+export type DeploymentRow = Selectable<DeploymentsTable> & {
+  workspace_id: string;
+  host_label: string;
+  environment_name: string;
+  project_name: string;
+};
+export type DeploymentLogRow = Selectable<DeploymentLogsTable>;
+
+const running: readonly DeploymentStatus[] = ["building", "deploying"];
+const underWay: readonly DeploymentStatus[] = ["queued", ...running];
+
+function deployments(db: Db) {
+  return db
+    .selectFrom("deployments")
+    .innerJoin("projects", "projects.id", "deployments.project_id")
+    .innerJoin("environments", "environments.id", "deployments.environment_id")
+    .selectAll("deployments")
+    .select([
+      "projects.workspace_id",
+      "projects.name as project_name",
+      "environments.host_label",
+      "environments.name as environment_name",
+    ]);
+}
+
+const anyOf = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
+
+export function findDeployment(
+  db: Db,
+  id: string,
+  workspaceIds: readonly string[],
+): Promise<DeploymentRow | undefined> {
+  return deployments(db)
+    .where("deployments.id", "=", id)
+    .where("projects.workspace_id", "=", anyOf(workspaceIds))
+    .where("projects.deleted_at", "is", null)
+    .where("environments.deleted_at", "is", null)
+    .executeTakeFirst();
+}
+
+/** For the server itself, whoever's it is. */
+export function findById(db: Db, id: string): Promise<DeploymentRow | undefined> {
+  return deployments(db).where("deployments.id", "=", id).executeTakeFirst();
+}
+
+/** What it is of; undefined where that is gone. */
+export async function findSubject(
+  db: Db,
+  id: string,
+): Promise<
+  | {
+      deployment: DeploymentRow;
+      project: Selectable<ProjectsTable>;
+      environment: Selectable<EnvironmentsTable>;
+      plan: Plan;
+    }
+  | undefined
+> {
+  const deployment = await findById(db, id);
+  if (!deployment) return undefined;
+  const [project, environment, workspace] = await Promise.all([
+    db
+      .selectFrom("projects")
+      .selectAll()
+      .where("id", "=", deployment.project_id)
+      .where("deleted_at", "is", null)
+      .executeTakeFirst(),
+    db
+      .selectFrom("environments")
+      .selectAll()
+      .where("id", "=", deployment.environment_id)
+      .where("deleted_at", "is", null)
+      .executeTakeFirst(),
+    db.selectFrom("workspaces").select("plan").where("id", "=", deployment.workspace_id).executeTakeFirst(),
+  ]);
+  return project && environment && workspace
+    ? { deployment, project, environment, plan: workspace.plan }
+    : undefined;
+}
+
+/** Of a project that its caller may read; newest first. */
+export async function listDeployments(
+  db: Db,
+  projectId: string,
+  { skip, limit }: { skip: number; limit: number },
+): Promise<{ items: DeploymentRow[]; total: number }> {
+  const [items, { total }] = await Promise.all([
+    deployments(db)
+      .where("deployments.project_id", "=", projectId)
+      .where("environments.deleted_at", "is", null)
+      .orderBy("deployments.created_at", "desc")
+      .orderBy("deployments.id", "desc")
+      .offset(skip)
+      .limit(limit)
+      .execute(),
+    db
+      .selectFrom("deployments")
+      .innerJoin("environments", "environments.id", "deployments.environment_id")
+      .select((eb) => eb.fn.countAll<number>().as("total"))
+      .where("deployments.project_id", "=", projectId)
+      .where("environments.deleted_at", "is", null)
+      .executeTakeFirstOrThrow(),
+  ]);
+  return { items, total };
+}
+
+export interface Tally {
+  total: number;
+  succeeded: number;
+  failed: number;
+  /** Of those that succeeded, from their begin to their end; null where none did. */
+  average_ms: number | null;
+}
+
+export function countOutcomes(db: Db, projectId: string): Promise<Tally> {
+  const succeeded = sql`status in ('live', 'superseded')`;
+  return db
+    .selectFrom("deployments")
+    .select((eb) => [
+      eb.fn.countAll<number>().as("total"),
+      sql<number>`count(*) filter (where ${succeeded})`.as("succeeded"),
+      sql<number>`count(*) filter (where status = 'failed')`.as("failed"),
+      sql<number | null>`(extract(epoch from avg(finished_at - started_at) filter (where ${succeeded}))
+        * 1000)::float8`.as("average_ms"),
+    ])
+    .where("project_id", "=", projectId)
+    .executeTakeFirstOrThrow();
+}
+
+/** Whose project it is; its deployments are numbered one after the other until this transaction ends. */
+export function lockProject(
+  tx: Transaction,
+  id: string,
+): Promise<{ workspace_id: string; name: string; auto_deploy: boolean; is_suspended: boolean } | undefined> {
+  return tx
+    .selectFrom("projects")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select([
+      "projects.workspace_id",
+      "projects.name",
+      "projects.auto_deploy",
+      sql<boolean>`workspaces.suspended_at is not null`.as("is_suspended"),
+    ])
+    .where("projects.id", "=", id)
+    .where("projects.deleted_at", "is", null)
+    .forNoKeyUpdate("projects")
+    .executeTakeFirst();
+}
+
+export function environmentsOfBranch(tx: Db, projectId: string, branch: string): Promise<{ id: string }[]> {
+  return tx
+    .selectFrom("environments")
+    .select("id")
+    .where("project_id", "=", projectId)
+    .where("branch", "=", branch)
+    .where("deleted_at", "is", null)
+    .orderBy("created_at")
+    .execute();
+}
+
+/** False where there is none (any more); else it is not deleted before this transaction ends. */
+export async function holdEnvironment(tx: Transaction, id: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("environments")
+    .select("id")
+    .where("id", "=", id)
+    .where("deleted_at", "is", null)
+    .forShare()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Those of an environment that are not over: at most one that runs and one that waits. */
+export function findUnderWay(
+  db: Db,
+  environmentId: string,
+): Promise<Pick<DeploymentRow, "id" | "number" | "status">[]> {
+  return db
+    .selectFrom("deployments")
+    .select(["id", "number", "status"])
+    .where("environment_id", "=", environmentId)
+    .where("status", "in", underWay)
+    .orderBy("created_at")
+    .execute();
+}
+
+export type NewDeployment = Omit<
+  Insertable<DeploymentsTable>,
+  "number" | "status" | "steps" | "trigger_actor" | "run"
+> & { run?: RunRecord | null; steps: Step[]; trigger_actor: { kind: string; id: string; label: string } };
+
+/** Its project is locked. */
+export async function insertDeployment(
+  tx: Transaction,
+  { steps, run, trigger_actor, ...deployment }: NewDeployment,
+): Promise<string> {
+  const { id } = await tx
+    .insertInto("deployments")
+    .values((eb) => ({
+      ...deployment,
+      number: eb
+        .selectFrom("deployments")
+        .select(sql<number>`coalesce(max(number), 0) + 1`.as("next"))
+        .where("project_id", "=", deployment.project_id),
+      status: "queued",
+      steps: JSON.stringify(steps),
+      trigger_actor: JSON.stringify(trigger_actor),
+      run: run ? JSON.stringify(run) : null,
+    }))
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  return id;
+}
+
+/** Ends one that waits; false where it does not wait any more. */
+export async function cancelQueued(tx: Db, id: string, reason: string | null, at: Date): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable("deployments")
+    .set({ status: "cancelled", error: reason, finished_at: at })
+    .where("id", "=", id)
+    .where("status", "=", "queued")
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+const routeIndex = sql.lit(stepNames.indexOf("route"));
+
+/** Has one that runs ended, while it is not being switched to; false where that is too late. */
+export async function askCancel(tx: Db, id: string): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable("deployments")
+    .set({ cancel_asked: true })
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .where(sql<boolean>`steps->${routeIndex}->>'status' = 'pending'`)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/**
+ * The next to be carried out: one that a server of this host left, else the one that waits longest. Rollbacks build
+ * nothing and wait for nobody. Undefined where there is none, or as many are under way as may.
+ */
+export function takeNext(
+  db: Db,
+  host: { id: string; atOnce: number; carriedOut: readonly string[] },
+  now: Date,
+): Promise<string | undefined> {
+  return transaction(db, async (tx) => {
+    await sql`select pg_advisory_xact_lock(hashtextextended(${host.id}, 11))`.execute(tx);
+    const mine = tx.selectFrom("deployments").where("status", "in", running).where("host_id", "=", host.id);
+    const left = await mine
+      .select("id")
+      .where("id", "<>", sql<string>`all(${sql.val([...host.carriedOut])}::uuid[])`)
+      .orderBy("created_at")
+      .limit(1)
+      .executeTakeFirst();
+    if (left) {
+      await tx
+        .updateTable("deployments")
+        .set((eb) => ({ attempts: eb("attempts", "+", 1) }))
+        .where("id", "=", left.id)
+        .execute();
+      return left.id;
+    }
+    const building = await mine
+      .select((eb) => eb.fn.countAll<number>().as("count"))
+      .where("trigger_kind", "<>", "rollback")
+      .executeTakeFirstOrThrow();
+    let waiting = tx
+      .selectFrom("deployments")
+      .innerJoin("projects", "projects.id", "deployments.project_id")
+      .innerJoin("environments", "environments.id", "deployments.environment_id")
+      .select(["deployments.id", "deployments.image_tag"])
+      .where("deployments.status", "=", "queued")
+      .where("projects.deleted_at", "is", null)
+      .where("environments.deleted_at", "is", null)
+      .where((eb) =>
+        eb.not(
+          eb.exists(
+            eb
+              .selectFrom("deployments as other")
+              .select("other.id")
+              .whereRef("other.environment_id", "=", "deployments.environment_id")
+              .where("other.status", "in", running),
+          ),
+        ),
+      );
+    if (building.count >= host.atOnce) waiting = waiting.where("trigger_kind", "=", "rollback");
+    const next = await waiting
+      .orderBy("deployments.created_at")
+      .orderBy("deployments.id")
+      .limit(1)
+      .forUpdate("deployments")
+      .skipLocked()
+      .executeTakeFirst();
+    if (!next) return undefined;
+    await tx
+      .updateTable("deployments")
+      .set({
+        status: next.image_tag === null ? "building" : "deploying",
+        attempts: 1,
+        started_at: now,
+        host_id: host.id,
+      })
+      .where("id", "=", next.id)
+      .execute();
+    return next.id;
+  });
+}
+
+/** That a server ended in good order is no reason to give a deployment up. */
+export async function forgetAttempt(db: Db, id: string): Promise<void> {
+  await db
+    .updateTable("deployments")
+    .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .execute();
+}
+
+/** Whether it is to go on. `gone`: with its project or environment. */
+export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" | "gone"> {
+  const row = await db
+    .selectFrom("deployments")
+    .innerJoin("projects", "projects.id", "deployments.project_id")
+    .innerJoin("environments", "environments.id", "deployments.environment_id")
+    .select("deployments.cancel_asked")
+    .where("deployments.id", "=", id)
+    .where("projects.deleted_at", "is", null)
+    .where("environments.deleted_at", "is", null)
+    .executeTakeFirst();
+  if (!row) return "gone";
+  return row.cancel_asked ? "cancel" : "go on";
+}
+
+/** What became known of one that runs. */
+export type Progress = Partial<
+  Pick<
+    Selectable<DeploymentsTable>,
+    "commit_sha" | "commit_message" | "commit_author" | "image_tag" | "image_id" | "env_sealed"
+  > & { status: "building" | "deploying"; run: RunRecord }
+>;
+
+export async function noteProgress(db: Db, id: string, { run, ...progress }: Progress): Promise<void> {
+  await db
+    .updateTable("deployments")
+    .set({ ...progress, ...(run ? { run: JSON.stringify(run) } : {}) })
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .execute();
+}
+
+export async function noteStep(db: Db, id: string, step: Step): Promise<void> {
+  await writeStep(db, id, step).execute();
+}
+
+/** From here on it is not cancelled any more; false where somebody already wants it to be. */
+export async function beginRoute(db: Db, id: string, step: Step): Promise<boolean> {
+  const { numUpdatedRows } = await writeStep(db, id, step)
+    .where("cancel_asked", "=", false)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** Each step by itself: two that are under way at once do not write over one another. */
+function writeStep(db: Db, id: string, step: Step) {
+  return db
+    .updateTable("deployments")
+    .set({
+      steps: sql<string>`jsonb_set(steps, array[${String(stepNames.indexOf(step.name))}],
+        ${JSON.stringify(step)}::jsonb)`,
+    })
+    .where("id", "=", id)
+    .where("status", "in", running);
+}
+
+export async function writeSteps(db: Db, id: string, steps: readonly Step[]): Promise<void> {
+  await db
+    .updateTable("deployments")
+    .set({ steps: JSON.stringify(steps) })
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .execute();
+}
+
+/** Whether it is what its environment serves. */
+export async function isSwitchedTo(db: Db, id: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("environments")
+    .select("id")
+    .where("live_deployment_id", "=", id)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** False where it ended already, or is gone. */
+export async function endRunning(
+  tx: Db,
+  id: string,
+  end: { status: "live" | "failed" | "cancelled"; error: string | null; at: Date },
+): Promise<boolean> {
+  const ended = await tx
+    .updateTable("deployments")
+    .set({ status: end.status, error: end.error, finished_at: end.at })
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .returning("environment_id")
+    .executeTakeFirst();
+  if (!ended) return false;
+  if (end.status === "live") {
+    await tx
+      .updateTable("deployments")
+      .set({ status: "superseded" })
+      .where("environment_id", "=", ended.environment_id)
+      .where("status", "=", "live")
+      .where("id", "<>", id)
+      .execute();
+  }
+  return true;
+}
+
+export interface LogPiece {
+  step: StepName;
+  at: Date;
+  text: string;
+}
+
+/** Nothing is written of a deployment that is over, or gone. */
+export async function appendLog(
+  db: Db,
+  id: string,
+  pieces: readonly LogPiece[],
+  isTruncated: boolean,
+): Promise<void> {
+  await transaction(db, async (tx) => {
+    const bytes = pieces.reduce((sum, { text }) => sum + Buffer.byteLength(text), 0);
+    const { numUpdatedRows } = await tx
+      .updateTable("deployments")
+      .set((eb) => ({ log_bytes: eb("log_bytes", "+", bytes), log_truncated: isTruncated }))
+      .where("id", "=", id)
+      .where("status", "in", running)
+      .executeTakeFirst();
+    if (numUpdatedRows === 0n) return;
+    await tx
+      .insertInto("deployment_logs")
+      .values(pieces.map((piece) => ({ deployment_id: id, ...piece })))
+      .execute();
+  });
+}
+
+/** In the order it was said. */
+export function logAfter(db: Db, id: string, after: number, limit: number): Promise<DeploymentLogRow[]> {
+  return db
+    .selectFrom("deployment_logs")
+    .selectAll()
+    .where("deployment_id", "=", id)
+    .where("seq", ">", after)
+    .orderBy("seq")
+    .limit(limit)
+    .execute();
+}
+
+/** All that is kept, ordered by step. */
+export function wholeLog(db: Db, id: string): Promise<DeploymentLogRow[]> {
+  return db
+    .selectFrom("deployment_logs")
+    .selectAll()
+    .where("deployment_id", "=", id)
+    .orderBy(sql`array_position(${sql.val([...stepNames])}::text[], step)`)
+    .orderBy("seq")
+    .execute();
+}

@@ -1,0 +1,97 @@
+/** The parts of a deployment, played: code, images and apps that are there by name alone, and fail or wait when told to. */
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { App } from "#app.ts";
+import type { BuiltImage, Candidate, Pipeline, Work } from "../pipeline.ts";
+import type { StepName } from "../states.ts";
+
+type Played = Exclude<StepName, "detect">;
+
+/** What outlives the server: images, and what serves. */
+export interface Stage {
+  images: Map<string, BuiltImage>;
+  /** By environment: the deployment whose app answers there. */
+  serving: Map<string, string>;
+  /** With what each was started, by deployment. */
+  started: Map<string, { argv: string[]; port: number; env: Record<string, string>; image: string }>;
+  /** Deployments whose app runs and serves nobody (yet). */
+  candidates: Set<string>;
+  builds: number;
+}
+
+export function newStage(): Stage {
+  return { images: new Map(), serving: new Map(), started: new Map(), candidates: new Set(), builds: 0 };
+}
+
+export class PlayedPipeline implements Pipeline {
+  readonly #stage: Stage;
+  /** Called as the step's own work begins: throws, waits, or says something. */
+  readonly during: Partial<Record<Played, (work: Work) => Promise<void>>> = {};
+
+  constructor(stage: Stage) {
+    this.#stage = stage;
+  }
+
+  readonly checkout: Pipeline["checkout"] = async (_app, _project, { branch, sha, into, log, signal }) => {
+    await log(`fetching ${branch}\n`);
+    await this.during.clone?.({ log, signal });
+    await writeFile(join(into, "index.html"), "hello");
+    return { sha: sha ?? "f".repeat(40), message: "a change", author: "A. Author" };
+  };
+
+  readonly buildAppImage: Pipeline["buildAppImage"] = async (_app, request, work) => {
+    this.#stage.builds += 1;
+    await this.during.build?.(work);
+    const tag = `d-${request.deploymentId}`;
+    const run = { argv: ["serve"], port: 3000, healthCheckPath: null, user: null, cwd: "/app", env: {} };
+    const image = { imageId: `img_${tag}`, tag, digest: "sha256:0", sizeBytes: 1, run };
+    this.#stage.images.set(tag, image);
+    return image;
+  };
+
+  readonly findAppImage: Pipeline["findAppImage"] = async (_app, _project, tag) =>
+    this.#stage.images.get(tag);
+
+  readonly scanImage: Pipeline["scanImage"] = async () => {
+    await this.during.scan?.({ log: async () => {}, signal: new AbortController().signal });
+    return "nothing found";
+  };
+
+  readonly release: Pipeline["release"] = async (app, request, work) => {
+    const { serving, candidates, started } = this.#stage;
+    await this.during.release?.(work);
+    const { id } = request.deployment;
+    const environment = request.environment.id;
+    candidates.add(id);
+    const { argv, port, env, image } = request;
+    started.set(id, { argv, port, env, image: image.tag });
+    const within = (signal: AbortSignal): Work => ({ log: work.log, signal });
+    const candidate: Candidate = {
+      waitHealthy: async (signal) => this.during.health?.(within(signal)),
+      takeOver: async (signal) => {
+        await switchTo(app, environment, id);
+        serving.set(environment, id);
+        candidates.delete(id);
+        await this.during.route?.(within(signal));
+      },
+      discard: async () => void candidates.delete(id),
+    };
+    return candidate;
+  };
+}
+
+async function switchTo({ db }: App, environment: string, deployment: string): Promise<void> {
+  await db
+    .updateTable("environments")
+    .set({ live_deployment_id: deployment })
+    .where("id", "=", environment)
+    .execute();
+}
+
+/** Waits until the signal says that it is to end. */
+export function untilAborted({ signal }: Work): Promise<void> {
+  return new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason as Error);
+    signal.addEventListener("abort", () => reject(signal.reason as Error), { once: true });
+  });
+}
