@@ -31,6 +31,7 @@ import { writeStateFile } from "#lib/state-file.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { platformTasks } from "#platform/jobs.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
@@ -121,7 +122,10 @@ async function start(): Promise<void> {
   const expiry = startExpiry(app);
   running.defer(() => expiry.stop());
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
-  await jobs.startWorker({ ...sandboxTasks(app), ...builds.tasks }, { concurrency: 25 });
+  await jobs.startWorker(
+    { ...sandboxTasks(app), ...platformTasks(app), ...builds.tasks },
+    { concurrency: 25 },
+  );
 
   await bootstrapOperator(app, async (operator) => {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);

@@ -63,7 +63,7 @@ export async function addEnvironment(
 ): Promise<EnvironmentRow> {
   const id = randomUUID();
   const now = app.clock.now();
-  const row = await insertRow(tx, {
+  return insertRow(tx, {
     id,
     project_id: wanted.projectId,
     name: wanted.name,
@@ -78,8 +78,6 @@ export async function addEnvironment(
     created_at: now,
     updated_at: now,
   });
-  if (!row) throw environmentExists(wanted.name);
-  return row;
 }
 
 /** The first label of its host. A slug has no two hyphens in a row, so that no two environments can share one. */

@@ -4,8 +4,15 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { createEnvironment } from "./create.ts";
+import { deleteEnvironment } from "./delete.ts";
 import { list, readVariables } from "./environments.ts";
-import { environmentExists, environmentNotFound, hostTooLong, tooManyVariables } from "./errors.ts";
+import {
+  environmentExists,
+  environmentNotFound,
+  environmentProtected,
+  hostTooLong,
+  tooManyVariables,
+} from "./errors.ts";
 import {
   EnvironmentCreate,
   EnvironmentParams,
@@ -64,6 +71,19 @@ export const environmentRoutes = (app: App): Route[] => [
     errors: [projectNotFound, environmentNotFound, tooManyVariables, planLimit, accountSuspended],
     handler: ({ actor, params, body }) =>
       updateEnvironment(app, actor, params.project_id, params.env_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: `${path}/{env_id}`,
+    operationId: "deleteEnvironment",
+    summary: "Delete an environment other than production",
+    description: "Its host is free from now on, and its app is gone within seconds.",
+    scope: "platform:write",
+    params: EnvironmentParams,
+    responses: { 204: null },
+    errors: [projectNotFound, environmentNotFound, environmentProtected],
+    handler: ({ actor, params }) => deleteEnvironment(app, actor, params.project_id, params.env_id),
   }),
   defineRoute({
     ...common,

@@ -1,24 +1,15 @@
 /** The wire of environments, and what projects share with them: branches, variables, the last deployment. */
 import { z } from "zod";
 import type { App } from "#app.ts";
+import { isBranchName } from "../git/names.ts";
 import { environmentStatuses, statusOf } from "./status.ts";
 import { sizeNames, type AppSize } from "./sizes.ts";
 import { fit } from "./variables.ts";
 import type { EnvironmentView, LastDeploymentRow } from "./views.ts";
 
-/** git-check-ref-format(1), and no name that a program could take for an option. */
 export const Branch = z
   .string()
-  .min(1)
-  .max(255)
-  .regex(
-    // eslint-disable-next-line no-control-regex
-    /^(?![-/.])(?!@$)(?!.*(?:\.\.|\/\/|\/\.|@\{))[^\u0000-\u0020\u007f~^:?*[\\]*(?<![/.])$/,
-    { error: "must be the name of a branch" },
-  )
-  .refine((name) => name.split("/").every((part) => !part.endsWith(".lock")), {
-    error: "must not end in .lock",
-  })
+  .refine(isBranchName, { error: "must be the name of a branch" })
   .meta({ example: "main" });
 
 const VariableName = z

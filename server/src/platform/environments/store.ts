@@ -52,7 +52,7 @@ export async function listViews(db: Db, projectIds: readonly string[]): Promise<
       "d.started_at",
       "d.finished_at",
     ])
-    .where("e.project_id", "=", sql<string>`any(${sql.val([...projectIds])}::uuid[])`)
+    .where("e.project_id", "=", among(projectIds))
     .where("e.deleted_at", "is", null)
     .orderBy(sql`e.kind = 'production'`, "desc")
     .orderBy("e.created_at", "desc")
@@ -101,14 +101,13 @@ export function listRows(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return of(db, projectId).execute();
 }
 
-/** Undefined where its name is taken in the project. */
-export function insertRow(tx: Db, row: Insertable<EnvironmentsTable>): Promise<EnvironmentRow | undefined> {
-  return tx
-    .insertInto("environments")
-    .values(row)
-    .onConflict((conflict) => conflict.columns(["project_id", "name"]).doNothing())
-    .returningAll()
-    .executeTakeFirst();
+/** Deleted ones as well. */
+export function listAll(db: Db, projectId: string): Promise<EnvironmentRow[]> {
+  return db.selectFrom("environments").selectAll().where("project_id", "=", projectId).execute();
+}
+
+export function insertRow(tx: Db, row: Insertable<EnvironmentsTable>): Promise<EnvironmentRow> {
+  return tx.insertInto("environments").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
 export function changeRow(
@@ -129,12 +128,34 @@ export async function markDeleted(tx: Db, ids: readonly string[], now: Date): Pr
   await tx
     .updateTable("environments")
     .set({ deleted_at: now, name: sql<string>`'~' || id::text`, host_label: sql<string>`'~' || id::text` })
-    .where("id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .where("id", "=", among(ids))
     .execute();
 }
 
 export async function deleteRow(db: Db, id: string): Promise<void> {
   await db.deleteFrom("environments").where("id", "=", id).where("deleted_at", "is not", null).execute();
+}
+
+/** Whether something of these is served, or on its way to be. */
+export async function isAnyDeployed(db: Db, ids: readonly string[]): Promise<boolean> {
+  const found = await db
+    .selectFrom("environments")
+    .select("id")
+    .where("id", "=", among(ids))
+    .where("live_deployment_id", "is not", null)
+    .executeTakeFirst();
+  return found !== undefined || (await isAnyUnderWay(db, ids));
+}
+
+/** Whether a deployment of one of these waits or runs. */
+export async function isAnyUnderWay(db: Db, ids: readonly string[]): Promise<boolean> {
+  const found = await db
+    .selectFrom("deployments")
+    .select("id")
+    .where("environment_id", "=", among(ids))
+    .where("status", "in", ["queued", "building", "deploying"])
+    .executeTakeFirst();
+  return found !== undefined;
 }
 
 /** The sealed variables of an environment and of its project; undefined where there is no such environment. */
@@ -146,6 +167,8 @@ export function findSealed(db: Db, environmentId: string) {
     .where("e.id", "=", environmentId)
     .executeTakeFirst();
 }
+
+const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
 
 const of = (db: Db, projectId: string) =>
   db

@@ -32,7 +32,6 @@ export async function updateEnvironment(
     const merged = input.env_vars && mergeVariables(openVariables(app, "environments", row), input.env_vars);
     await recordActivity(tx, actor, "environment.updated", target(row), project.workspace_id, {
       fields: Object.keys(input),
-      ...(input.env_vars ? { variables: Object.keys(input.env_vars) } : {}),
     });
     return changeRow(tx, row.id, {
       updated_at: now,

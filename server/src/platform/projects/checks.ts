@@ -3,8 +3,9 @@ import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import { regionsOf } from "#machines/regions.ts";
-import { domainTaken, invalidField } from "./errors.ts";
-import { isDomainOfAnother } from "./store.ts";
+import { domainTaken, invalidField, nameTaken } from "./errors.ts";
+import { isTaken } from "./names.ts";
+import { hold, isDomainOfAnother } from "./store.ts";
 
 /** The default one where none is named. */
 export function requireRegion({ config }: Pick<App, "config">, code: string | null | undefined): string {
@@ -13,6 +14,12 @@ export function requireRegion({ config }: Pick<App, "config">, code: string | nu
   if (region) return region.code;
   const known = regions.map((one) => one.code).join(", ");
   throw invalidField("region", `unknown region "${code}"; known: ${known}.`);
+}
+
+/** It stays free for this transaction. */
+export async function requireFreeName(tx: Db, name: string): Promise<void> {
+  await hold(tx, name);
+  if (await isTaken(tx, name)) throw nameTaken(name);
 }
 
 /** Free, and none that this installation serves by itself. `projectId` null: of a project that is not there yet. */
@@ -27,5 +34,6 @@ export async function requireDomain(
       throw invalidField("custom_domain", `names under ${own} are given by this server.`);
     }
   }
+  await hold(tx, domain);
   if (await isDomainOfAnother(tx, domain, projectId)) throw domainTaken(domain);
 }

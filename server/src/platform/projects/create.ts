@@ -1,4 +1,4 @@
-/** A project and its production environment come to be in one transaction; a repository hosted here is made before it. */
+/** A project and its production environment come to be in one transaction; and so does its repository, where it is hosted here. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -8,13 +8,12 @@ import type { App } from "#app.ts";
 import { addEnvironment } from "../environments/create.ts";
 import { makeDeployKey } from "../git/deploy-key.ts";
 import { newHook } from "../git/hooks.ts";
-import { requireDomain, requireRegion } from "./checks.ts";
-import { nameTaken } from "./errors.ts";
-import { isTaken } from "./names.ts";
+import { createRepository } from "../git/repositories.ts";
+import { sealGitSecret } from "../git/sealed.ts";
+import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { render, target } from "./projects.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import { hookUrl, type ProjectCreate, type ProjectCreated } from "./schema.ts";
-import { sealSecret } from "./secrets.ts";
 import { insertRow, lockAndCount } from "./store.ts";
 import { sealVariables } from "../environments/variables.ts";
 
@@ -30,7 +29,7 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
   const now = app.clock.now();
   const made = await app.db.transaction().execute(async (tx) => {
     requireBelow(workspace.plan, "projects", await lockAndCount(tx, workspace.id));
-    if (await isTaken(tx, input.name)) throw nameTaken(input.name);
+    await requireFreeName(tx, input.name);
     if (input.custom_domain) await requireDomain(app, tx, input.custom_domain, null);
     const row = await insertRow(tx, {
       id,
@@ -50,11 +49,11 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       isolation: input.isolation,
       region,
       env_sealed: sealVariables(app, "projects", id, input.env_vars),
-      git_token_sealed: input.git_token ? sealSecret(app, id, "git_token", input.git_token) : null,
+      git_token_sealed: input.git_token ? sealGitSecret(app, "git_token", id, input.git_token) : null,
       deploy_key_public: deployKey?.publicKey ?? null,
-      deploy_key_sealed: deployKey ? sealSecret(app, id, "deploy_key", deployKey.privateKey) : null,
+      deploy_key_sealed: deployKey ? sealGitSecret(app, "deploy_key", id, deployKey.privateKey) : null,
       hook_id: hook.id,
-      hook_secret_sealed: sealSecret(app, id, "hook_secret", hook.secret),
+      hook_secret_sealed: sealGitSecret(app, "hook_secret", id, hook.secret),
       custom_domain: input.custom_domain ?? null,
       domain_status: input.custom_domain ? "pending" : null,
       domain_checked_at: null,
@@ -64,8 +63,6 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       updated_at: now,
       deleted_at: null,
     });
-    // Somebody else's transaction took it in this moment.
-    if (!row) throw nameTaken(input.name);
     await addEnvironment(app, tx, {
       projectId: id,
       name: "production",
@@ -79,6 +76,8 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       repo_url: row.repo_url,
       branch: row.branch,
     });
+    // Before the commit: one that nobody knows of is an empty directory, a project without one could not be pushed to.
+    if (row.repo_url === null) await createRepository(app, id);
     return row;
   });
   return {

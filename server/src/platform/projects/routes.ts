@@ -4,10 +4,21 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { VariablesResponse } from "../environments/schema.ts";
 import { createProject } from "./create.ts";
-import { domainTaken, invalidField, nameTaken, projectNotFound } from "./errors.ts";
+import { hostTooLong, tooManyVariables } from "../environments/errors.ts";
+import { deleteProject } from "./delete.ts";
+import { domainTaken, invalidField, nameTaken, projectDeployed, projectNotFound } from "./errors.ts";
+import { updateProject } from "./update.ts";
 import { checkName } from "./names.ts";
 import { get, list, readVariables } from "./projects.ts";
-import { NameCheck, ProjectCreate, ProjectCreated, ProjectListResponse, ProjectResponse } from "./schema.ts";
+import {
+  NameCheck,
+  ProjectCreate,
+  ProjectCreated,
+  ProjectListResponse,
+  ProjectResponse,
+  ProjectUpdate,
+  readOnlyFields,
+} from "./schema.ts";
 
 const common = { api: "platform", tag: "Projects" } as const;
 const ProjectParams = z.object({ project_id: z.guid() });
@@ -65,6 +76,46 @@ export const projectRoutes = (app: App): Route[] => [
     responses: { 200: ProjectResponse },
     errors: [projectNotFound],
     handler: ({ actor, params }) => get(app, actor, params.project_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: "/api/v1/projects/{project_id}",
+    operationId: "updateProject",
+    summary: "Change a project",
+    description:
+      "What runs is not touched: a change applies at the next deployment. The name stays while anything is deployed. A repository on another host is not shown the token and key of the earlier one.",
+    scope: "platform:write",
+    params: ProjectParams,
+    body: ProjectUpdate,
+    readOnlyFields,
+    responses: { 200: ProjectResponse },
+    errors: [
+      projectNotFound,
+      nameTaken,
+      projectDeployed,
+      domainTaken,
+      invalidField,
+      hostTooLong,
+      tooManyVariables,
+      accountSuspended,
+      workspaceNotFound,
+    ],
+    handler: ({ actor, params, body }) => updateProject(app, actor, params.project_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/api/v1/projects/{project_id}",
+    operationId: "deleteProject",
+    summary: "Delete a project and all that it has",
+    description:
+      "Nobody sees it from now on, and its name and domain are free. Its containers, images and repository are gone within seconds.",
+    scope: "platform:write",
+    params: ProjectParams,
+    responses: { 204: null },
+    errors: [projectNotFound],
+    handler: ({ actor, params }) => deleteProject(app, actor, params.project_id),
   }),
   defineRoute({
     ...common,

@@ -4,6 +4,7 @@ import type { Db } from "#db/db.ts";
 import type { ProjectsTable } from "./tables.ts";
 
 export type ProjectRow = Selectable<ProjectsTable>;
+export type ProjectChange = Updateable<ProjectsTable>;
 
 const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
 
@@ -71,19 +72,18 @@ export async function countRows(db: Db, workspaceId: string): Promise<number> {
   return count;
 }
 
-/** Undefined where the name or the domain is taken. */
-export function insertRow(tx: Db, row: Insertable<ProjectsTable>): Promise<ProjectRow | undefined> {
-  return tx
-    .insertInto("projects")
-    .values(row)
-    .onConflict((conflict) => conflict.doNothing())
-    .returningAll()
-    .executeTakeFirst();
+/** Nobody else takes this name or domain before this transaction ends: two that want it wait for one another. */
+export async function hold(tx: Db, name: string): Promise<void> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${name}, 12))`.execute(tx);
+}
+
+export function insertRow(tx: Db, row: Insertable<ProjectsTable>): Promise<ProjectRow> {
+  return tx.insertInto("projects").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
 // ---- what becomes of a project; its row is locked, or it is nobody else's
 
-export function changeRow(tx: Db, id: string, change: Updateable<ProjectsTable>): Promise<ProjectRow> {
+export function changeRow(tx: Db, id: string, change: ProjectChange): Promise<ProjectRow> {
   return tx.updateTable("projects").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
 }
 

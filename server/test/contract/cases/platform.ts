@@ -64,6 +64,27 @@ export const platformCases: Cases = {
     success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
     unknown: noProject,
   },
+  updateProject: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      body: {
+        name: `made-${++made}`,
+        repo_url: "ssh://git@git.example.com/team/shop.git",
+        branch: "next",
+        root_directory: "apps/web",
+        port: 3000,
+        start_command: "node server.js",
+        env_vars: { A: "1", B: null },
+        custom_domain: `www-${made}.example.com`,
+        isolation: "gvisor",
+      },
+    }),
+    unknown: noProject,
+  },
+  deleteProject: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
   getProjectVariables: {
     success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
     unknown: noProject,
@@ -84,6 +105,17 @@ export const platformCases: Cases = {
       params: await project(world),
       body: { branch: "next", env_vars: { A: "1", B: null }, size: "small" },
     }),
+    unknown: { project_id: nobody, env_id: nobody },
+  },
+  deleteEnvironment: {
+    success: async (world) => {
+      const { project_id } = await project(world);
+      const { json } = await world.call("POST", `/api/v1/projects/${project_id}/environments`, {
+        token: world.owner.token,
+        body: { name: "staging", kind: "staging", branch: "next" },
+      });
+      return { params: { project_id, env_id: (json as { id: string }).id } };
+    },
     unknown: { project_id: nobody, env_id: nobody },
   },
   getEnvironmentVariables: {

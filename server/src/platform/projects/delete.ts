@@ -1,0 +1,55 @@
+/**
+ * A project goes: for everyone with the transaction that says so, which also frees its name, its hosts and its domain.
+ * Its containers, images and repository follow by a job that may be begun again at any point, and its row last: while
+ * anything of it is there, something says whose it is.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { reached } from "#lib/kill-points.ts";
+import { requireNoneUnderWay } from "../environments/delete.ts";
+import { idsOf, markAllDeleted } from "../environments/of-project.ts";
+import { projectNotFound } from "./errors.ts";
+import { target } from "./projects.ts";
+import { deleteRow, lockOwn, markDeleted } from "./store.ts";
+
+/** Payload: `{ project }`. */
+export const removeProjectTask = "platform.projects.remove";
+
+/** What a project has beside its rows. Each is done when it is gone, and does nothing once more. */
+export interface ProjectParts {
+  removeApps(projectId: string): Promise<void>;
+  dropImages(projectId: string): Promise<void>;
+  removeRepository(projectId: string): Promise<void>;
+}
+
+/** Also in a suspended workspace: what goes costs nobody anything. */
+export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor, id: string): Promise<void> {
+  await transaction(app.db, async (tx) => {
+    const row = await lockOwn(tx, id, workspaceIds(actor));
+    if (!row) throw projectNotFound();
+    const now = app.clock.now();
+    await markAllDeleted(tx, row.id, now);
+    await markDeleted(tx, row.id, now);
+    await addJob(tx, removeProjectTask, { project: row.id }, { key: `project:${row.id}` });
+    await recordActivity(tx, actor, "project.deleted", target(row), row.workspace_id);
+  });
+}
+
+/** The job. Containers first: they cost, and they may still push or read. */
+export async function carryOutDeletion(
+  { db }: Pick<App, "db">,
+  projectId: string,
+  parts: ProjectParts,
+): Promise<void> {
+  await requireNoneUnderWay(db, await idsOf(db, projectId));
+  await parts.removeApps(projectId);
+  await reached("project.apps-removed");
+  await parts.dropImages(projectId);
+  await reached("project.images-dropped");
+  await parts.removeRepository(projectId);
+  await deleteRow(db, projectId);
+}

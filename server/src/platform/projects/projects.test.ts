@@ -1,0 +1,376 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { beforeAll, describe, expect, test } from "vitest";
+import type { Actor, Plan } from "#accounts/actor.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { openGitSecret } from "../git/sealed.ts";
+import { variablesOf } from "../environments/variables.ts";
+import { inATeam, makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
+import { updateProject } from "./update.ts";
+import { checkName } from "./names.ts";
+import { countProjects, get, list, readVariables } from "./projects.ts";
+import { ProjectCreate, ProjectResponse, ProjectUpdate, readOnlyFields } from "./schema.ts";
+
+const { db } = await testDatabase();
+let app: ProjectsApp;
+
+beforeAll(async () => {
+  app = await projectsApp(db);
+});
+
+const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
+const on = (plan: Plan) => personOn(db, plan);
+const change = (actor: Actor, id: string, body: Record<string, unknown>) =>
+  updateProject(app, actor, id, ProjectUpdate.parse(body));
+
+/** A deployment in this state, and what is served where it is `live`. */
+async function deployed(projectId: string, environmentId: string, status: "live" | "failed" | "building") {
+  const { id } = await db
+    .insertInto("deployments")
+    .values({
+      project_id: projectId,
+      environment_id: environmentId,
+      number: 1,
+      status,
+      trigger_kind: "api",
+      trigger_actor: JSON.stringify({ kind: "user", id: "x", label: "x" }),
+      steps: "[]",
+      commit_sha: "f".repeat(40),
+      commit_message: "First",
+      commit_author: "Ada",
+      finished_at: status === "building" ? null : new Date(),
+    } as never)
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  if (status === "live") {
+    await db
+      .updateTable("environments")
+      .set({ live_deployment_id: id })
+      .where("id", "=", environmentId)
+      .execute();
+  }
+  return id;
+}
+
+describe("create", () => {
+  test("a project is there with its production environment, and its hook's secret is said once", async () => {
+    const actor = await on("pro");
+    const { webhook, ...made } = await makeProject(app, actor, { name: "shop", branch: "trunk" });
+    expect(made).toMatchObject({
+      name: "shop",
+      slug: "shop",
+      url: "https://shop.apps.test:8443",
+      git_url: "http://127.0.0.1:8080/git/shop.git",
+      repo_url: null,
+      branch: "trunk",
+      root_directory: "/",
+      health_check_path: "/",
+      status: "created",
+      isolation: "native",
+      region: "eu-1",
+      last_deployment: null,
+      custom_domain: null,
+      workspace: "personal",
+      group_id: null,
+    });
+    expect(webhook).toEqual({
+      url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:8080\/api\/v1\/hooks\/git\/hook_/),
+      secret: expect.stringMatching(/^\w{40}$/),
+    });
+    expect(await get(app, actor, made.id)).toEqual(made);
+    expect(JSON.stringify(await get(app, actor, made.id))).not.toContain(webhook!.secret);
+    const environments = await db
+      .selectFrom("environments")
+      .selectAll()
+      .where("project_id", "=", made.id)
+      .execute();
+    expect(environments).toMatchObject([
+      {
+        id: made.production_environment_id,
+        kind: "production",
+        branch: "trunk",
+        host_label: "shop",
+        size: "medium",
+      },
+    ]);
+    expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
+  });
+
+  test("one elsewhere has no address to push to; one by ssh has a key of its own", async () => {
+    const actor = await on("pro");
+    const https = await makeProject(app, actor, {
+      repo_url: "https://git.example.com/team/shop.git",
+      git_token: "glpat-1",
+    });
+    expect(https).toMatchObject({ repo_url: "https://git.example.com/team/shop.git", git_url: null });
+    const ssh = await makeProject(app, actor, { repo_url: "git@git.example.com:team/shop.git" });
+    const rows = await db.selectFrom("projects").selectAll().where("id", "in", [https.id, ssh.id]).execute();
+    const [first, second] = [https, ssh].map(({ id }) => rows.find((row) => row.id === id)!);
+    expect(openGitSecret(app, "git_token", https.id, first!.git_token_sealed!)).toBe("glpat-1");
+    expect(first!.deploy_key_sealed).toBeNull();
+    expect(second!.deploy_key_public).toMatch(/^ssh-ed25519 /);
+    expect(openGitSecret(app, "deploy_key", ssh.id, second!.deploy_key_sealed!)).toContain(
+      "OPENSSH PRIVATE KEY",
+    );
+    expect(existsSync(join(app.config.dataDir, "git", `${https.id}.git`))).toBe(false);
+  });
+
+  test("a name is one project's in the whole installation, also of two that want it at once", async () => {
+    const [one, other] = [await on("pro"), await on("pro")];
+    const tries = await Promise.allSettled(
+      [one, other, one].map((actor) => makeProject(app, actor, { name: "twice" })),
+    );
+    const reasons = tries.flatMap((tried) => (tried.status === "rejected" ? [tried.reason] : []));
+    expect(reasons).toEqual([refusal("name_taken", 409), refusal("name_taken", 409)]);
+    expect(await checkName(app, "twice")).toEqual({ name: "twice", available: false, reason: "taken" });
+    expect(await checkName(app, "kontor")).toMatchObject({ available: false, reason: "reserved" });
+    expect(await checkName(app, "a--b")).toMatchObject({ available: false, reason: "invalid" });
+    expect(await checkName(app, "free-one")).toEqual({ name: "free-one", available: true, reason: null });
+  });
+
+  test("a plan's limit counts each workspace, also of creates at once", async () => {
+    const starter = await on("starter");
+    const tries = await Promise.allSettled([1, 2, 3].map(() => makeProject(app, starter)));
+    const reasons = tries.flatMap((tried) => (tried.status === "rejected" ? [tried.reason] : []));
+    expect(reasons).toHaveLength(2);
+    for (const reason of reasons) {
+      expect(reason).toMatchObject({
+        code: "plan_limit",
+        meta: { limit: "projects", allowed: 1, tier_needed: "pro" },
+      });
+    }
+    const { team, actors } = await inATeam(db, starter);
+    expect(await makeProject(app, actors[0]!, { workspace: team })).toMatchObject({ workspace: team });
+    expect(await countProjects(db, team)).toBe(1);
+  });
+
+  test("an unknown region, workspace or domain of ours is refused, and a suspended workspace", async () => {
+    const actor = await on("pro");
+    await expect(makeProject(app, actor, { region: "mars" })).rejects.toThrow("unknown region");
+    const stranger = await on("pro");
+    await expect(makeProject(app, actor, { workspace: stranger.workspaces[0]!.id })).rejects.toThrow(
+      refusal("workspace_not_found", 404),
+    );
+    for (const custom_domain of ["shop.apps.test", "apps.test", "x.preview.test"]) {
+      await expect(makeProject(app, actor, { custom_domain })).rejects.toThrow(
+        refusal("invalid_request", 400),
+      );
+    }
+    const suspended = { ...actor, workspaces: [{ ...actor.workspaces[0]!, suspended: true }] };
+    await expect(makeProject(app, suspended)).rejects.toThrow(refusal("account_suspended", 402));
+  });
+
+  test.each([
+    { repo_url: "http://git.example.com/a.git" },
+    { repo_url: "https://user:secret@git.example.com/a.git" },
+    { repo_url: "https://token@git.example.com/a.git" },
+    { repo_url: "file:///etc" },
+    { repo_url: "ext::sh -c id" },
+    { repo_url: "ext::sh" },
+    { repo_url: "-oProxyCommand=x:y" },
+    { repo_url: "git@-oProxyCommand=x:y" },
+    { repo_url: "git@host:-x" },
+    { repo_url: "ssh://-oProxyCommand=x/y" },
+    { repo_url: "ssh://git:secret@host/y" },
+    { repo_url: "/etc/passwd" },
+    { repo_url: "https://git.example.com/a.git\n--upload-pack=x" },
+    { branch: "--upload-pack=x" },
+    { branch: "a..b" },
+    { root_directory: "../.." },
+    { root_directory: "a; rm -rf" },
+    { output_directory: "../up" },
+    { framework: "nextjz" },
+    { start_command: "a\0b" },
+    { start_command: "a\nb" },
+    { port: 0 },
+    { health_check_path: "no-slash" },
+    { git_token: "x" },
+    { git_token: "x", repo_url: "git@host:a" },
+    { custom_domain: "localhost" },
+    { custom_domain: "10.0.0.1" },
+    { name: "a" },
+    { name: "Shop" },
+    { name: "shop-" },
+    { name: "kontor" },
+    { env_vars: { "A B": "1" } },
+    { env_vars: { A: "a\0" } },
+    { env_vars: { A: "x".repeat(65_537) } },
+    { env_vars: Object.fromEntries(Array.from({ length: 201 }, (_, n) => [`A${n}`, ""])) },
+    { unknown: 1 },
+  ])("refuses %j", (body) => {
+    expect(ProjectCreate.safeParse({ name: "shop", ...body }).success).toBe(false);
+  });
+
+  test.each([
+    { repo_url: "https://git.example.com/a.git" },
+    { repo_url: "https://git.example.com:8443/team/a", git_token: "x" },
+    { repo_url: "ssh://git@git.example.com:2222/a.git" },
+    { repo_url: "git@git.example.com:team/a.git" },
+    { repo_url: "git.example.com:a.git" },
+    { root_directory: "apps/web" },
+    { custom_domain: "WWW.Example.com" },
+    { framework: "nextjs", port: 65_535 },
+  ])("takes %j", (body) => {
+    expect(ProjectCreate.safeParse({ name: "shop", ...body }).error).toBeUndefined();
+  });
+});
+
+describe("list and get", () => {
+  test("a list holds the projects of all workspaces the caller reaches, newest first, page by page", async () => {
+    const { team, actors } = await inATeam(db, await on("pro"), await on("pro"));
+    const [one, other] = actors as [Actor, Actor];
+    const own = await makeProject(app, one);
+    const shared = await makeProject(app, other, { workspace: team });
+    const hidden = await makeProject(app, other);
+    const all = await list(app, one, { skip: 0, limit: 20 });
+    expect(all).toMatchObject({ total: 2, skip: 0, limit: 20 });
+    expect(all.items.map(({ id }) => id).toSorted()).toEqual([own.id, shared.id].toSorted());
+    const pages = [
+      ...(await list(app, one, { skip: 0, limit: 1 })).items,
+      ...(await list(app, one, { skip: 1, limit: 1 })).items,
+    ];
+    expect(pages).toEqual(all.items);
+    await expect(get(app, one, hidden.id)).rejects.toThrow(refusal("project_not_found", 404));
+    await expect(readVariables(app, one, hidden.id)).rejects.toThrow(refusal("project_not_found", 404));
+  });
+
+  test("its status is what a visitor of production meets", async () => {
+    const actor = await on("pro");
+    const made = await makeProject(app, actor);
+    const environment = made.production_environment_id;
+    const id = await deployed(made.id, environment, "failed");
+    expect(await get(app, actor, made.id)).toMatchObject({
+      status: "failed",
+      last_deployment: {
+        id,
+        environment_id: environment,
+        number: 1,
+        status: "failed",
+        commit: { sha: "f".repeat(40), message: "First", author: "Ada" },
+      },
+    });
+    await db.deleteFrom("deployments").where("id", "=", id).execute();
+    const running = await deployed(made.id, environment, "building");
+    expect(await get(app, actor, made.id)).toMatchObject({ status: "building" });
+    await db.deleteFrom("deployments").where("id", "=", running).execute();
+    await deployed(made.id, environment, "live");
+    expect(await get(app, actor, made.id)).toMatchObject({ status: "live" });
+    await db
+      .updateTable("environments")
+      .set({ asleep_since: new Date() })
+      .where("id", "=", environment)
+      .execute();
+    expect(await get(app, actor, made.id)).toMatchObject({ status: "asleep" });
+  });
+});
+
+describe("update", () => {
+  test("what was read can be sent back, and changes nothing", async () => {
+    const actor = await on("pro");
+    const body = { custom_domain: "back.example.com", repo_url: "git@git.example.com:a.git", port: 80 };
+    const { webhook: _, ...made } = await makeProject(app, actor, body);
+    const sent = Object.fromEntries(
+      Object.entries(made).filter(([field]) => !readOnlyFields.includes(field)),
+    );
+    const { updated_at: _at, ...after } = await change(actor, made.id, sent);
+    expect({ ...after, updated_at: made.updated_at }).toEqual(made);
+    expect(ProjectResponse.safeParse({ ...after, updated_at: made.updated_at }).success).toBe(true);
+  });
+
+  test("variables are merged: a string sets, null removes; environments get them", async () => {
+    const actor = await on("pro");
+    const made = await makeProject(app, actor, { env_vars: { A: "1", B: "2" } });
+    await change(actor, made.id, { env_vars: { A: "3", B: null, C: "4" } });
+    expect(await readVariables(app, actor, made.id)).toEqual({ A: "3", C: "4" });
+    expect(await variablesOf(app, db, made.production_environment_id)).toEqual({ A: "3", C: "4" });
+    const many = Object.fromEntries(Array.from({ length: 199 }, (_, n) => [`N${n}`, ""]));
+    await expect(change(actor, made.id, { env_vars: many })).rejects.toThrow(
+      refusal("too_many_variables", 400),
+    );
+    await change(actor, made.id, { env_vars: { A: null, C: null } });
+    expect(await readVariables(app, actor, made.id)).toEqual({});
+  });
+
+  test("the branch is production's", async () => {
+    const actor = await on("pro");
+    const made = await makeProject(app, actor);
+    expect(await change(actor, made.id, { branch: "next" })).toMatchObject({ branch: "next" });
+    const row = await db
+      .selectFrom("environments")
+      .select("branch")
+      .where("id", "=", made.production_environment_id)
+      .executeTakeFirstOrThrow();
+    expect(row.branch).toBe("next");
+  });
+
+  test("the name changes with its host while nothing is deployed, and not to one that is taken", async () => {
+    const actor = await on("pro");
+    const made = await makeProject(app, actor);
+    const other = await makeProject(app, actor);
+    await expect(change(actor, made.id, { name: other.name })).rejects.toThrow(refusal("name_taken", 409));
+    expect(await change(actor, made.id, { name: "renamed" })).toMatchObject({
+      name: "renamed",
+      url: "https://renamed.apps.test:8443",
+    });
+    expect(await checkName(app, made.name)).toMatchObject({ available: true });
+    await deployed(made.id, made.production_environment_id, "live");
+    await expect(change(actor, made.id, { name: "again" })).rejects.toThrow(refusal("project_deployed", 409));
+    // The name it has is no change.
+    expect(await change(actor, made.id, { name: "renamed", port: 81 })).toMatchObject({ port: 81 });
+  });
+
+  test("a domain is one project's, and null gives it back", async () => {
+    const actor = await on("pro");
+    const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
+    expect(await change(actor, one.id, { custom_domain: "www.example.com" })).toMatchObject({
+      custom_domain: {
+        hostname: "www.example.com",
+        status: "pending",
+        cname_target: `${one.name}.apps.test`,
+        checked_at: null,
+        error: null,
+      },
+    });
+    await expect(change(actor, other.id, { custom_domain: "www.example.com" })).rejects.toThrow(
+      refusal("domain_taken", 409),
+    );
+    expect(await change(actor, one.id, { custom_domain: null })).toMatchObject({ custom_domain: null });
+    await change(actor, other.id, { custom_domain: "www.example.com" });
+  });
+
+  test("a token and a key are not shown to another host", async () => {
+    const actor = await on("pro");
+    const made = await makeProject(app, actor, {
+      repo_url: "https://git.example.com/a",
+      git_token: "secret",
+    });
+    const row = () =>
+      db.selectFrom("projects").selectAll().where("id", "=", made.id).executeTakeFirstOrThrow();
+    await change(actor, made.id, { repo_url: "https://git.example.com/b" });
+    expect((await row()).git_token_sealed).not.toBeNull();
+    await change(actor, made.id, { repo_url: "https://evil.example.com/b" });
+    expect((await row()).git_token_sealed).toBeNull();
+    await change(actor, made.id, { repo_url: "git@git.example.com:b" });
+    const first = await row();
+    expect(first.deploy_key_public).toMatch(/^ssh-ed25519/);
+    await change(actor, made.id, { repo_url: "git@evil.example.com:b" });
+    expect((await row()).deploy_key_public).not.toBe(first.deploy_key_public);
+    await expect(change(actor, made.id, { git_token: "x" })).rejects.toThrow(refusal("invalid_request", 400));
+    expect(await change(actor, made.id, { repo_url: null })).toMatchObject({
+      git_url: `http://127.0.0.1:8080/git/${made.name}.git`,
+    });
+    expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
+  });
+
+  test("it stays in its workspace, and others cannot change it", async () => {
+    const { team, actors } = await inATeam(db, await on("pro"));
+    const actor = actors[0]!;
+    const made = await makeProject(app, actor);
+    await expect(change(actor, made.id, { workspace: team })).rejects.toThrow(
+      refusal("invalid_request", 400),
+    );
+    await expect(change(await on("pro"), made.id, { port: 1 })).rejects.toThrow(
+      refusal("project_not_found", 404),
+    );
+  });
+});

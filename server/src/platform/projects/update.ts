@@ -1,0 +1,131 @@
+/** What is laid down for a project changes. What runs is not touched: a change applies at the next deployment. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { requireWorkspace } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { followName, followProjectBranch, isDeployed } from "../environments/of-project.ts";
+import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
+import { createRepository } from "../git/repositories.ts";
+import { sealGitSecret } from "../git/sealed.ts";
+import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
+import { deployKeyFor } from "./create.ts";
+import { invalidField, projectDeployed } from "./errors.ts";
+import { lockWritableProject, type ProjectRow, render, target } from "./projects.ts";
+import { parseRepositoryUrl } from "./repository-url.ts";
+import { isHttps, type ProjectResponse, type ProjectUpdate } from "./schema.ts";
+import { changeRow, type ProjectChange as Change } from "./store.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+export async function updateProject(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: ProjectUpdate,
+): Promise<ProjectResponse> {
+  const changed = await app.db.transaction().execute(async (tx) => {
+    const { project } = await lockWritableProject(tx, actor, id);
+    if (input.workspace && requireWorkspace(actor, input.workspace).id !== project.workspace_id)
+      throw invalidField("workspace", "a project stays in the workspace it was made in.");
+    const now = app.clock.now();
+    if (input.name !== undefined && input.name !== project.name) await rename(tx, project, input.name, now);
+    if (input.branch !== undefined) await followProjectBranch(tx, project.id, input.branch, now);
+    if (input.repo_url === null) await createRepository(app, project.id);
+    const row = await changeRow(tx, project.id, {
+      ...plain(input),
+      ...(input.region === undefined ? {} : { region: requireRegion(app, input.region) }),
+      ...(await source(app, project, input)),
+      ...(await domain(app, tx, project, input.custom_domain)),
+      ...variables(app, project, input.env_vars),
+      updated_at: now,
+    });
+    await recordActivity(tx, actor, "project.updated", target(row), row.workspace_id, {
+      fields: Object.keys(input),
+      ...(row.name === project.name ? {} : { from: project.name }),
+    });
+    return row;
+  });
+  return render(app, actor, changed);
+}
+
+/** Fields that are stored as they are given. */
+const plainFields = [
+  "name",
+  "branch",
+  "root_directory",
+  "framework",
+  "install_command",
+  "build_command",
+  "start_command",
+  "output_directory",
+  "port",
+  "health_check_path",
+  "auto_deploy",
+  "isolation",
+] as const satisfies (keyof ProjectUpdate & keyof ProjectRow)[];
+
+function plain(input: ProjectUpdate): Change {
+  return Object.fromEntries(
+    plainFields.flatMap((field) => (input[field] === undefined ? [] : [[field, input[field]]])),
+  );
+}
+
+/** Addresses that people have must lead somewhere, so a name that is served stays. */
+async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Promise<void> {
+  if (await isDeployed(tx, project.id)) throw projectDeployed();
+  await requireFreeName(tx, name);
+  await followName(tx, project.id, name, now);
+}
+
+/**
+ * A token and a key are for the host they were given for: when the repository moves to another one they are not shown
+ * to it, and have to be given again.
+ */
+async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
+  const url = input.repo_url === undefined ? project.repo_url : input.repo_url;
+  if (input.git_token && !isHttps(url)) throw invalidField("git_token", "is for an https repository.");
+  const change: Change = {};
+  if (hostOf(url) !== hostOf(project.repo_url)) {
+    const key = await deployKeyFor(url);
+    change.git_token_sealed = null;
+    change.deploy_key_public = key?.publicKey ?? null;
+    change.deploy_key_sealed = key ? sealGitSecret(app, "deploy_key", project.id, key.privateKey) : null;
+  }
+  // Naming it again is how its owner says that a changed host key is to be trusted.
+  if (input.repo_url !== undefined) Object.assign(change, { repo_url: url, known_hosts: null });
+  if (input.git_token !== undefined) {
+    change.git_token_sealed = input.git_token
+      ? sealGitSecret(app, "git_token", project.id, input.git_token)
+      : null;
+  }
+  return change;
+}
+
+function hostOf(url: string | null): string | null {
+  if (url === null) return null;
+  const parsed = parseRepositoryUrl(url);
+  return "kind" in parsed ? `${parsed.kind}://${parsed.host}` : null;
+}
+
+async function domain(
+  app: Needs,
+  tx: Db,
+  project: ProjectRow,
+  hostname: string | null | undefined,
+): Promise<Change> {
+  if (hostname === undefined || hostname === project.custom_domain) return {};
+  if (hostname !== null) await requireDomain(app, tx, hostname, project.id);
+  return {
+    custom_domain: hostname,
+    domain_status: hostname === null ? null : "pending",
+    domain_checked_at: null,
+    domain_error: null,
+  };
+}
+
+function variables(app: Needs, project: ProjectRow, change: ProjectUpdate["env_vars"]): Change {
+  if (change === undefined) return {};
+  const merged = mergeVariables(openVariables(app, "projects", project), change);
+  return { env_sealed: sealVariables(app, "projects", project.id, merged) };
+}
