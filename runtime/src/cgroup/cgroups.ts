@@ -67,6 +67,16 @@ export class Cgroups {
     }
   }
 
+  /** The share of the host's processors that all of ours have together, where others want them too: 1024 is usual. */
+  async setWeight(shares: number): Promise<void> {
+    const tree = this.layout.trees.cpu;
+    if (this.layout.version === "v1")
+      return writeFile(join(tree, this.#parent, "cpu.shares"), String(shares), { flag: "r+" });
+    // systemd's and runc's way from the one scale (2 to 262144, 1024) to the other (1 to 10000, 100).
+    const weight = Math.max(1, Math.round((shares * 100) / 1024));
+    return writeFile(join(tree, this.#parent, "cpu.weight"), String(weight), { flag: "r+" });
+  }
+
   /** The path to name in an OCI spec: absolute, from the root of every tree. */
   pathOf(name: string): string {
     return `/${this.#parent}/${name}`;
@@ -195,6 +205,24 @@ export class Cgroups {
     await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent, name))));
   }
 
+  /** Makes a group in the group, to hold processes; answers the files that one joins it by. */
+  async makeLeaf(name: string, leaf: string): Promise<string[]> {
+    const directories = this.#ourTrees().map((tree) => join(tree, this.#parent, name, leaf));
+    await Promise.all(directories.map((directory) => mkdir(directory, { recursive: true })));
+    return directories.map((directory) => join(directory, "cgroup.procs"));
+  }
+
+  /** Ends whatever is in the group and in the groups below it, which others may have made, and removes all of them. */
+  async removeTree(name: string): Promise<void> {
+    const below = await Promise.all(
+      this.layout.allTrees.map((tree) => groupsBelow(join(tree, this.#parent), name)),
+    );
+    // The deepest first.
+    const groups = [...new Set(below.flat())].toSorted((a, b) => b.split("/").length - a.split("/").length);
+    for (const group of groups) await this.killAll(group);
+    for (const group of groups) await this.remove(group);
+  }
+
   /** Removes the installation's own group; for tests and uninstalling. */
   async removeParent(): Promise<void> {
     await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent))));
@@ -222,6 +250,16 @@ async function removeGroup(directory: string): Promise<void> {
       await sleep(waitMs);
     }
   }
+}
+
+/** The group and all below it, by their paths below `parent`. */
+async function groupsBelow(parent: string, name: string): Promise<string[]> {
+  const entries = await readdir(join(parent, name), { withFileTypes: true }).catch(nothing);
+  if (entries === undefined) return [];
+  const below = entries
+    .filter((entry) => entry.isDirectory())
+    .map((entry) => groupsBelow(parent, join(name, entry.name)));
+  return [name, ...(await Promise.all(below)).flat()];
 }
 
 function killIfThere(pid: number): void {

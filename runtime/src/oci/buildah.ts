@@ -1,0 +1,158 @@
+/**
+ * buildah's arguments and configuration, as text (buildah-bud(1), containers.conf(5), containers-storage.conf(5)).
+ * Paths are those of the enclosure it runs in. Pure.
+ */
+
+/** Where things lie in the enclosure. */
+export const inside = {
+  /** The store of the bases; read-only but for their own import. */
+  bases: "/bases",
+  /** The workspace's store and its caches. */
+  store: "/store",
+  caches: "/caches",
+  context: "/context",
+  /** The build's own directory: configuration, Dockerfile, secrets, and the id of what was built. */
+  build: "/build",
+} as const;
+
+/** Docker's fourteen without what raw sockets, device nodes and the audit log need. */
+const capabilities = [
+  "CHOWN",
+  "DAC_OVERRIDE",
+  "FOWNER",
+  "FSETID",
+  "KILL",
+  "NET_BIND_SERVICE",
+  "SETFCAP",
+  "SETGID",
+  "SETPCAP",
+  "SETUID",
+  "SYS_CHROOT",
+] as const;
+
+export interface StepLimits {
+  /** A file larger than this ends its writer (SIGXFSZ). */
+  fileBytes: number;
+  processes: number;
+  /** Not above our own hard limit, which may lie below the usual one. */
+  openFiles: number;
+}
+
+/** What buildah reads instead of the host's own configuration: by name, in the build's directory. */
+export function configuration(limits: StepLimits): Record<string, string> {
+  const list = (words: readonly string[]) => `[${words.map((word) => JSON.stringify(word)).join(", ")}]`;
+  const ulimits = [
+    `nofile=${limits.openFiles}:${limits.openFiles}`,
+    `nproc=${limits.processes}:${limits.processes}`,
+    `fsize=${limits.fileBytes}:${limits.fileBytes}`,
+    "core=0:0",
+  ];
+  return {
+    "containers.conf": `[containers]
+default_capabilities = ${list(capabilities)}
+default_ulimits = ${list(ulimits)}
+pids_limit = ${limits.processes}
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+`,
+    // No name is completed to one of a registry, and none of the host's own registries is known.
+    "registries.conf": `unqualified-search-registries = []\nshort-name-mode = "disabled"\n`,
+    "storage.conf": storageConf(inside.store, [inside.bases]),
+    "bases.conf": storageConf(inside.bases, []),
+    "policy.json": `{"default":[{"type":"insecureAcceptAnything"}]}\n`,
+    // No credential of the host's is anybody's.
+    "auth.json": "{}\n",
+  };
+}
+
+function storageConf(root: string, additional: readonly string[]): string {
+  const stores = additional.map((store) => JSON.stringify(store)).join(", ");
+  return `[storage]
+driver = "overlay"
+graphroot = "${root}"
+runroot = "/run/storage"
+[storage.options]
+additionalimagestores = [${stores}]
+`;
+}
+
+export function environment(storage: "storage.conf" | "bases.conf"): Record<string, string> {
+  return {
+    PATH: "/usr/sbin:/usr/bin:/sbin:/bin",
+    HOME: "/root",
+    LC_ALL: "C.UTF-8",
+    // Cache mounts lie below it.
+    TMPDIR: inside.caches,
+    CONTAINERS_CONF: `${inside.build}/containers.conf`,
+    CONTAINERS_STORAGE_CONF: `${inside.build}/${storage}`,
+    CONTAINERS_REGISTRIES_CONF: `${inside.build}/registries.conf`,
+    REGISTRY_AUTH_FILE: `${inside.build}/auth.json`,
+  };
+}
+
+export interface Bud {
+  /** Image as the Dockerfile names it → the one of a store. */
+  contexts: ReadonlyMap<string, string>;
+  /** The builder's own is the steps' as well; null: they have none. */
+  network: { resolver: string } | null;
+  /** From the root of each cgroup tree. */
+  cgroup: string;
+  /** Name of the image. */
+  name: string;
+  /** Ids of secrets, files of the same name in the build's directory. */
+  secrets: readonly string[];
+  /** Into the store of the bases, and without what builds of workspaces keep for the next one. */
+  isBase?: boolean;
+}
+
+export function budArgv(bud: Bud): string[] {
+  return [
+    "buildah",
+    "bud",
+    // Dates of a base are none, so that its digest says what is in it.
+    ...(bud.isBase ? ["--timestamp=0"] : ["--layers"]),
+    "--isolation=oci",
+    "--runtime=runc",
+    "--runtime-flag=root=/run/runc",
+    "--pull-never",
+    "--format=oci",
+    `--signature-policy=${inside.build}/policy.json`,
+    ...(bud.network === null
+      ? ["--network=none"]
+      : ["--network=/proc/1/ns/net", `--dns=${bud.network.resolver}`]),
+    `--cgroup-parent=${bud.cgroup}/steps`,
+    ...Array.from(bud.contexts, ([name, image]) => `--build-context=${name}=docker-image://${image}`),
+    ...bud.secrets.map((id) => `--secret=id=${id},src=${inside.build}/${id}`),
+    `--ignorefile=${inside.build}/ignore`,
+    `--iidfile=${inside.build}/iid`,
+    `--tag=${bud.name}`,
+    `--file=${inside.build}/Dockerfile`,
+    inside.context,
+  ];
+}
+
+/** Fails where no registry has it, or none is reached. */
+export function pullArgv(name: string): string[] {
+  return [
+    "buildah",
+    "pull",
+    "--quiet",
+    "--retry=0",
+    `--signature-policy=${inside.build}/policy.json`,
+    `--authfile=${inside.build}/auth.json`,
+    `docker://${name}`,
+  ];
+}
+
+export const removeContainersArgv: readonly string[] = ["buildah", "rm", "--all"];
+
+export function removeImagesArgv(ids: readonly string[]): string[] {
+  return ["buildah", "rmi", "--force", "--", ...ids];
+}
+
+/** What of the context is no part of it, whatever its owner says: the last words count. */
+export function ignoreFile(own: string): string {
+  return `${own.trimEnd()}\n**/.git\n`;
+}

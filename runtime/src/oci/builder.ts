@@ -1,0 +1,581 @@
+/**
+ * App images, made of a directory and a Dockerfile by buildah. Both are anybody's. Instructions are read before the
+ * builder sees them (dockerfile.ts); the builder runs in a root that holds nothing of the host's (enclosure.ts), in
+ * process and network namespaces and a control group of its own, and ends with this process, however that ends; steps
+ * are containers inside of that, with a slot of the machines' network, so that they reach the internet and neither the
+ * host nor anybody else's machine.
+ *
+ * Every workspace has a store of its own, with its layers and its caches: what one builds is never taken for another's.
+ * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
+ * in it is removed before the next. A failed build leaves nothing, and cached layers only stay below a number of bytes.
+ */
+import { createHmac, randomBytes } from "node:crypto";
+import { mkdir, readdir, readFile, rename, rm, stat, statfs, utimes, writeFile } from "node:fs/promises";
+import { availableParallelism } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Cgroups } from "../cgroup/cgroups.ts";
+import { RuntimeError, type Image, type ImageRecipe } from "../driver.ts";
+import { run } from "../exec.ts";
+import { unmountBelow } from "../mounts.ts";
+import { ENCLOSED } from "../rootfs/debian.ts";
+import { Turns } from "../turns.ts";
+import { UndoStack } from "../undo.ts";
+import { bases, findBase, type Base } from "./bases.ts";
+import {
+  budArgv,
+  configuration,
+  environment,
+  ignoreFile,
+  inside,
+  pullArgv,
+  removeContainersArgv,
+  removeImagesArgv,
+} from "./buildah.ts";
+import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
+import { environmentFile, readDockerfile } from "./dockerfile.ts";
+import type { Enclosure } from "./enclosure.ts";
+import { LogLines } from "./log.ts";
+import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
+
+/** A namespace of the machines' network. */
+export interface LentNetwork {
+  netnsPath: string;
+  /** Address of the resolver in it. */
+  resolver: string;
+  release(): Promise<void>;
+}
+
+export interface BuilderOptions {
+  /** Where stores and caches are kept. */
+  directory: string;
+  /** Parent of the builds' control groups: one path component, of this installation alone. */
+  cgroupParent: string;
+  /** By name. */
+  recipes: ReadonlyMap<string, ImageRecipe>;
+  /** Makes the image of a recipe where it is not there, and says where its root filesystem lies. */
+  base: (recipe: ImageRecipe) => Promise<{ image: Image; rootfs: string }>;
+  /** Null: builds reach nothing. */
+  network: (() => Promise<LentNetwork>) | null;
+  /** What cached layers, caches and images of all workspaces may take together before caches go. */
+  cacheBytes: number;
+  log: (event: string, fields: Record<string, unknown>) => void;
+}
+
+export interface AppBuild {
+  /** Of the image to be: `[a-z0-9][a-z0-9_.-]*`. */
+  id: string;
+  /** Whose caches it uses: letters, digits and dashes. */
+  workspace: string;
+  /** A directory of this host, and the one below it that is the context; `.` is all of it. */
+  checkout: string;
+  context: string;
+  dockerfile: string;
+  /** What commands of the build see, and nothing else ever does. */
+  secrets: Readonly<Record<string, string>>;
+  /** What commands of the build see besides, for the like of registries. */
+  env: Readonly<Record<string, string>>;
+  memoryBytes: number;
+  vcpus: number;
+  /** What it may write, all in all. */
+  diskBytes: number;
+  timeoutMs: number;
+}
+
+export interface BuildHooks {
+  /** Whole lines, scrubbed of secrets. */
+  log: (text: string) => void;
+  signal: AbortSignal;
+}
+
+export interface LayeredImage {
+  /** `sha256:…` of its manifest. */
+  digest: string;
+  /** Directories, the lowest first; they stay until `remove`. */
+  layers: string[];
+  sizeBytes: number;
+  config: ImageConfig;
+}
+
+interface ImageRecord {
+  workspace: string;
+  image: string;
+}
+
+const program = fileURLToPath(new URL("./enclosure.ts", import.meta.url));
+const WORKSPACE = /^[a-z0-9-]{1,64}$/;
+const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]{0,62}$/;
+const HOUSEKEEPING_MS = 2 * 60_000;
+/** Without a route a registry's name fails at once; with one, a large base takes minutes. */
+const PULL_MS = 5 * 60_000;
+const IMPORT_MS = 10 * 60_000;
+const PROCESSES = 1024;
+/** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
+const WATCH_MS = 1_000;
+const DISK_LEFT_BYTES = 1024 ** 3;
+/** Of all builds together, beside the server's own 1024 and the machines'. */
+const CPU_WEIGHT = 64;
+const BASES = "bases";
+
+export class OciBuilder {
+  readonly #options: BuilderOptions;
+  readonly #turns = new Turns<string>();
+  readonly #pulling = new Map<string, Promise<string>>();
+  #cgroups: Cgroups | undefined;
+
+  constructor(options: BuilderOptions) {
+    this.#options = options;
+  }
+
+  /** Removes what builds of a server that is no more have left. */
+  async open(): Promise<void> {
+    for (const name of ["builds", "images", "workspaces", `${BASES}/store`])
+      await mkdir(this.#path(name), { recursive: true, mode: 0o700 });
+    this.#cgroups = await Cgroups.detect(this.#options.cgroupParent);
+    await this.#cgroups.open();
+    await this.#cgroups.setWeight(CPU_WEIGHT);
+    for (const name of await this.#cgroups.list()) await this.#cgroups.removeTree(name);
+    await unmountBelow(this.#path("builds"));
+    await rm(this.#path("builds"), { recursive: true, force: true });
+    await mkdir(this.#path("builds"), { mode: 0o700 });
+    const stores = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
+    for (const store of [...stores, BASES]) await this.#turns.take(store, () => this.#tidy(store));
+  }
+
+  /** The host as it was found; images and caches stay. */
+  async close(): Promise<void> {
+    await this.#turns.settled();
+    await this.#cgroups?.removeParent();
+  }
+
+  /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
+  async build(build: AppBuild, { log, signal }: BuildHooks): Promise<LayeredImage> {
+    if (!WORKSPACE.test(build.workspace) || !IMAGE_ID.test(build.id))
+      throw new RuntimeError("failed", `"${build.id}" of "${build.workspace}" is no name of a build`);
+    const context = await contextIn(build.checkout, build.context);
+    const variables = { ...build.env, ...build.secrets };
+    const stamp = await this.#stamp(build.workspace, variables);
+    const { text, bases: wanted } = readDockerfile(build.dockerfile, {
+      isPlainPath: (path) => isPlainPath(context, path),
+      ...(stamp === undefined ? {} : { environment: { file: "/run/kontor-env", secret: "env", stamp } }),
+    });
+    const lines = new LogLines(Object.values(build.secrets), log);
+    return this.#turns.take(build.workspace, async () => {
+      signal.throwIfAborted();
+      const network = (await this.#options.network?.()) ?? null;
+      try {
+        const before = new Set((await this.#store(build.workspace)).images.map(({ id }) => id));
+        try {
+          await this.#tidy(build.workspace);
+          const contexts = new Map<string, string>();
+          for (const name of wanted)
+            contexts.set(name, await this.#base(build, name, { network, lines, signal }));
+          const files = {
+            Dockerfile: text,
+            ignore: ignoreFile(await ownIgnoreFile(context)),
+            ...(stamp === undefined ? {} : { env: environmentFile(variables) }),
+          };
+          await this.#enclosed(
+            { ...build, group: build.id, store: build.workspace, network, files, context, signal, lines },
+            (cgroup) =>
+              budArgv({
+                contexts,
+                network,
+                cgroup,
+                name: nameOf(build.id),
+                secrets: stamp === undefined ? [] : ["env"],
+              }),
+          );
+          return await this.#finished(build);
+        } catch (error) {
+          await this.#forget(build.workspace, before);
+          throw error;
+        }
+      } finally {
+        lines.flush();
+        await network?.release();
+      }
+    });
+  }
+
+  /** Ids of images that are whole. */
+  async images(): Promise<string[]> {
+    const names = await readdir(this.#path("images"));
+    return names.filter((name) => name.endsWith(".json")).map((name) => name.slice(0, -".json".length));
+  }
+
+  /** Of what is not there too. Nothing uses its layers any more. */
+  async remove(id: string): Promise<void> {
+    const record = await this.#record(id);
+    if (!record) return;
+    await this.#turns.take(record.workspace, async () => {
+      const { images } = await this.#store(record.workspace);
+      if (images.some(({ names }) => names.includes(nameOf(id))))
+        await this.#housekeep(record.workspace, ["buildah", "rmi", nameOf(id)]);
+      await rm(this.#path("images", `${id}.json`), { force: true });
+    });
+  }
+
+  /** Takes caches away, of whoever built longest ago first, until all is below the limit. What images need stays. */
+  async prune(): Promise<void> {
+    const names = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
+    const found = await Promise.all(
+      names.map(async (name) => ({ name, usedAt: (await stat(this.#workspace(name))).mtimeMs })),
+    );
+    for (const { name } of found.toSorted((a, b) => a.usedAt - b.usedAt)) {
+      if ((await bytesBelow(this.#path("workspaces"))) <= this.#options.cacheBytes) return;
+      await this.#turns.take(name, async () => {
+        await rm(join(this.#workspace(name), "caches"), { recursive: true, force: true });
+        await this.#forget(name, new Set(), (names) => names.length === 0 || !names.some(isApp));
+        this.#options.log("build_cache_pruned", { workspace: name });
+      });
+    }
+  }
+
+  async #finished(build: AppBuild): Promise<LayeredImage> {
+    const [own, shared] = await Promise.all([
+      this.#store(build.workspace),
+      readStore(this.#path(BASES, "store")),
+    ]);
+    const image = own.images.find(({ names }) => names.includes(nameOf(build.id)));
+    if (!image) throw new RuntimeError("failed", "the builder ended well and left no image");
+    const { directories, sizeBytes } = layersOf(image, [own, shared]);
+    const config = await readConfig(own.directory, image.id);
+    const record: ImageRecord = { workspace: build.workspace, image: image.id };
+    const file = this.#path("images", `${build.id}.json`);
+    await writeFile(`${file}.unfinished`, JSON.stringify(record), { mode: 0o600 });
+    // The builder leaves its bytes in the page cache (fsync=volatile).
+    await run(["sync", "-f", own.directory], { timeoutMs: HOUSEKEEPING_MS });
+    await rename(`${file}.unfinished`, file);
+    const now = new Date();
+    await utimes(this.#workspace(build.workspace), now, now);
+    return { digest: image.digest, layers: directories, sizeBytes, config };
+  }
+
+  /** The image of a store that the name stands for: one of ours, else one that a registry has. */
+  async #base(
+    build: AppBuild,
+    name: string,
+    context: { network: LentNetwork | null; lines: LogLines; signal: AbortSignal },
+  ): Promise<string> {
+    const known = findBase(name);
+    if (known) return this.#ownBase(name, known, context);
+    const full = fullName(name);
+    const { images } = await this.#store(build.workspace);
+    if (images.some(({ names }) => names.includes(full))) return full;
+    context.lines.say(`${name} is no base that this host makes; asking its registry`);
+    try {
+      await this.#enclosed(
+        { ...build, group: build.id, store: build.workspace, files: {}, timeoutMs: PULL_MS, ...context },
+        () => pullArgv(full),
+      );
+      return full;
+    } catch (error) {
+      context.signal.throwIfAborted();
+      if (error instanceof RuntimeError && error.kind === "too_large") throw error;
+      throw new RuntimeError(
+        "image_failed",
+        `The base image ${name} is not made on this host, and its registry did not give it. Bases that are: ${[...bases.keys()].join(", ")}.`,
+        { cause: error },
+      );
+    }
+  }
+
+  async #ownBase(
+    name: string,
+    known: Base,
+    { lines, signal }: { lines: LogLines; signal: AbortSignal },
+  ): Promise<string> {
+    const recipe = this.#options.recipes.get(known.recipe);
+    if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for the base ${name}.`);
+    const { image, rootfs } = await this.#options.base(recipe).catch((error: unknown) => {
+      throw new RuntimeError(
+        "image_failed",
+        `The base ${name} could not be made: ${(error as Error).message}`,
+        {
+          cause: error,
+        },
+      );
+    });
+    const contents = Object.entries(image.contents).map(([what, version]) => `${what} ${version}`);
+    const isOther = image.substituted ? "It is not the version that its name says." : "";
+    lines.say(
+      [`${name} is made on this host (${contents.join(", ")}).`, isOther, known.note ?? ""].join(" ").trim(),
+    );
+    const local = `localhost/kontor/base:${image.id}`;
+    // Whoever comes meanwhile waits for the same import; it is nobody's own, and goes on when a build is ended.
+    const importing = this.#pulling.get(local) ?? this.#import(local, image, rootfs, known);
+    this.#pulling.set(local, importing);
+    try {
+      return await importing;
+    } finally {
+      this.#pulling.delete(local);
+      signal.throwIfAborted();
+    }
+  }
+
+  async #import(local: string, image: Image, rootfs: string, { command }: Base): Promise<string> {
+    return this.#turns.take(BASES, async () => {
+      const { images } = await readStore(this.#path(BASES, "store"));
+      if (images.some(({ names }) => names.includes(local))) return local;
+      await this.#tidy(BASES);
+      const context = this.#path("builds", `base-${image.id}`);
+      await mkdir(context, { mode: 0o700 });
+      try {
+        // As an archive: of a directory the builder takes the files and not their owners.
+        const archive = ["tar", "--create", "--numeric-owner", "--one-file-system", "--xattrs"];
+        await run([...archive, "--file", join(context, "rootfs.tar"), "--directory", rootfs, "."], {
+          timeoutMs: IMPORT_MS,
+        });
+        const env = Object.entries(image.env).map(
+          ([name, value]) => `ENV ${name}=${JSON.stringify(value)}\n`,
+        );
+        const text = `FROM scratch\nADD rootfs.tar /\n${env.join("")}CMD ${JSON.stringify(command)}\n`;
+        await this.#enclosed(
+          {
+            group: `base-${image.id}-import`,
+            store: BASES,
+            network: null,
+            files: { Dockerfile: text, ignore: "" },
+            context,
+            memoryBytes: 2 * 1024 ** 3,
+            vcpus: availableParallelism(),
+            diskBytes: 20 * 1024 ** 3,
+            timeoutMs: IMPORT_MS,
+            signal: new AbortController().signal,
+          },
+          (cgroup) =>
+            budArgv({ contexts: new Map(), network: null, cgroup, name: local, secrets: [], isBase: true }),
+        );
+      } catch (error) {
+        await this.#tidy(BASES);
+        throw error;
+      } finally {
+        await rm(context, { recursive: true, force: true });
+      }
+      return local;
+    });
+  }
+
+  /** A builder's run in an enclosure, a group and a network of its own, and the end of all of it. */
+  async #enclosed(
+    spec: {
+      group: string;
+      store: string;
+      network: LentNetwork | null;
+      files: Readonly<Record<string, string>>;
+      context?: string;
+      memoryBytes: number;
+      vcpus: number;
+      diskBytes: number;
+      timeoutMs: number;
+      signal: AbortSignal;
+      lines?: LogLines;
+    },
+    argv: (cgroup: string) => string[],
+  ): Promise<void> {
+    const cgroups = this.#opened;
+    const isBase = spec.store === BASES;
+    const directory = this.#path("builds", spec.group);
+    const home = isBase ? this.#path(BASES) : this.#workspace(spec.store);
+    const undo = new UndoStack();
+    const stop = new AbortController();
+    const signal = AbortSignal.any([spec.signal, stop.signal]);
+    let isFull = false;
+    let watching: Promise<void> | undefined;
+    try {
+      undo.add("directory", () => rm(directory, { recursive: true, force: true }));
+      await mkdir(join(directory, "root"), { recursive: true, mode: 0o700 });
+      for (const path of ["store", "caches"]) await mkdir(join(home, path), { recursive: true, mode: 0o700 });
+      const limits = { fileBytes: spec.diskBytes, processes: PROCESSES, openFiles: await openFilesMax() };
+      const files = { ...configuration(limits), ...spec.files };
+      for (const [name, text] of Object.entries(files))
+        await writeFile(join(directory, name), text, { mode: 0o600 });
+      undo.add("group", () => cgroups.removeTree(spec.group));
+      await cgroups.create(spec.group, {
+        memoryBytes: spec.memoryBytes,
+        vcpus: spec.vcpus,
+        maxProcesses: PROCESSES,
+      });
+      // A leaf: what has groups below it may hold no process itself (cgroup v2).
+      const cgroupProcs = await cgroups.makeLeaf(spec.group, "builder");
+      const enclosure: Enclosure = {
+        root: join(directory, "root"),
+        binds: [
+          { at: inside.bases, from: this.#path(BASES, "store"), isWritable: isBase },
+          ...(isBase ? [] : [{ at: inside.store, from: join(home, "store"), isWritable: true }]),
+          { at: inside.caches, from: join(home, "caches"), isWritable: true },
+          { at: inside.build, from: directory, isWritable: true },
+          ...(spec.context === undefined
+            ? []
+            : [{ at: inside.context, from: spec.context, isWritable: false }]),
+        ],
+        resolver: spec.network?.resolver ?? null,
+        cgroupProcs,
+        argv: argv(cgroups.pathOf(spec.group)),
+        env: environment(isBase ? "bases.conf" : "storage.conf"),
+      };
+      const timer = new AbortController();
+      watching = this.#watch(home, spec.diskBytes, timer.signal).then((hasFilled) => {
+        isFull = hasFilled;
+        if (hasFilled) stop.abort();
+      });
+      try {
+        await run([...namespaces(spec.network), process.execPath, program, JSON.stringify(enclosure)], {
+          timeoutMs: spec.timeoutMs,
+          signal,
+          maxOutputBytes: 64 * 1024,
+          // Nothing of the server's own environment.
+          env: { PATH: process.env["PATH"], NODE_NO_WARNINGS: "1" },
+          onOutput: (text) => spec.lines?.write(text),
+        });
+      } finally {
+        timer.abort();
+      }
+    } catch (error) {
+      if (isFull)
+        throw new RuntimeError("too_large", "The build wrote more than it may on its disk.", {
+          cause: error,
+        });
+      if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was ended", { cause: error });
+      if (await cgroups.oomKilled(spec.group).catch(() => false))
+        throw new RuntimeError("no_capacity", "The build used more memory than it may.", { cause: error });
+      throw error;
+    } finally {
+      spec.lines?.flush();
+      await watching;
+      // Before the next: what is killed lets go of mounts and files at once, in its own namespaces.
+      for (const { name, error } of await undo.unwind())
+        this.#options.log("build_not_cleaned_up", { group: spec.group, what: name, error: String(error) });
+    }
+  }
+
+  /** True once it has written more than it may, or the disk has no room left; false when `signal` aborts. */
+  async #watch(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
+    const before = await bytesBelow(home);
+    while (!signal.aborted) {
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, WATCH_MS);
+        signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+      });
+      if (signal.aborted) return false;
+      const disk = await statfs(home);
+      if (disk.bavail * disk.bsize < DISK_LEFT_BYTES) return true;
+      if ((await bytesBelow(home)) - before > diskBytes) return true;
+    }
+    return false;
+  }
+
+  /** Removes containers that a build left in the store, when none is under way in it. */
+  async #tidy(store: string): Promise<void> {
+    const directory = store === BASES ? this.#path(BASES, "store") : join(this.#workspace(store), "store");
+    if (await hasContainers(directory)) await this.#housekeep(store, [...removeContainersArgv]);
+  }
+
+  /** Removes the images that are not in `kept` and were not given to anybody, and containers. */
+  async #forget(
+    workspace: string,
+    kept: ReadonlySet<string>,
+    isUnwanted: (names: readonly string[]) => boolean = () => true,
+  ): Promise<void> {
+    await this.#tidy(workspace);
+    const { images } = await this.#store(workspace);
+    const gone = images.filter(({ id, names }) => !kept.has(id) && isUnwanted(names));
+    if (gone.length === 0) return;
+    // The newest first: an image that others were made on stays until they are gone.
+    const ids = gone.toSorted((a, b) => b.createdAt.getTime() - a.createdAt.getTime()).map(({ id }) => id);
+    await this.#housekeep(workspace, removeImagesArgv(ids)).catch((error: unknown) =>
+      this.#options.log("build_not_cleaned_up", { workspace, error: String(error) }),
+    );
+  }
+
+  #housekeep(store: string, argv: string[]): Promise<void> {
+    return this.#enclosed(
+      {
+        group: `housekeeping-${store}`,
+        store,
+        network: null,
+        files: {},
+        memoryBytes: 1024 ** 3,
+        vcpus: availableParallelism(),
+        diskBytes: 10 * 1024 ** 3,
+        timeoutMs: HOUSEKEEPING_MS,
+        signal: new AbortController().signal,
+      },
+      () => argv,
+    );
+  }
+
+  /** What changes with the variables' values and says nothing of them; undefined where there are none. */
+  async #stamp(workspace: string, variables: Readonly<Record<string, string>>): Promise<string | undefined> {
+    if (Object.keys(variables).length === 0) return undefined;
+    const file = join(this.#workspace(workspace), "stamp.key");
+    await mkdir(this.#workspace(workspace), { recursive: true, mode: 0o700 });
+    await writeFile(file, randomBytes(32), { mode: 0o600, flag: "wx" }).catch((error: unknown) => {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    });
+    const sorted = Object.entries(variables).toSorted(([a], [b]) => (a < b ? -1 : 1));
+    const keyed = createHmac("sha256", await readFile(file)).update(JSON.stringify(sorted));
+    return keyed.digest("hex").slice(0, 16);
+  }
+
+  async #record(id: string): Promise<ImageRecord | undefined> {
+    if (!IMAGE_ID.test(id)) return undefined;
+    const text = await readFile(this.#path("images", `${id}.json`), "utf8").catch(() => undefined);
+    return text === undefined ? undefined : (JSON.parse(text) as ImageRecord);
+  }
+
+  #store(workspace: string) {
+    return readStore(join(this.#workspace(workspace), "store"));
+  }
+
+  #workspace(name: string): string {
+    return this.#path("workspaces", name);
+  }
+
+  #path(...names: string[]): string {
+    return join(this.#options.directory, ...names);
+  }
+
+  get #opened(): Cgroups {
+    if (this.#cgroups === undefined) throw new RuntimeError("failed", "the builder is not open");
+    return this.#cgroups;
+  }
+}
+
+/** By name in a store. */
+function nameOf(id: string): string {
+  return `localhost/kontor/${id}:app`;
+}
+
+function isApp(name: string): boolean {
+  return name.startsWith("localhost/kontor/") && name.endsWith(":app");
+}
+
+/** With its registry: `redis` is `docker.io/library/redis`. */
+function fullName(name: string): string {
+  const [first = "", ...more] = name.split("/");
+  const hasRegistry = more.length > 0 && /[.:]|^localhost$/.test(first);
+  if (hasRegistry) return name;
+  return `docker.io/${more.length > 0 ? name : `library/${name}`}`;
+}
+
+function namespaces(network: LentNetwork | null): string[] {
+  const own = [...ENCLOSED, "--ipc", "--uts"];
+  return network === null ? [...own, "--net"] : [...own, "nsenter", `--net=${network.netnsPath}`];
+}
+
+/** A process that may not raise limits cannot give more than it has (setrlimit(2)). */
+async function openFilesMax(): Promise<number> {
+  const own = /^Max open files\s+\S+\s+(\d+)/m.exec(await readFile("/proc/self/limits", "utf8"))?.[1];
+  return Math.min(16_384, Number(own ?? 1024));
+}
+
+async function bytesBelow(directory: string): Promise<number> {
+  // What goes meanwhile is none of it.
+  const { stdout } = await run(["du", "-sx", "--block-size=1", directory], {
+    timeoutMs: HOUSEKEEPING_MS,
+    okCodes: [0, 1],
+  });
+  return Number.parseInt(stdout, 10) || 0;
+}

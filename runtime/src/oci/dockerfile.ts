@@ -1,0 +1,251 @@
+/**
+ * What a Dockerfile asks for, and the text of it that a builder is given: one line for each instruction, without
+ * comments, without continuations, every base by its literal name. A Dockerfile is anybody's, and a builder takes more
+ * than instructions from one: image names that are paths of the host, mounts that are. What is not understood here is
+ * refused here, so that nothing can be smuggled between two readings of the same text. Pure.
+ */
+import { RuntimeError } from "../driver.ts";
+
+export interface Dockerfile {
+  /** What the builder reads. */
+  text: string;
+  /** Images it is built from that are none of its own stages, each once. */
+  bases: string[];
+}
+
+export interface RewriteOptions {
+  /** The instruction that every command runs with: the variables of the build, from a file that is no part of a layer. */
+  environment?: { file: string; secret: string; stamp: string };
+  /** Paths of the context, without a symlink on their way; others are no source of a mount. */
+  isPlainPath?: (path: string) => boolean;
+}
+
+/** The builder's scanner takes no longer one (64 KiB). */
+const lineMaxChars = 60_000;
+const textMaxChars = 1_000_000;
+/** More stages than any recipe has; each costs the builder a container. */
+const stagesMax = 64;
+
+const instructions = new Set(
+  "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split(
+    " ",
+  ),
+);
+
+/** Names of an image as registries have them; what a builder reads as a path or a daemon of the host is none. */
+const imageName =
+  /^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::\d{1,5})?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$/;
+const transports =
+  /^(?:atomic|containers-storage|dir|docker|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball)(?::|$)/;
+
+/** Throws a RuntimeError `image_failed` that says what is wrong, for whoever wrote it. */
+export function readDockerfile(source: string, options: RewriteOptions = {}): Dockerfile {
+  const args = new Map<string, string>();
+  const stages = new Set<string>();
+  const bases = new Set<string>();
+  const lines: string[] = [];
+  let count = 0;
+  for (const line of logicalLines(source)) {
+    const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
+    const keyword = word.toUpperCase();
+    if (keyword === "ONBUILD")
+      throw refused("ONBUILD is for images that others build on, which this one is not");
+    if (!instructions.has(keyword)) throw refused(`${quoted(word)} is no instruction`);
+    if (keyword === "FROM") {
+      const { image, alias } = readFrom(rest, args);
+      // A stage's number stands for it as well.
+      const base = stages.has(image.toLowerCase()) ? image.toLowerCase() : image;
+      if (base !== "scratch" && !stages.has(base)) bases.add(checkedName(base));
+      lines.push(`FROM ${base}${alias === undefined ? "" : ` AS ${alias}`}`);
+      stages.add(String(count));
+      if (alias !== undefined) stages.add(alias);
+      count += 1;
+      if (count > stagesMax) throw refused(`it has more than ${stagesMax} stages`);
+      continue;
+    }
+    if (count === 0) {
+      if (keyword !== "ARG") throw refused("it must begin with FROM");
+      const [, name = "", value = ""] = /^([A-Za-z_]\w*)(?:=(.*))?$/.exec(rest) ?? [];
+      if (name === "") throw refused(`ARG ${quoted(rest)} is not understood`);
+      args.set(name, unquoted(value));
+    }
+    if (keyword === "COPY" || keyword === "ADD") {
+      const from = flags(rest).find(([name]) => name === "from")?.[1];
+      if (from !== undefined && !stages.has(from.toLowerCase())) bases.add(checkedName(from));
+    }
+    if (keyword !== "RUN") {
+      lines.push(`${keyword} ${rest}`);
+      continue;
+    }
+    const words = flags(rest);
+    const command = rest.slice(words.reduce((length, [, , text]) => length + text.length, 0));
+    for (const [name, value] of words) {
+      if (name !== "mount") throw refused(`RUN --${name} is not supported`);
+      for (const from of checkMount(value, options.isPlainPath ?? (() => false)))
+        if (!stages.has(from.toLowerCase())) bases.add(checkedName(from));
+    }
+    // Whatever else looks like one would be read by the builder and was not by us.
+    if (command.startsWith("-")) throw refused("a command does not begin with -");
+    const given = words.map(([, , text]) => text).join("");
+    lines.push(
+      `RUN ${given}${options.environment ? withEnvironment(command, options.environment) : command}`,
+    );
+  }
+  if (count === 0) throw refused("it has no FROM");
+  const long = lines.find((line) => line.length > lineMaxChars);
+  if (long !== undefined) throw refused(`an instruction has more than ${lineMaxChars} characters`);
+  return { text: `${lines.join("\n")}\n`, bases: [...bases] };
+}
+
+function logicalLines(source: string): string[] {
+  if (source.length > textMaxChars) throw refused(`it has more than ${textMaxChars} characters`);
+  if (source.includes("\0")) throw refused("it holds a NUL");
+  const found: string[] = [];
+  let open: string | undefined;
+  for (const raw of source.replace(/^\uFEFF/, "").split(/\r\n|\n|\r/)) {
+    if (/^\s*#/.test(raw)) {
+      if (/^\s*#\s*escape\s*=\s*[^\s\\]/i.test(raw))
+        throw refused("another escape character is not supported");
+      continue;
+    }
+    if (raw.trim() === "") continue;
+    const continues = /\\[ \t]*$/.exec(raw);
+    const piece: string = continues ? raw.slice(0, continues.index) : raw;
+    open = open === undefined ? piece.trimStart() : open + piece;
+    if (continues) continue;
+    found.push(open.trim());
+    open = undefined;
+  }
+  if (open !== undefined && open.trim() !== "") found.push(open.trim());
+  return found;
+}
+
+function readFrom(rest: string, args: ReadonlyMap<string, string>): { image: string; alias?: string } {
+  const words = rest.split(/\s+/);
+  while (words[0]?.startsWith("--")) {
+    const flag = words.shift() ?? "";
+    if (!/^--platform=(?:linux\/(?:amd64|x86_64)|\$\{?(?:BUILD|TARGET)PLATFORM\}?)$/.test(flag))
+      throw refused(`FROM ${quoted(flag)} is not supported: images are made for this host's processors`);
+  }
+  const [name = "", as, alias, ...more] = words;
+  if (as !== undefined && (as.toUpperCase() !== "AS" || alias === undefined || more.length > 0))
+    throw refused(`FROM ${quoted(rest)} is not understood`);
+  if (alias !== undefined && !/^[A-Za-z][\w.-]{0,62}$/.test(alias))
+    throw refused(`${quoted(alias)} is no name of a stage`);
+  const image = expand(unquoted(name), args);
+  return alias === undefined ? { image } : { image, alias: alias.toLowerCase() };
+}
+
+/** `$NAME`, `${NAME}`, `${NAME:-default}`; of the arguments before the first FROM, as there are no others there. */
+function expand(text: string, args: ReadonlyMap<string, string>): string {
+  return text.replaceAll(
+    /\$(?:\{([A-Za-z_]\w*)(?::-([^}$]*))?\}|([A-Za-z_]\w*))/g,
+    (_, braced: string | undefined, fallback: string | undefined, plain: string | undefined) =>
+      args.get(braced ?? plain ?? "") || (fallback ?? ""),
+  );
+}
+
+function checkedName(name: string): string {
+  if (!imageName.test(name) || transports.test(name)) throw refused(`${quoted(name)} is no name of an image`);
+  return name;
+}
+
+/** `[name, value, text]` of the options that an instruction begins with; `text` as it stands, with its blanks. */
+function flags(rest: string): [name: string, value: string, text: string][] {
+  const found: [string, string, string][] = [];
+  let at = 0;
+  for (;;) {
+    const match = /^--([a-z-]+)(?:=(\S*))?(?:\s+|$)/.exec(rest.slice(at));
+    if (!match) return found;
+    found.push([match[1] ?? "", match[2] ?? "", match[0]]);
+    at += match[0].length;
+  }
+}
+
+const plainValue = /^[\w./@+:-]*$/;
+const mountKeys: Readonly<Record<string, readonly string[]>> = {
+  // A cache's `from` and `source` are paths that builders before 1.37.4 followed out of the cache (CVE-2024-9675).
+  cache: ["target", "dst", "destination", "id", "sharing", "mode", "uid", "gid", "ro", "readonly", "rw"],
+  secret: ["id", "target", "dst", "required", "mode", "uid", "gid"],
+  bind: ["target", "dst", "destination", "source", "src", "from", "ro", "readonly"],
+  tmpfs: ["target", "dst", "destination"],
+};
+
+/** Images that the mount takes its files from. */
+function checkMount(value: string, isPlainPath: (path: string) => boolean): string[] {
+  const pairs = value.split(",").map((pair) => {
+    const [key = "", ...given] = pair.split("=");
+    return [key, given.join("=")] as const;
+  });
+  const of = new Map(pairs);
+  const type = of.get("type") ?? "bind";
+  const allowed = mountKeys[type];
+  if (allowed === undefined) throw refused(`a mount of type ${quoted(type)} is not supported`);
+  for (const [key, given] of pairs) {
+    if (key !== "type" && !allowed.includes(key))
+      throw refused(`${quoted(key)} of a ${type} mount is not supported`);
+    if (!plainValue.test(given) || given.split("/").includes(".."))
+      throw refused(`${quoted(given)} is not supported in a mount`);
+  }
+  const id = of.get("id");
+  if (type === "cache" && id !== undefined && !/^[\w-][\w.-]*$/.test(id))
+    throw refused("the id of a cache is letters, digits, dots and dashes");
+  const from = of.get("from");
+  if (type !== "bind") return [];
+  const source = of.get("source") ?? of.get("src") ?? ".";
+  // Older builders follow a symlink there, and out of the context or the image (CVE-2024-1753).
+  if (from !== undefined) {
+    if (source !== "." && source !== "/")
+      throw refused("a bind mount from an image takes all of it; use COPY --from");
+    return [from];
+  }
+  if (!isPlainPath(source))
+    throw refused(`${quoted(source)} is not in the context, or lies behind a symlink`);
+  return [];
+}
+
+/**
+ * The command with the build's variables: read from a file that is there for this command alone. `stamp` changes with
+ * their values, so that what was made with other ones is not taken from the cache.
+ */
+function withEnvironment(
+  command: string,
+  { file, secret, stamp }: NonNullable<RewriteOptions["environment"]>,
+): string {
+  const mount = `--mount=type=secret,id=${secret},target=${file},mode=0444 `;
+  const read = `: ${stamp}; set -a; . ${file}; set +a`;
+  const argv = execForm(command);
+  if (argv === undefined) return `${mount}${read}; ${command}`;
+  return `${mount}${JSON.stringify(["/bin/sh", "-c", `${read}; exec "$@"`, "sh", ...argv])}`;
+}
+
+function execForm(command: string): string[] | undefined {
+  if (!command.startsWith("[")) return undefined;
+  try {
+    const argv: unknown = JSON.parse(command);
+    const isArgv = Array.isArray(argv) && argv.length > 0 && argv.every((word) => typeof word === "string");
+    return isArgv ? (argv as string[]) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** An environment as a file that a POSIX shell reads. */
+export function environmentFile(env: Readonly<Record<string, string>>): string {
+  return Object.entries(env)
+    .map(([name, value]) => `${name}='${value.replaceAll("'", `'\\''`)}'\n`)
+    .join("");
+}
+
+function unquoted(text: string): string {
+  const trimmed = text.trim();
+  return /^(["'])(.*)\1$/.exec(trimmed)?.[2] ?? trimmed;
+}
+
+function quoted(text: string): string {
+  return `"${text.slice(0, 80)}"`;
+}
+
+function refused(why: string): RuntimeError {
+  return new RuntimeError("image_failed", `The Dockerfile cannot be built here: ${why}.`);
+}
