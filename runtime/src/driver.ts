@@ -185,6 +185,15 @@ export interface Image {
   createdAt: Date;
 }
 
+/** For programs of the host: `nsenter --net=<netnsPath>`. */
+export interface LentNetwork {
+  netnsPath: string;
+  /** Address of the resolver in it. */
+  resolver: string;
+  /** Nothing is left in it. */
+  release(): Promise<void>;
+}
+
 /** An image whose files are kept by somebody else. */
 export interface LayeredImage {
   /** The caller's choice: lower case letters, digits, `_`, `.` and `-`. */
@@ -244,6 +253,12 @@ export interface Driver {
   importImage(image: LayeredImage): Promise<Image>;
   /** The caller has made sure that no machine and no checkpoint needs it. Succeeds where there is none. */
   removeImage(id: string): Promise<void>;
+
+  /**
+   * A namespace of the machines' network for what is no machine, with the ways out of `mode`, until it is given back or
+   * the driver is opened anew.
+   */
+  lendNetwork(mode: NetworkMode): Promise<LentNetwork>;
 
   /** Boots a machine; answers when its guest does. On failure nothing of it is left. */
   create(spec: MachineSpec): Promise<void>;

@@ -305,10 +305,21 @@ const keys = {
     2048,
     "Largest checkout, and the most that is fetched for one.",
   ),
-  buildConcurrency: key("machines", whole(1, 100), 2, "Template builds carried out at once; others wait."),
+  buildConcurrency: key(
+    "machines",
+    whole(1, 100),
+    2,
+    "Builds of templates carried out at once, and again as many of apps; others wait.",
+  ),
+  buildCacheGb: key(
+    "machines",
+    decimal(0.1, 100_000),
+    20,
+    "What images of apps and what their builds keep for the next ones may take together before caches go.",
+  ),
   buildTimeoutMinutes: key("machines", whole(1, 1440), 30, "How long the steps of one build may take."),
-  buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Memory of the machine a build runs in."),
-  buildCpus: key("machines", decimal(0.1, 64), 2, "Cores of the machine a build runs in."),
+  buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Memory a build has, at most."),
+  buildCpus: key("machines", decimal(0.1, 64), 2, "Cores a build has."),
 
   deployConcurrency: key(
     "machines",

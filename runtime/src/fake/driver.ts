@@ -33,6 +33,7 @@ import {
   type Image,
   type ImageRecipe,
   type LayeredImage,
+  type LentNetwork,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -234,6 +235,10 @@ export class FakeDriver implements Driver {
   async removeImage(id: string): Promise<void> {
     this.#images.delete(id);
     await rm(this.#imageDirectory(id), { recursive: true, force: true });
+  }
+
+  async lendNetwork(): Promise<LentNetwork> {
+    return { netnsPath: "/proc/self/ns/net", resolver: "127.0.0.1", release: async () => {} };
   }
 
   create(spec: MachineSpec): Promise<void> {

@@ -26,6 +26,7 @@ import {
   type Image,
   type ImageRecipe,
   type LayeredImage,
+  type LentNetwork,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -37,6 +38,7 @@ import {
 } from "../driver.ts";
 import { run } from "../exec.ts";
 import type { EgressDoor } from "../network/egress.ts";
+import { GATEWAY_ADDRESS } from "../network/addresses.ts";
 import { HostNetwork } from "../network/network.ts";
 import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
@@ -214,6 +216,24 @@ export class LinuxDriver implements Driver {
 
   removeImage(id: string): Promise<void> {
     return this.#images.remove(id);
+  }
+
+  async lendNetwork(mode: NetworkMode): Promise<LentNetwork> {
+    const slot = freeSlot(this.#slots);
+    if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+    this.#slots.add(slot);
+    const release = async () => {
+      // One that could not be shut is given to nobody until the next `open` sweeps it.
+      await this.#network.detach(slot);
+      this.#slots.delete(slot);
+    };
+    try {
+      const { netnsPath } = await this.#network.attach(slot, mode);
+      return { netnsPath, resolver: GATEWAY_ADDRESS, release };
+    } catch (error) {
+      await release();
+      throw error;
+    }
   }
 
   create(spec: MachineSpec): Promise<void> {

@@ -15,7 +15,7 @@ import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Cgroups } from "../cgroup/cgroups.ts";
-import { RuntimeError, type Image, type ImageRecipe } from "../driver.ts";
+import { RuntimeError, type Image, type ImageRecipe, type LentNetwork } from "../driver.ts";
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { ENCLOSED } from "../rootfs/debian.ts";
@@ -38,12 +38,18 @@ import type { Enclosure } from "./enclosure.ts";
 import { LogLines } from "./log.ts";
 import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
 
-/** A namespace of the machines' network. */
-export interface LentNetwork {
-  netnsPath: string;
-  /** Address of the resolver in it. */
-  resolver: string;
-  release(): Promise<void>;
+/** What makes images of directories. */
+export interface AppBuilder {
+  open(): Promise<void>;
+  close(): Promise<void>;
+  /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
+  build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
+  /** Ids of images that are whole. */
+  images(): Promise<string[]>;
+  /** Of what is not there too. Nothing uses its layers any more. */
+  remove(id: string): Promise<void>;
+  /** Takes caches away, of whoever built longest ago first, until all is below the limit. What images need stays. */
+  prune(): Promise<void>;
 }
 
 export interface BuilderOptions {
@@ -88,7 +94,7 @@ export interface BuildHooks {
   signal: AbortSignal;
 }
 
-export interface LayeredImage {
+export interface BuiltLayers {
   /** `sha256:…` of its manifest. */
   digest: string;
   /** Directories, the lowest first; they stay until `remove`. */
@@ -117,10 +123,11 @@ const DISK_LEFT_BYTES = 1024 ** 3;
 const CPU_WEIGHT = 64;
 const BASES = "bases";
 
-export class OciBuilder {
+export class OciBuilder implements AppBuilder {
   readonly #options: BuilderOptions;
   readonly #turns = new Turns<string>();
   readonly #pulling = new Map<string, Promise<string>>();
+  readonly #closing = new AbortController();
   #cgroups: Cgroups | undefined;
 
   constructor(options: BuilderOptions) {
@@ -142,14 +149,15 @@ export class OciBuilder {
     for (const store of [...stores, BASES]) await this.#turns.take(store, () => this.#tidy(store));
   }
 
-  /** The host as it was found; images and caches stay. */
+  /** Ends builds that are under way. The host is left as it was found; images and caches stay. */
   async close(): Promise<void> {
+    this.#closing.abort();
     await this.#turns.settled();
     await this.#cgroups?.removeParent();
   }
 
-  /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
-  async build(build: AppBuild, { log, signal }: BuildHooks): Promise<LayeredImage> {
+  async build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers> {
+    const signal = AbortSignal.any([hooks.signal, this.#closing.signal]);
     if (!WORKSPACE.test(build.workspace) || !IMAGE_ID.test(build.id))
       throw new RuntimeError("failed", `"${build.id}" of "${build.workspace}" is no name of a build`);
     const context = await contextIn(build.checkout, build.context);
@@ -159,7 +167,7 @@ export class OciBuilder {
       isPlainPath: (path) => isPlainPath(context, path),
       ...(stamp === undefined ? {} : { environment: { file: "/run/kontor-env", secret: "env", stamp } }),
     });
-    const lines = new LogLines(Object.values(build.secrets), log);
+    const lines = new LogLines(Object.values(build.secrets), hooks.log);
     return this.#turns.take(build.workspace, async () => {
       signal.throwIfAborted();
       const network = (await this.#options.network?.()) ?? null;
@@ -198,13 +206,11 @@ export class OciBuilder {
     });
   }
 
-  /** Ids of images that are whole. */
   async images(): Promise<string[]> {
     const names = await readdir(this.#path("images"));
     return names.filter((name) => name.endsWith(".json")).map((name) => name.slice(0, -".json".length));
   }
 
-  /** Of what is not there too. Nothing uses its layers any more. */
   async remove(id: string): Promise<void> {
     const record = await this.#record(id);
     if (!record) return;
@@ -216,7 +222,6 @@ export class OciBuilder {
     });
   }
 
-  /** Takes caches away, of whoever built longest ago first, until all is below the limit. What images need stays. */
   async prune(): Promise<void> {
     const names = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
     const found = await Promise.all(
@@ -232,7 +237,7 @@ export class OciBuilder {
     }
   }
 
-  async #finished(build: AppBuild): Promise<LayeredImage> {
+  async #finished(build: AppBuild): Promise<BuiltLayers> {
     const [own, shared] = await Promise.all([
       this.#store(build.workspace),
       readStore(this.#path(BASES, "store")),

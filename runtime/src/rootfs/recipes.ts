@@ -10,8 +10,14 @@ import { RuntimeError, type ImageRecipe, type ImageStep } from "../driver.ts";
 
 export const BUILT_IN_RECIPES = fileURLToPath(new URL("../../../templates", import.meta.url));
 
-/** Every recipe of the directory, by name. Fails with `image_failed` and `<file>: <field> …`. */
-export async function loadRecipes(directory: string = BUILT_IN_RECIPES): Promise<ImageRecipe[]> {
+/** What builds of apps begin with, beside the built-in ones that serve as such. */
+export const BASE_RECIPES = path.join(BUILT_IN_RECIPES, "bases");
+
+/** Every recipe of the directory, by name; they may build on `known` ones too. Fails with `image_failed` and `<file>: <field> …`. */
+export async function loadRecipes(
+  directory: string = BUILT_IN_RECIPES,
+  known: readonly ImageRecipe[] = [],
+): Promise<ImageRecipe[]> {
   const files = (await readdir(directory)).filter((file) => file.endsWith(".json")).toSorted();
   const recipes = await Promise.all(
     files.map(async (file) => {
@@ -26,7 +32,7 @@ export async function loadRecipes(directory: string = BUILT_IN_RECIPES): Promise
       }
     }),
   );
-  for (const recipe of recipes) fingerprint(recipe, 0, finder(recipes));
+  for (const recipe of recipes) fingerprint(recipe, 0, finder([...recipes, ...known]));
   return recipes;
 }
 

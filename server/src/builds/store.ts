@@ -1,7 +1,7 @@
 /** All SQL of the build tables. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import { type Db, transaction } from "#db/db.ts";
-import type { BuildLogsTable, BuildsTable } from "./tables.ts";
+import type { AppImagesTable, BuildLogsTable, BuildsTable } from "./tables.ts";
 
 export type BuildRow = Selectable<BuildsTable>;
 export type BuildLogRow = Selectable<BuildLogsTable>;
@@ -186,4 +186,63 @@ export async function isRestrictedBuild(db: Db, machine: string): Promise<boolea
     .where("machines.network", "=", "restricted")
     .executeTakeFirst();
   return row !== undefined;
+}
+
+export type AppImageRow = Selectable<AppImagesTable>;
+
+/** With other images of the project held off until this transaction ends. */
+export async function nextNumber(tx: Db, projectId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
+  const { number } = await tx
+    .selectFrom("app_images")
+    .select((eb) => eb.fn.coalesce(eb.fn.max("number"), sql<number>`0`).as("number"))
+    .where("project_id", "=", projectId)
+    .executeTakeFirstOrThrow();
+  return number + 1;
+}
+
+export function insertImage(tx: Db, image: Insertable<AppImagesTable>): Promise<AppImageRow> {
+  return tx.insertInto("app_images").values(image).returningAll().executeTakeFirstOrThrow();
+}
+
+export function findImage(db: Db, projectId: string, number: number): Promise<AppImageRow | undefined> {
+  return db
+    .selectFrom("app_images")
+    .selectAll()
+    .where("project_id", "=", projectId)
+    .where("number", "=", number)
+    .where("pruned_at", "is", null)
+    .executeTakeFirst();
+}
+
+/** Newest first. */
+export function imagesOfProject(db: Db, projectId: string): Promise<AppImageRow[]> {
+  return db
+    .selectFrom("app_images")
+    .selectAll()
+    .where("project_id", "=", projectId)
+    .where("pruned_at", "is", null)
+    .orderBy("number", "desc")
+    .execute();
+}
+
+export async function markPruned(tx: Db, ids: readonly string[], now: Date): Promise<void> {
+  if (ids.length === 0) return;
+  await tx
+    .updateTable("app_images")
+    .set({ pruned_at: now })
+    .where("id", "in", [...ids])
+    .where("pruned_at", "is", null)
+    .execute();
+}
+
+/** Of a host. */
+export async function wantedAppImages(db: Db, hostId: string): Promise<Set<string>> {
+  const rows = await db
+    .selectFrom("app_images")
+    .select("id")
+    .where("host_id", "=", hostId)
+    .where("pruned_at", "is", null)
+    .execute();
+  return new Set(rows.map(({ id }) => id));
 }

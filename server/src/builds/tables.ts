@@ -27,7 +27,34 @@ export interface BuildLogsTable {
   text: string;
 }
 
+/** Columns as they are stored; see migrations/0013_app_images.sql for what they mean. */
+export interface AppImagesTable {
+  id: string;
+  project_id: string;
+  host_id: string;
+  number: number;
+  digest: string;
+  size_bytes: number;
+  run: ColumnType<AppImageRun, string, never>;
+  deployment_id: string | null;
+  scan: ColumnType<unknown, string | null | undefined, string | null>;
+  created_at: Generated<Date>;
+  pruned_at: Date | null;
+}
+
+/** How an image is run, as its own configuration says. */
+export interface AppImageRun {
+  argv: string[];
+  port: number | null;
+  health_check_path: string | null;
+  /** A name or a number, with or without a group; null: root. */
+  user: string | null;
+  cwd: string;
+  env: Record<string, string>;
+}
+
 export interface BuildTables {
+  app_images: AppImagesTable;
   builds: BuildsTable;
   build_logs: BuildLogsTable;
 }

@@ -6,6 +6,24 @@
 import type { App } from "#app.ts";
 import { imagesInUse } from "./store.ts";
 
+/**
+ * The same of images that were built of repositories. `isUnderWay`: it is being built, and nobody can know of it yet.
+ */
+export async function dropUnusedAppImages(
+  app: Pick<App, "db" | "machines" | "log">,
+  wanted: () => Promise<ReadonlySet<string>>,
+  isUnderWay: (id: string) => boolean,
+): Promise<void> {
+  const { host } = app.machines;
+  const there = (await host.appImages()).filter((id) => !isUnderWay(id));
+  const [keep, used] = [await wanted(), await imagesInUse(app.db, host.id)];
+  for (const id of there) {
+    if (keep.has(id) || used.has(id)) continue;
+    await host.removeAppImage(id);
+    app.log.info({ image: id }, "an app's image that nobody wants any more was removed");
+  }
+}
+
 /** `wanted` is asked after the images were listed: what was built since is in neither list, and stays. */
 export async function dropUnusedImages(
   app: Pick<App, "db" | "machines" | "log">,

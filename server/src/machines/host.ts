@@ -14,6 +14,8 @@ import type {
   Progress,
   Resources,
 } from "@kontor/runtime/driver.ts";
+import type { AppBuild, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 
 export interface Order {
   machine: string;
@@ -67,6 +69,15 @@ export interface HostImage {
   substituted: boolean;
 }
 
+/** See `AppBuild`; what the host itself adds to the commands' environment is its own affair. */
+export type AppImageSpec = Omit<AppBuild, "env">;
+
+export interface BuiltAppImage {
+  digest: string;
+  sizeBytes: number;
+  config: ImageConfig;
+}
+
 export interface Host {
   readonly id: string;
   readonly epoch: number;
@@ -81,6 +92,17 @@ export interface Host {
   captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage>;
   /** No machine and no snapshot needs it. Also of what is not there. */
   removeImage(image: string): Promise<void>;
+  /**
+   * Makes an image of a directory of this host and a Dockerfile, and one that machines boot from. Fails with
+   * `image_failed`, `too_large`, `no_capacity` and `timeout` for what its owner can mend; on failure nothing is left.
+   */
+  buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage>;
+  /** Ids of the images that were built so, halves of a removal included. */
+  appImages(): Promise<string[]>;
+  /** No machine and no snapshot needs it. Also of what is not there. */
+  removeAppImage(image: string): Promise<void>;
+  /** Takes what builds keep for the next ones down to what it may take. */
+  pruneBuildCaches(): Promise<void>;
   /** What runs in every machine of an image from its start on, if anything does. */
   service(image: string): Promise<ImageService | null>;
   /**

@@ -15,10 +15,21 @@ import type {
   Progress,
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
+import type { AppBuilder, BuildHooks } from "@kontor/runtime/oci/builder.ts";
 import { share } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
-import type { ClaimSpec, Host, HostImage, HostVolume, Order, SnapshotFacts, StartSpec } from "./host.ts";
+import type {
+  AppImageSpec,
+  BuiltAppImage,
+  ClaimSpec,
+  Host,
+  HostImage,
+  HostVolume,
+  Order,
+  SnapshotFacts,
+  StartSpec,
+} from "./host.ts";
 import { claimService, startService, whenWarm } from "./services.ts";
 
 type VolumePlace = Pick<HostVolume, "id" | "region">;
@@ -29,6 +40,8 @@ export class LocalHost implements Host {
   readonly id: string;
   readonly epoch: number;
   readonly #driver: Driver;
+  readonly #builder: AppBuilder;
+  readonly #buildEnv: Readonly<Record<string, string>>;
   readonly #recipes: Map<string, ImageRecipe>;
   readonly #snapshots: string;
   readonly #volumes: ReadonlyMap<string, string>;
@@ -46,6 +59,9 @@ export class LocalHost implements Host {
     recipes: readonly ImageRecipe[];
     concurrentStarts: number;
     snapshotsDirectory: string;
+    builder: AppBuilder;
+    /** What commands of builds need to know to reach this host's package registries. */
+    buildEnv: Readonly<Record<string, string>>;
     /** Region's code → where its volumes lie. */
     volumesDirectories: ReadonlyMap<string, string>;
     /** What a copy leaves free. */
@@ -54,6 +70,8 @@ export class LocalHost implements Host {
     this.id = options.id;
     this.epoch = options.epoch;
     this.#driver = options.driver;
+    this.#builder = options.builder;
+    this.#buildEnv = options.buildEnv;
     this.#snapshots = options.snapshotsDirectory;
     this.#volumes = options.volumesDirectories;
     this.#diskReserveBytes = options.diskReserveBytes;
@@ -92,6 +110,40 @@ export class LocalHost implements Host {
 
   async removeImage(image: string): Promise<void> {
     await this.#driver.removeImage(image);
+  }
+
+  async buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage> {
+    const { layers, digest, sizeBytes, config } = await this.#builder.build(
+      { ...spec, env: this.#buildEnv },
+      hooks,
+    );
+    const env = Object.fromEntries(
+      (config.Env ?? []).flatMap((pair) => {
+        const at = pair.indexOf("=");
+        return at > 0 ? [[pair.slice(0, at), pair.slice(at + 1)]] : [];
+      }),
+    );
+    try {
+      await this.#driver.importImage({ id: spec.id, name: spec.id, layers, env, sizeBytes });
+    } catch (error) {
+      await this.#builder.remove(spec.id);
+      throw error;
+    }
+    return { digest, sizeBytes, config };
+  }
+
+  appImages(): Promise<string[]> {
+    return this.#builder.images();
+  }
+
+  async removeAppImage(image: string): Promise<void> {
+    // The layers last: they are what the builder knows it by.
+    await this.#driver.removeImage(image);
+    await this.#builder.remove(image);
+  }
+
+  pruneBuildCaches(): Promise<void> {
+    return this.#builder.prune();
   }
 
   async service(image: string): Promise<ImageService | null> {
@@ -255,8 +307,9 @@ export class LocalHost implements Host {
     this.#driver.onExit(listener);
   }
 
-  close(): Promise<void> {
-    return this.#driver.close();
+  async close(): Promise<void> {
+    await this.#builder.close();
+    await this.#driver.close();
   }
 
   /** An order written before this process registered the host is void: another process may have acted since. */

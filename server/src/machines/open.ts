@@ -2,11 +2,15 @@
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Logger } from "pino";
-import type { Driver } from "@kontor/runtime/driver.ts";
+import type { Driver, ImageRecipe } from "@kontor/runtime/driver.ts";
+import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
 import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
-import { loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
+import { type AppBuilder, OciBuilder } from "@kontor/runtime/oci/builder.ts";
+import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
+import { Images } from "@kontor/runtime/rootfs/images.ts";
+import { BASE_RECIPES, loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
@@ -31,14 +35,19 @@ export async function openMachines(deps: {
   egress?: EgressDoor;
   /** A test's own; that of the configuration where absent. */
   driver?: Driver;
+  /** The same. */
+  builder?: AppBuilder;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
   if (config.killAt !== null) {
     onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
   }
   const recipes = await loadRecipes();
-  const driver = deps.driver ?? makeDriver(config, log, egress);
+  const instance = config.runtime === "fake" ? 0 : (config.instance ?? claimInstance(config.dataDir));
+  const driver = deps.driver ?? makeDriver(config, instance, log, egress);
+  const builder = deps.builder ?? (await makeBuilder(config, instance, driver, recipes, log));
   await driver.open();
+  await builder.open();
   const facts = await driver.facts();
   const id = ensureHostId(config.dataDir);
   const regions = regionsOf(config);
@@ -57,6 +66,8 @@ export async function openMachines(deps: {
       id,
       epoch,
       driver,
+      builder,
+      buildEnv: config.runtime === "fake" ? {} : await hostRegistries(),
       recipes,
       snapshotsDirectory: join(config.dataDir, "snapshots"),
       volumesDirectories: volumesDirectories(config.dataDir, regions, id),
@@ -90,12 +101,40 @@ function volumesDirectories(
   );
 }
 
-function makeDriver(config: Config, log: Logger, egress: EgressDoor | undefined): Driver {
-  const stateDir = join(config.dataDir, "machines");
+function stateDirectory(config: Config): string {
+  return join(config.dataDir, "machines");
+}
+
+async function makeBuilder(
+  config: Config,
+  instance: number,
+  driver: Driver,
+  templates: readonly ImageRecipe[],
+  log: Logger,
+): Promise<AppBuilder> {
+  if (config.runtime === "fake") return new FakeBuilder();
+  const recipes = [...templates, ...(await loadRecipes(BASE_RECIPES, templates))];
+  const images = new Images({ directory: join(stateDirectory(config), "images") });
+  return new OciBuilder({
+    directory: join(config.dataDir, "oci"),
+    cgroupParent: `kontor${instance}-builds`,
+    recipes: new Map(recipes.map((recipe) => [recipe.name, recipe])),
+    base: async (recipe) => {
+      const image = await driver.ensureImage(recipe);
+      return { image, rootfs: images.rootfsPath(image.id) };
+    },
+    network: () => driver.lendNetwork("open"),
+    cacheBytes: config.buildCacheGb * 1024 ** 3,
+    log: (event, fields) => log.debug(fields, event),
+  });
+}
+
+function makeDriver(config: Config, instance: number, log: Logger, egress: EgressDoor | undefined): Driver {
+  const stateDir = stateDirectory(config);
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new LinuxDriver({
     stateDir,
-    instance: config.instance ?? claimInstance(config.dataDir),
+    instance,
     uplink: config.uplink,
     dnsServers: config.dnsServers ? [...config.dnsServers] : null,
     proxyPort: egressProxyPort,

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll } from "vitest";
 import type { ImageRecipe } from "@kontor/runtime/driver.ts";
+import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
 import { FakeDriver, type FakeOptions } from "@kontor/runtime/fake/driver.ts";
 import type { Actor, SandboxTier } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -87,6 +88,8 @@ export async function testHost(
         id: hostId,
         epoch,
         driver,
+        builder: new FakeBuilder(),
+        buildEnv: {},
         recipes: [recipe, interpreter],
         concurrentStarts: 4,
         snapshotsDirectory: join(directory, "snapshots"),

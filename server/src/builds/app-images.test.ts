@@ -1,0 +1,217 @@
+import { afterAll, beforeEach, describe, expect, test } from "vitest";
+import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
+import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { randomUUID } from "node:crypto";
+import type { App } from "#app.ts";
+import { openMachines } from "#machines/open.ts";
+import { makePerson } from "../../test/factories.ts";
+import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
+import {
+  buildAppImage,
+  BuildFailed,
+  dropProjectImages,
+  findAppImage,
+  pruneAppImages,
+  runOf,
+  sweepAppImages,
+} from "./app-images.ts";
+
+const { db } = await testDatabase();
+const dataDir = mkdtempSync(join(tmpdir(), "kontor-app-images-"));
+afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+const config = testConfig({ dataDir });
+const builder = new FakeBuilder();
+const driver = new FakeDriver({ directory: join(dataDir, "machines") });
+const clock = testClock();
+const machines = await openMachines({ config, db, clock, log: silentLog, driver, builder });
+afterAll(() => machines.close());
+const app: Pick<App, "db" | "machines" | "config" | "clock" | "log"> = {
+  db,
+  machines,
+  config,
+  clock,
+  log: silentLog,
+};
+const { signal } = new AbortController();
+
+async function makeProject() {
+  const { workspace } = await makePerson(db);
+  const { id } = await db
+    .insertInto("projects")
+    .values({
+      workspace_id: workspace.id,
+      name: `p${randomUUID().slice(0, 8)}`,
+      repo_url: null,
+      branch: "main",
+      root_directory: "/",
+      health_check_path: "/",
+      auto_deploy: true,
+      isolation: "native",
+      region: "eu-1",
+      hook_id: randomUUID(),
+      hook_secret_sealed: Buffer.from("x"),
+    } as never)
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  return { workspaceId: workspace.id, projectId: id };
+}
+
+const recipe = 'FROM node:22-slim\nWORKDIR /app\nEXPOSE 3000\nCMD ["node","server.js"]\n';
+
+function request(project: { workspaceId: string; projectId: string }, text = recipe) {
+  return {
+    ...project,
+    deploymentId: randomUUID(),
+    context: dataDir,
+    rootDirectory: ".",
+    recipe: text,
+    secrets: {},
+    plan: "pro" as const,
+  };
+}
+
+beforeEach(() => {
+  builder.during = async () => {};
+});
+
+test("a build answers how its image is run, and the image is found by its tag", async () => {
+  const project = await makeProject();
+  const said: string[] = [];
+  const built = await buildAppImage(app, request(project), { log: (text) => void said.push(text), signal });
+
+  expect(built).toMatchObject({ tag: "b1", run: { argv: ["node", "server.js"], port: 3000, cwd: "/app" } });
+  expect(said.join("")).toContain("FROM node:22-slim");
+  expect(await findAppImage(app, project.projectId, "b1")).toEqual(built);
+  expect((await driver.images()).map(({ id }) => id)).toContain(built.imageId);
+  const next = await buildAppImage(app, request(project), { log: () => {}, signal });
+  expect(next.tag).toBe("b2");
+});
+
+test("a build that fails says why and leaves no image", async () => {
+  const project = await makeProject();
+  const failing = request(project, `${recipe}RUN false\n`);
+  const failed = await buildAppImage(app, failing, { log: () => {}, signal }).catch(
+    (error: unknown) => error,
+  );
+
+  expect(failed).toBeInstanceOf(BuildFailed);
+  expect(failed).toMatchObject({
+    message: '"RUN false" exited with 1',
+    last: expect.stringContaining("RUN false"),
+  });
+  expect(await findAppImage(app, project.projectId, "b1")).toBeUndefined();
+});
+
+test("an image stays while it is wanted, and goes with the sweep after that", async () => {
+  const project = await makeProject();
+  const one = await buildAppImage(app, request(project), { log: () => {}, signal });
+  const two = await buildAppImage(app, request(project), { log: () => {}, signal });
+  await pruneAppImages(db, [one.imageId], clock.now());
+  await sweepAppImages(app);
+
+  expect(await builder.images()).toEqual(expect.arrayContaining([two.imageId]));
+  expect(await builder.images()).not.toContain(one.imageId);
+  expect(await findAppImage(app, project.projectId, one.tag)).toBeUndefined();
+
+  await dropProjectImages(app, project.projectId);
+  expect(await builder.images()).not.toContain(two.imageId);
+});
+
+test("bytes that no row speaks of go: the server ended before it could write one", async () => {
+  await machines.host.buildImage(
+    {
+      id: "app_orphan",
+      workspace: "w",
+      checkout: dataDir,
+      context: ".",
+      dockerfile: recipe,
+      secrets: {},
+      memoryBytes: 1,
+      vcpus: 1,
+      diskBytes: 1,
+      timeoutMs: 1000,
+    },
+    { log: () => {}, signal },
+  );
+  await sweepAppImages(app);
+  expect(await builder.images()).not.toContain("app_orphan");
+  expect((await driver.images()).map(({ id }) => id)).not.toContain("app_orphan");
+});
+
+test("a sweep leaves an image alone that is being built", async () => {
+  const project = await makeProject();
+  const during = Promise.withResolvers<void>();
+  const reached = Promise.withResolvers<void>();
+  builder.during = async () => {
+    reached.resolve();
+    await during.promise;
+  };
+  const building = buildAppImage(app, request(project), { log: () => {}, signal });
+  await reached.promise;
+  await sweepAppImages(app);
+  during.resolve();
+  const { tag } = await building;
+  await sweepAppImages(app);
+  expect(await findAppImage(app, project.projectId, tag)).toBeDefined();
+});
+
+test("one who gives up while others are first leaves the queue", async () => {
+  const project = await makeProject();
+  const during = Promise.withResolvers<void>();
+  builder.during = () => during.promise;
+  const first = buildAppImage(app, request(project), { log: () => {}, signal });
+  const giveUp = new AbortController();
+  const said: string[] = [];
+  const second = buildAppImage(app, request(project), {
+    log: (text) => void said.push(text),
+    signal: giveUp.signal,
+  });
+  giveUp.abort(new Error("nobody wants it"));
+  await expect(second).rejects.toThrow("nobody wants it");
+  during.resolve();
+  await first;
+  expect(said.join("")).toContain("Waiting");
+});
+
+test("output past 4 MiB is dropped and said to be", async () => {
+  const project = await makeProject();
+  const said: string[] = [];
+  builder.during = async (_, { log }) => {
+    for (let turn = 0; turn < 6; turn += 1) log("y".repeat(1024 ** 2));
+  };
+  await buildAppImage(app, request(project), { log: (text) => void said.push(text), signal });
+  expect(said.join("").length).toBeLessThan(4 * 1024 ** 2 + 100);
+  expect(said.at(-1)).toBe("(more output is not kept)\n");
+});
+
+describe("an image's configuration", () => {
+  test("says what is run, by whom, where and on which port", () => {
+    expect(
+      runOf({
+        Entrypoint: ["/entry"],
+        Cmd: ["serve"],
+        User: "1000:1000",
+        WorkingDir: "/srv",
+        ExposedPorts: { "53/udp": {}, "8080/tcp": {} },
+        Labels: { "kontor.health-check-path": "/healthz" },
+        Env: ["A=1=2", "=odd", "B"],
+      }),
+    ).toEqual({
+      argv: ["/entry", "serve"],
+      port: 8080,
+      health_check_path: "/healthz",
+      user: "1000:1000",
+      cwd: "/srv",
+      env: { A: "1=2" },
+    });
+  });
+
+  test("of strange form says nothing", () => {
+    expect(
+      runOf({ ExposedPorts: { "99999/tcp": {} }, Labels: { "kontor.health-check-path": "http://x" } }),
+    ).toEqual({ argv: [], port: null, health_check_path: null, user: null, cwd: "/", env: {} });
+  });
+});

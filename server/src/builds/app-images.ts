@@ -1,0 +1,275 @@
+/**
+ * Images of apps: made of a checkout and a Dockerfile by the host, kept under a tag of their project, and run by its
+ * deployments. This file owns their rows; the bytes are the host's. It promises that what it answered is on disk and
+ * has a row, that a build which failed left nothing, and that an image without a row goes with the next sweep.
+ */
+import { RuntimeError } from "@kontor/runtime/driver.ts";
+import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
+import type { App } from "#app.ts";
+import type { Config } from "#config.ts";
+import type { Db } from "#db/db.ts";
+import { newId } from "#lib/ids.ts";
+import { reached } from "#lib/kill-points.ts";
+import { dropUnusedAppImages } from "#machines/built-images.ts";
+import { BuildQueue } from "./queue.ts";
+import {
+  type AppImageRow,
+  findImage,
+  imagesOfProject,
+  insertImage,
+  markPruned,
+  nextNumber,
+  wantedAppImages,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
+
+export interface AppBuildRequest {
+  workspaceId: string;
+  projectId: string;
+  deploymentId: string;
+  /** Directory of the checkout on this host. It must not change meanwhile. */
+  context: string;
+  /** The directory of it that is handed to the builder: the analysis' `context`; `.` and `/` are all of it. */
+  rootDirectory: string;
+  /** Text of the Dockerfile. */
+  recipe: string;
+  /** Variables that the commands of the build see; in no layer, no history and no log. */
+  secrets: Readonly<Record<string, string>>;
+  plan: "starter" | "pro" | "team";
+}
+
+export interface BuiltImage {
+  /** The host's image: `machines.image_id`. */
+  imageId: string;
+  tag: string;
+  digest: string;
+  sizeBytes: number;
+  run: {
+    /** Entrypoint and command; empty where the image names neither. */
+    argv: string[];
+    port: number | null;
+    healthCheckPath: string | null;
+    /** A name or a number, with or without `:group`; null: root. */
+    user: string | null;
+    cwd: string;
+    env: Record<string, string>;
+  };
+}
+
+/** Its owner may read why; `last` is what the builder printed at its end. */
+export class BuildFailed extends Error {
+  override readonly name = "BuildFailed";
+  readonly last: string;
+
+  constructor(message: string, last: string) {
+    super(message);
+    this.last = last;
+  }
+}
+
+/** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
+const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
+const logMaxBytes = 4 * 1024 ** 2;
+const lastChars = 4000;
+
+const queues = new WeakMap<Config, BuildQueue>();
+/** Of this process: their images have no row yet. */
+const underWay = new Set<string>();
+
+/** Fails with `BuildFailed`, or with the signal's reason. What it logs is whole lines, scrubbed of secrets, 4 MiB of them. */
+export async function buildAppImage(
+  app: Needs,
+  request: AppBuildRequest,
+  { log, signal }: { log: (text: string) => void | Promise<void>; signal: AbortSignal },
+): Promise<BuiltImage> {
+  const queue = queueOf(app.config);
+  const output = new Output(log);
+  return queue.run(request.workspaceId, () => build(app, request, output, signal), {
+    signal,
+    onWait: () => output.write("Waiting for other builds to end.\n"),
+  });
+}
+
+/** Undefined once it is pruned, or where there was none. */
+export async function findAppImage(
+  app: Pick<App, "db">,
+  projectId: string,
+  tag: string,
+): Promise<BuiltImage | undefined> {
+  const row = await findAppImageRow(app.db, projectId, tag);
+  return row && toBuiltImage(row);
+}
+
+export async function findAppImageRow(
+  db: Db,
+  projectId: string,
+  tag: string,
+): Promise<AppImageRow | undefined> {
+  const number = /^b([1-9]\d{0,8})$/.exec(tag)?.[1];
+  return number === undefined ? undefined : findImage(db, projectId, Number(number));
+}
+
+/** Newest first. */
+export function listAppImages(db: Db, projectId: string): Promise<AppImageRow[]> {
+  return imagesOfProject(db, projectId);
+}
+
+export function tagOf({ number }: Pick<AppImageRow, "number">): string {
+  return `b${number}`;
+}
+
+/** In a transaction: they are nobody's from its commit on. The next sweep takes their bytes once nothing runs on them. */
+export function pruneAppImages(tx: Db, ids: readonly string[], now: Date): Promise<void> {
+  return markPruned(tx, ids, now);
+}
+
+/** All of a project's. Of one that has none too. */
+export async function dropProjectImages(app: Needs, projectId: string): Promise<void> {
+  const rows = await imagesOfProject(app.db, projectId);
+  await markPruned(
+    app.db,
+    rows.map(({ id }) => id),
+    app.clock.now(),
+  );
+  await sweepAppImages(app);
+}
+
+/** Removes images that no row wants and nothing stands on, and caches past what they may take. */
+export async function sweepAppImages(app: Needs): Promise<void> {
+  const wanted = () => wantedAppImages(app.db, app.machines.host.id);
+  await dropUnusedAppImages(app, wanted, (id) => underWay.has(id));
+  await app.machines.host.pruneBuildCaches();
+}
+
+async function build(
+  app: Needs,
+  request: AppBuildRequest,
+  output: Output,
+  signal: AbortSignal,
+): Promise<BuiltImage> {
+  const { db, machines, config } = app;
+  const { workspaceId, projectId, deploymentId, context, rootDirectory, recipe, secrets, plan } = request;
+  const id = newId("app_");
+  underWay.add(id);
+  try {
+    const made = await machines.host.buildImage(
+      {
+        id,
+        workspace: workspaceId,
+        checkout: context,
+        context: rootDirectory,
+        dockerfile: recipe,
+        secrets,
+        memoryBytes: Math.min(memoryMb[plan], config.buildMemoryMb) * 1024 ** 2,
+        vcpus: config.buildCpus,
+        diskBytes: config.machineDiskGb * 1024 ** 3,
+        timeoutMs: config.buildTimeoutMinutes * 60_000,
+      },
+      { log: (text) => output.write(text), signal },
+    );
+    await reached("app_build.made");
+    const run = runOf(made.config);
+    const row = await db.transaction().execute(async (tx) =>
+      insertImage(tx, {
+        id,
+        project_id: projectId,
+        host_id: machines.host.id,
+        number: await nextNumber(tx, projectId),
+        digest: made.digest,
+        size_bytes: made.sizeBytes,
+        run: JSON.stringify(run),
+        deployment_id: deploymentId,
+        created_at: app.clock.now(),
+      }),
+    );
+    return toBuiltImage(row);
+  } catch (error) {
+    if (signal.aborted) throw signal.reason;
+    throw explain(error, output.last);
+  } finally {
+    underWay.delete(id);
+    await output.flushed();
+  }
+}
+
+const ownFault = new Set(["image_failed", "too_large", "no_capacity"]);
+
+function explain(error: unknown, last: string): unknown {
+  if (!(error instanceof RuntimeError)) return error;
+  if (ownFault.has(error.kind)) return new BuildFailed(error.message, last);
+  if (error.kind === "timeout") return new BuildFailed("The build took longer than it may.", last);
+  return error;
+}
+
+/** An image's configuration is its maker's: what is not of the usual form is taken as not said. */
+export function runOf(config: ImageConfig): AppImageRow["run"] {
+  const ports = Object.keys(config.ExposedPorts ?? {}).flatMap((name) => {
+    const port = /^(\d{1,5})(?:\/tcp)?$/.exec(name)?.[1];
+    return port !== undefined && Number(port) >= 1 && Number(port) <= 65_535 ? [Number(port)] : [];
+  });
+  const health = config.Labels?.["kontor.health-check-path"] ?? null;
+  const pairs = (config.Env ?? []).flatMap((pair): [string, string][] => {
+    const at = pair.indexOf("=");
+    return at > 0 ? [[pair.slice(0, at), pair.slice(at + 1)]] : [];
+  });
+  return {
+    argv: [...(config.Entrypoint ?? []), ...(config.Cmd ?? [])],
+    port: ports[0] ?? null,
+    health_check_path: health !== null && /^\/[\x21-\x7e]{0,999}$/.test(health) ? health : null,
+    user: config.User ? config.User : null,
+    cwd: config.WorkingDir ? config.WorkingDir : "/",
+    env: Object.fromEntries(pairs),
+  };
+}
+
+function toBuiltImage(row: AppImageRow): BuiltImage {
+  const { health_check_path: healthCheckPath, ...run } = row.run;
+  return {
+    imageId: row.id,
+    tag: tagOf(row),
+    digest: row.digest,
+    sizeBytes: row.size_bytes,
+    run: { ...run, healthCheckPath },
+  };
+}
+
+function queueOf(config: Config): BuildQueue {
+  let queue = queues.get(config);
+  if (!queue) queues.set(config, (queue = new BuildQueue(config.buildConcurrency)));
+  return queue;
+}
+
+/** What a build says, on its way to whoever keeps it: in order, so much and no more. */
+class Output {
+  readonly #log: (text: string) => void | Promise<void>;
+  #last = "";
+  #bytes = 0;
+  #written: Promise<void> = Promise.resolve();
+
+  constructor(log: (text: string) => void | Promise<void>) {
+    this.#log = log;
+  }
+
+  get last(): string {
+    return this.#last.trim();
+  }
+
+  write(text: string): void {
+    this.#last = (this.#last + text).slice(-lastChars);
+    if (this.#bytes > logMaxBytes) return;
+    this.#bytes += Buffer.byteLength(text);
+    this.#hand(this.#bytes > logMaxBytes ? "(more output is not kept)\n" : text);
+  }
+
+  /** Fails where what keeps it does. */
+  flushed(): Promise<void> {
+    return this.#written;
+  }
+
+  #hand(text: string): void {
+    this.#written = this.#written.then(() => this.#log(text));
+    // Told by `flushed`.
+    this.#written.catch(() => {});
+  }
+}
