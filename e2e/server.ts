@@ -28,6 +28,8 @@ export interface ServerDescription {
   dataDir: string;
   port: number;
   env: Record<string, string>;
+  /** Under the shim that keeps its doors open, as `./kontor up` starts it. */
+  isKept?: boolean;
 }
 
 interface ServerFile {
@@ -37,6 +39,7 @@ interface ServerFile {
 }
 
 const main = join(import.meta.dirname, "../server/src/main.ts");
+const shim = join(import.meta.dirname, "../runtime/shim/build/kontor-shim");
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 /** A first start makes a database and, on a host without the cached image, waits for nothing else. */
 const readyTimeoutMs = 120_000;
@@ -46,6 +49,7 @@ const endTimeoutMs = 60_000;
 export async function startServer(
   env: Record<string, string> = {},
   templates: readonly string[] = ["debian-12"],
+  options: Pick<ServerDescription, "isKept"> = {},
 ): Promise<Server> {
   mkdirSync(parent, { recursive: true });
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
@@ -56,7 +60,7 @@ export async function startServer(
     KONTOR_TLS_PORT: String(await freePort()),
     ...env,
   };
-  const server = new Server({ dataDir, port: await freePort(), env: settings });
+  const server = new Server({ dataDir, port: await freePort(), env: settings, ...options });
   try {
     await linkImages(dataDir, templates);
     await server.start();
@@ -109,7 +113,8 @@ export class Server {
   async start(): Promise<void> {
     if (this.pid !== undefined) return;
     const log = openSync(join(this.dataDir, "test.log"), "a");
-    const child = spawn(process.execPath, [main], {
+    const [program, ...args] = this.#argv();
+    const child = spawn(program, args, {
       detached: true,
       stdio: ["ignore", log, log],
       env: this.#environment(),
@@ -159,6 +164,14 @@ export class Server {
     } finally {
       await database.close();
     }
+  }
+
+  #argv(): [string, ...string[]] {
+    const server: [string, string] = [process.execPath, main];
+    if (!this.description.isKept) return server;
+    const { port, env } = this.description;
+    const doors = [port, env["KONTOR_TLS_PORT"]].flatMap((door) => ["--listen", `127.0.0.1:${door}`]);
+    return [shim, "keep", ...doors, "--", ...server];
   }
 
   #environment(): Record<string, string> {

@@ -3,6 +3,7 @@
  * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
  */
 import { Command } from "commander";
+import { restart } from "./commands/restart.ts";
 import { check, test } from "./commands/test.ts";
 import { config } from "./commands/config.ts";
 import { dev } from "./commands/dev.ts";
@@ -29,6 +30,11 @@ program
   .description("drain and stop the server and its database")
   .option(...data)
   .action(down);
+program
+  .command("restart")
+  .description("end the server and start it again; its doors stay open, and who comes meanwhile waits")
+  .option(...data)
+  .action(restart);
 program
   .command("test")
   .description("set up what is missing and run every test")

@@ -1,5 +1,6 @@
 /*
- * kontor-shim: the parent of one machine's processes. (And what puts its root filesystem together: root.c.)
+ * kontor-shim: the parent of one machine's processes. (And what puts its root filesystem together: root.c;
+ * and what keeps the server's own doors open: keep.c.)
  *
  *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
  *
@@ -31,6 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "keep.h"
 #include "root.h"
 
 /* What the child writes when it cannot come as far as PROGRAM. */
@@ -78,7 +80,8 @@ static void report(int status_fd, int failure_fd, int status) {
 static int usage(void) {
     fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n"
           "       kontor-shim root --at DIRECTORY [--map FIRST:COUNT --disk DIRECTORY --netns FILE"
-          " [--volume DIRECTORY]] -- LAYER...\n",
+          " [--volume DIRECTORY]] -- LAYER...\n"
+          "       kontor-shim keep --listen ADDRESS:PORT... -- PROGRAM [ARGUMENT...]\n",
           stderr);
     return 64;
 }
@@ -87,6 +90,10 @@ int main(int argc, char **argv) {
     int status_fd = -1, mask = 0, at = 2;
     if (argc >= 2 && strcmp(argv[1], "root") == 0) {
         int code = root_main(argc - 2, argv + 2);
+        return code < 0 ? usage() : code;
+    }
+    if (argc >= 2 && strcmp(argv[1], "keep") == 0) {
+        int code = keep_main(argc - 2, argv + 2);
         return code < 0 ? usage() : code;
     }
     if (argc < 2 || strcmp(argv[1], "run") != 0) return usage();

@@ -522,6 +522,18 @@ export function describeConfig(config: Config): ConfigRow[] {
     }));
 }
 
+/**
+ * The sockets that were bound before this process was started and outlive it, plain HTTP first and then TLS, by their
+ * descriptors: `kontor-shim keep` and systemd hand them down (sd_listen_fds(3)). None where nobody does.
+ */
+export function inheritedSockets(env: NodeJS.ProcessEnv = process.env, pid = process.pid): number[] {
+  if (env["LISTEN_PID"] !== String(pid)) return [];
+  const count = Number(env["LISTEN_FDS"]);
+  return Number.isInteger(count)
+    ? Array.from({ length: Math.min(Math.max(count, 0), 2) }, (_, n) => 3 + n)
+    : [];
+}
+
 /** The address that always works on this host: plain loopback. */
 export function baseUrl(config: Pick<Config, "port">): string {
   return `http://127.0.0.1:${config.port}`;

@@ -7,6 +7,7 @@
  */
 import { mkdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { run } from "@kontor/runtime/exec.ts";
 import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
@@ -42,7 +43,7 @@ import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
 import { openIngress } from "./way-in.ts";
-import { baseUrl, type Config, ConfigError, loadConfig } from "./config.ts";
+import { baseUrl, type Config, ConfigError, inheritedSockets, loadConfig } from "./config.ts";
 
 const startedAt = new Date();
 const config = readConfig();
@@ -50,6 +51,11 @@ const log = createLog({ level: config.logLevel, format: config.logFormat });
 const running = new AsyncDisposableStack();
 const serverFile = join(config.dataDir, "server.json");
 let isEnding = false;
+let graceSeconds = config.shutdownGraceSeconds;
+/** At a restart somebody waits at the door for as long as this. */
+const restartGraceSeconds = 3;
+/** Whoever uses a kept connection within this is told to leave it; closed at once it could break under a request. */
+const farewellMs = 300;
 
 endWithTheProcess();
 try {
@@ -145,11 +151,14 @@ async function start(): Promise<void> {
   // Requests and jobs end together, within one grace: a request may wait for a job.
   running.defer(async () => {
     http.startDraining();
-    const graceMs = config.shutdownGraceSeconds * 1000;
+    ingress.startDraining();
+    await sleep(farewellMs);
+    const graceMs = graceSeconds * 1000;
     await Promise.all([http.close(graceMs), ingress.close(graceMs), jobs.stop(graceMs)]);
   });
-  const port = await http.listen({ host: config.host, port: config.port });
-  const tls_port = await ingress.listenTls({ host: config.host, port: config.tlsPort });
+  const [plain, tls] = inheritedSockets();
+  const port = await http.listen({ host: config.host, port: config.port, ...onSocket(plain) });
+  const tls_port = await ingress.listenTls({ host: config.host, port: config.tlsPort, ...onSocket(tls) });
   const base_url = baseUrl({ port });
   writeStateFile(serverFile, { pid: process.pid, port, tls_port, base_url, started_at: startedAt }, 0o644);
   log.info(
@@ -158,11 +167,12 @@ async function start(): Promise<void> {
   );
 }
 
-/** First signal: drain and go. Second: go. What nobody caught is logged before the process ends. */
+/** First signal: drain and go, soon where it is SIGHUP, a restart. Second: go. What nobody caught is logged before the process ends. */
 function endWithTheProcess(): void {
   const end = async (signal: NodeJS.Signals) => {
     if (isEnding) process.exit(1);
     isEnding = true;
+    if (signal === "SIGHUP") graceSeconds = Math.min(graceSeconds, restartGraceSeconds);
     log.info({ signal }, "draining; a second signal ends the server at once");
     try {
       await running.disposeAsync();
@@ -173,13 +183,17 @@ function endWithTheProcess(): void {
       process.exit(1);
     }
   };
-  for (const signal of ["SIGTERM", "SIGINT"] as const) process.on(signal, (name) => void end(name));
+  for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, (name) => void end(name));
   process.on("uncaughtException", (error) => {
     log.fatal({ error }, "an error nobody caught; the server ends");
     process.exit(1);
   });
   // Whoever read the log may go; the server stays.
   process.stdout.on("error", () => {});
+}
+
+function onSocket(fd: number | undefined): { fd?: number } {
+  return fd === undefined ? {} : { fd };
 }
 
 /** Templates ahead of time, one after the other, those that pools wait for first. */

@@ -2,6 +2,7 @@
  * `kontor up`: set-up, server, first template, proof, banner. Repeating it is safe: what is there is kept, and a
  * server that already serves the data directory is only pointed at (exit code 0: what was asked for is so).
  */
+import { lookup } from "node:dns/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
@@ -45,7 +46,11 @@ export async function up(options: UpOptions): Promise<void> {
 
   const firstStart = readOperator(data) === undefined;
   const view = startStep("Server");
-  const started = startServer(data, options.port === undefined ? undefined : config.port);
+  const started = startServer(
+    data,
+    options.port === undefined ? undefined : config.port,
+    await doors(config),
+  );
   const signals = options.detach ? undefined : passSignalsOn(started, config);
   const server = await orStop(started, view, () => waitUntilReady(started, data, view));
   view.done(`${server.base_url} (pid ${server.pid})`);
@@ -73,6 +78,13 @@ export async function up(options: UpOptions): Promise<void> {
   process.stderr.write(" Ctrl-C drains and stops the server.\n");
   await watch(started);
   signals?.done();
+}
+
+/** Where the server is to listen, plain HTTP first; by number, for names are resolved once. */
+async function doors({ host, port, tlsPort, tlsMode }: Config): Promise<string[]> {
+  const { address, family } = await lookup(host);
+  const at = family === 6 ? `[${address}]` : address;
+  return [port, ...(tlsMode === "off" ? [] : [tlsPort])].map((number) => `${at}:${number}`);
 }
 
 function alreadyRunning(running: RunningServer, data: string, options: UpOptions): void {

@@ -52,6 +52,24 @@ export function isServer(pid: number): boolean {
   }
 }
 
+/** What keeps a server's doors open: `kontor-shim keep`. */
+export function isKeeper(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("kontor-shim\0keep\0");
+  } catch {
+    return false;
+  }
+}
+
+/** Undefined where there is no such process (any more). */
+export function parentOf(pid: number): number | undefined {
+  try {
+    return Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);
+  } catch {
+    return undefined;
+  }
+}
+
 function readJson<T>(file: string): T | undefined {
   try {
     return JSON.parse(readFileSync(file, "utf8")) as T;

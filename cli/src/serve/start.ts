@@ -10,11 +10,12 @@ import { startDetached, type StartedProcess } from "../lib/run.ts";
 import type { StepView } from "../lib/steps-view.ts";
 import { readiness, type Readiness } from "./api.ts";
 import { openLog, worthShowing } from "./log-tail.ts";
-import { findRunning, isServer, logFile, type RunningServer } from "./server-file.ts";
+import { findRunning, isKeeper, isServer, logFile, parentOf, type RunningServer } from "./server-file.ts";
 
 /** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
 const listenDeadlineMs = 120_000;
 const pollMs = 100;
+const shim = inProduct("runtime/shim/build/kontor-shim");
 /** Letting go of machines and connections, on top of the grace that requests and jobs have. */
 export const afterGraceMs = 20_000;
 
@@ -25,7 +26,11 @@ export interface Started {
   logOffset: number;
 }
 
-export function startServer(data: string, port: number | undefined): Started {
+/**
+ * With `doors`, addresses as `127.0.0.1:8080`, the shim holds these open while the server is replaced, and starts it
+ * again should it be killed; without, the server opens its own.
+ */
+export function startServer(data: string, port: number | undefined, doors: readonly string[] = []): Started {
   const log = logFile(data);
   const { fd, size } = openLog(log);
   const env = {
@@ -33,7 +38,10 @@ export function startServer(data: string, port: number | undefined): Started {
     KONTOR_DATA_DIR: data,
     ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
   };
-  const child = startDetached([process.execPath, inProduct("server/src/main.ts")], fd, env);
+  const server = [process.execPath, inProduct("server/src/main.ts")] as const;
+  const listen = doors.flatMap((door) => ["--listen", door]);
+  const argv = doors.length === 0 ? server : ([shim, "keep", ...listen, "--", ...server] as const);
+  const child = startDetached(argv, fd, env);
   return { process: child, log, logOffset: size };
 }
 
@@ -45,7 +53,7 @@ export async function waitUntilReady(started: Started, data: string, view: StepV
   while (Date.now() < deadline) {
     if (ended) throw notStarted(`the server ended: ${ended}`, started);
     const running = findRunning(data);
-    if (running?.pid === started.process.pid && (await readiness(running.base_url))?.ready) return running;
+    if (running && (await readiness(running.base_url))?.ready) return running;
     view.update(running ? "getting ready" : "starting the database and the server");
     await delay(pollMs);
   }
@@ -77,6 +85,17 @@ export async function stopServer(pid: number, waitMs: number): Promise<boolean> 
     if (Date.now() > deadline) return false;
     await delay(pollMs);
   }
+  return true;
+}
+
+/**
+ * Has a server that the shim keeps end and start again, from whatever code and configuration are there by now. False
+ * where nobody keeps it.
+ */
+export function restartServer(pid: number): boolean {
+  const keeper = parentOf(pid);
+  if (keeper === undefined || !isKeeper(keeper)) return false;
+  process.kill(keeper, "SIGHUP");
   return true;
 }
 

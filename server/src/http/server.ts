@@ -52,8 +52,11 @@ export interface Apis {
 export interface HttpServer {
   /** For `inject` in tests, and for what registers an address of its own before `listen`. */
   readonly fastify: FastifyInstance;
-  /** Answers with the port, which differs from the one asked for where that was 0. */
-  listen(address: { host: string; port: number }): Promise<number>;
+  /**
+   * On the socket `fd`, which is bound already, where it is given. Answers with the port, which differs from the one
+   * asked for where that was 0.
+   */
+  listen(address: { host: string; port: number; fd?: number }): Promise<number>;
   /** From now on `/readyz` answers 503 and connections are closed after their answer. */
   startDraining(): void;
   /** Takes no new connections, lets running requests end for `graceMs`, then cuts what is left. */
@@ -126,10 +129,12 @@ export async function createHttpServer(
 
   return {
     fastify,
-    async listen({ host, port }) {
-      await fastify.listen({ host, port });
-      const address = fastify.server.address();
-      return typeof address === "object" && address !== null ? address.port : port;
+    async listen(address) {
+      // Node knows descriptors, Fastify's types do not; and with a name for a host it would bind its other address too.
+      const socket = address.fd === undefined ? {} : { host: "127.0.0.1" };
+      await fastify.listen({ ...address, ...socket });
+      const bound = fastify.server.address();
+      return typeof bound === "object" && bound !== null ? bound.port : address.port;
     },
     startDraining: () => {
       isDraining = true;

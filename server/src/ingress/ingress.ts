@@ -87,7 +87,7 @@ export class Ingress {
   }
 
   /** The same by TLS. Answers with the port. */
-  async listenTls(address: { host: string; port: number }): Promise<number | undefined> {
+  async listenTls(address: { host: string; port: number; fd?: number }): Promise<number | undefined> {
     const { certificates } = this.#options;
     if (certificates === null || this.#apis === undefined) return undefined;
     const server = https.createServer({
@@ -112,6 +112,13 @@ export class Ingress {
   /** Whether somebody should vouch for the name: it leads somewhere at this moment. */
   async isServed(host: string): Promise<boolean> {
     return host === this.#options.apiHost || ((await this.#siteAt(host)?.exists()) ?? false);
+  }
+
+  /** From now on every answer is the last on its connection: clients go, before their connections are closed under them. */
+  startDraining(): void {
+    for (const server of [this.#plain, this.#tls]) {
+      server?.prependListener("request", (_request, response) => (response.shouldKeepAlive = false));
+    }
   }
 
   /** Ends what has no end of its own, waits `graceMs` for answers under way, and cuts what is left. */

@@ -1,0 +1,36 @@
+/** `kontor restart`: the server ends and starts again behind doors that stay open; who comes meanwhile waits. */
+import { setTimeout as delay } from "node:timers/promises";
+import { Failure } from "../lib/failure.ts";
+import { startStep } from "../lib/steps-view.ts";
+import { readiness } from "../serve/api.ts";
+import { findRunning, logFile } from "../serve/server-file.ts";
+import { afterGraceMs, restartServer } from "../serve/start.ts";
+import { readConfig } from "./config.ts";
+
+/** Requests under way get three seconds; a start takes one, and minutes where a database is migrated. */
+const readyWithinMs = 120_000 + afterGraceMs;
+
+export async function restart(options: { data?: string }): Promise<void> {
+  const { dataDir: data } = readConfig(options);
+  const running = findRunning(data);
+  if (!running) throw new Failure(`No server serves ${data}.`, { hint: "Start one with kontor up." });
+  const view = startStep("Server");
+  if (!restartServer(running.pid)) {
+    view.fail("nobody keeps its doors open");
+    throw new Failure(`The server (pid ${running.pid}) was not started by kontor up.`, {
+      hint: "Whoever started it can restart it; kontor down and kontor up do so with a pause.",
+    });
+  }
+  const deadline = Date.now() + readyWithinMs;
+  while (Date.now() < deadline) {
+    view.update("ending and starting again");
+    const next = findRunning(data);
+    if (next && next.pid !== running.pid && (await readiness(next.base_url))?.ready) {
+      view.done(`${next.base_url} (pid ${next.pid})`);
+      return;
+    }
+    await delay(100);
+  }
+  view.fail("not ready again");
+  throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
+}

@@ -1,0 +1,103 @@
+/** The server as `./kontor up` starts it, replaced under visitors: its doors stay open. */
+import { existsSync, readFileSync } from "node:fs";
+import http from "node:http";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { eventually } from "./fixtures.ts";
+import { type Server, startServer } from "./server.ts";
+
+let server: Server;
+
+beforeAll(async () => {
+  server = await startServer({}, ["debian-12"], { isKept: true });
+});
+afterAll(() => server?.destroy());
+
+/** Visits without a pause, on new connections and on kept ones, until `work` is over: how each that failed did. */
+async function whileVisited(work: () => Promise<void>): Promise<{ answered: number; failures: string[] }> {
+  const kept = new http.Agent({ keepAlive: true });
+  const failures: string[] = [];
+  let answered = 0;
+  let isOver = false;
+  const visitor = async (agent: http.Agent | false) => {
+    while (!isOver) {
+      await visit(agent).then(
+        () => (answered += 1),
+        (error: NodeJS.ErrnoException) => failures.push(`${agent === kept ? "kept" : "new"}: ${error.code}`),
+      );
+      await sleep(10);
+    }
+  };
+  const visitors = [kept, kept, kept, false as const, false as const, false as const].map(visitor);
+  try {
+    await work();
+  } finally {
+    isOver = true;
+    await Promise.all(visitors);
+    kept.destroy();
+  }
+  return { answered, failures };
+}
+
+function visit(agent: http.Agent | false): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const request = http.get(`${server.baseUrl}/healthz`, { agent, timeout: 40_000 }, (response) => {
+      response.resume().once("error", reject);
+      response.once("end", resolve);
+    });
+    request.once("timeout", () => request.destroy(new Error("no answer")));
+    request.once("error", reject);
+  });
+}
+
+/** Once another process serves than that of before. */
+function replaced(pid: number | undefined): Promise<unknown> {
+  const isReady = async () =>
+    server.pid !== undefined &&
+    server.pid !== pid &&
+    (await server.api("GET", "/readyz", { token: null })).status === 200;
+  return eventually(isReady, (ready) => ready, 60_000);
+}
+
+function keeperOf(pid: number | undefined): number {
+  return Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);
+}
+
+function isThere(pid: number): boolean {
+  return existsSync(`/proc/${pid}/fd/0`);
+}
+
+test("a restart refuses nobody: who comes meanwhile waits", { timeout: 120_000 }, async () => {
+  const { answered, failures } = await whileVisited(async () => {
+    const { pid } = server;
+    process.kill(keeperOf(pid), "SIGHUP");
+    await replaced(pid);
+  });
+  expect(failures).toEqual([]);
+  expect(answered).toBeGreaterThan(20);
+});
+
+test(
+  "a server that is killed is started again; only what was under way breaks",
+  { timeout: 120_000 },
+  async () => {
+    const { failures } = await whileVisited(async () => {
+      const { pid } = server;
+      process.kill(pid ?? 0, "SIGKILL");
+      await replaced(pid);
+    });
+    expect(failures.filter((failure) => !failure.endsWith(": ECONNRESET"))).toEqual([]);
+    expect(failures.length).toBeLessThanOrEqual(6);
+  },
+);
+
+test("a server that is asked to end is not started again", async () => {
+  const keeper = keeperOf(server.pid);
+  await server.stop();
+  await eventually(
+    async () => isThere(keeper),
+    (there) => !there,
+  );
+  await expect(visit(false)).rejects.toMatchObject({ code: "ECONNREFUSED" });
+  await server.start();
+});

@@ -1,0 +1,141 @@
+/*
+ *     kontor-shim keep --listen ADDRESS:PORT … -- PROGRAM [ARGUMENT…]
+ *
+ * Keeps a server's doors open while the server itself is replaced: it binds the sockets, hands them down from descriptor
+ * 3 on as systemd does (LISTEN_FDS and LISTEN_PID, sd_listen_fds(3)), and starts PROGRAM again when that ends without
+ * having been asked to. Who connects meanwhile is not refused but waits in the sockets' own queues.
+ *
+ *  - SIGTERM and SIGINT are passed on; with the program's end this ends as well.
+ *  - SIGHUP is passed on, and what ends of it is started again: a restart.
+ *  - A program that ends by itself with 0 was asked to by somebody else (`kontor down`): that is the end too.
+ *  - One that fails before it has ever lived for SETTLED_S cannot start at all, and is not tried again.
+ */
+#define _GNU_SOURCE
+#include "keep.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The kernel takes the smaller of this and net.core.somaxconn. */
+enum { FIRST_FD = 3, MAX_SOCKETS = 8, QUEUE = 4096, SETTLED_S = 10, LONGEST_WAIT_S = 10 };
+
+static int sockets[MAX_SOCKETS], count = 0;
+
+/* `127.0.0.1:80` or `[::1]:80`. */
+static int listen_at(const char *text) {
+    char host[64];
+    const char *colon = strrchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : 0;
+    if (!colon || length >= sizeof host) return -1;
+    bool bracketed = text[0] == '[' && length >= 2 && text[length - 1] == ']';
+    snprintf(host, sizeof host, "%.*s", (int)(bracketed ? length - 2 : length), bracketed ? text + 1 : text);
+
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    struct sockaddr *address = (struct sockaddr *)&v4;
+    socklen_t size = sizeof v4;
+    char *rest;
+    long port = strtol(colon + 1, &rest, 10);
+    if (*rest || colon[1] == 0 || port < 0 || port > 65535) return -1;
+    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1) v4.sin_port = htons((in_port_t)port);
+    else if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1) {
+        v6.sin6_port = htons((in_port_t)port);
+        address = (struct sockaddr *)&v6;
+        size = sizeof v6;
+    } else return -1;
+
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    if (bind(fd, address, size) == 0 && listen(fd, QUEUE) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static _Noreturn void become(char **argv, const sigset_t *unblocked) {
+    char number[16];
+    /* Up and away first: the numbers they are to have may be those they have. */
+    for (int i = 0; i < count; i++) sockets[i] = fcntl(sockets[i], F_DUPFD_CLOEXEC, FIRST_FD + MAX_SOCKETS);
+    for (int i = 0; i < count; i++)
+        if (dup2(sockets[i], FIRST_FD + i) < 0) _exit(126);
+    snprintf(number, sizeof number, "%d", count);
+    setenv("LISTEN_FDS", number, 1);
+    snprintf(number, sizeof number, "%d", (int)getpid());
+    setenv("LISTEN_PID", number, 1);
+    sigprocmask(SIG_SETMASK, unblocked, NULL);
+    execvp(argv[0], argv);
+    fprintf(stderr, "kontor-shim: %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+static time_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
+
+/* How the program ended, as a shell says it. */
+static int code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+/* Waits before the next try; true where somebody asks for the end meanwhile. */
+static bool wait_or_end(int seconds) {
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    return sigtimedwait(&ends, NULL, &(struct timespec){.tv_sec = seconds, .tv_nsec = 100000000}) > 0;
+}
+
+static int keep(char **argv) {
+    sigset_t waited, before;
+    sigemptyset(&waited);
+    for (const int *each = (const int[]){SIGTERM, SIGINT, SIGHUP, SIGCHLD, 0}; *each; each++) sigaddset(&waited, *each);
+    sigprocmask(SIG_BLOCK, &waited, &before);
+    bool settled = false;
+    for (int failures = 0;;) {
+        bool ending = false, restarting = false;
+        int status = 0;
+        time_t started = now();
+        pid_t program = fork();
+        if (program < 0) return 1;
+        if (program == 0) become(argv, &before);
+        while (waitpid(program, &status, WNOHANG) == 0) {
+            int signal = sigwaitinfo(&waited, NULL);
+            if (signal < 0 || signal == SIGCHLD) continue;
+            ending |= signal != SIGHUP;
+            restarting |= signal == SIGHUP;
+            kill(program, signal);
+        }
+        bool lived = now() - started >= SETTLED_S;
+        settled |= lived;
+        if (ending || (!restarting && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || !settled))) return code_of(status);
+        failures = restarting || lived ? 0 : failures + 1;
+        fprintf(stderr, "kontor-shim: the server ended (%d); starting it again\n", code_of(status));
+        int seconds = failures == 0 ? 0 : 1 << (failures < 4 ? failures - 1 : 3);
+        if (failures > 0 && wait_or_end(seconds < LONGEST_WAIT_S ? seconds : LONGEST_WAIT_S)) return code_of(status);
+    }
+}
+
+int keep_main(int words, char **arguments) {
+    int at = 0;
+    for (; at < words && strcmp(arguments[at], "--") != 0; at += 2) {
+        if (strcmp(arguments[at], "--listen") != 0 || at + 1 >= words || count == MAX_SOCKETS) return -1;
+        sockets[count] = listen_at(arguments[at + 1]);
+        if (sockets[count++] < 0) {
+            fprintf(stderr, "kontor-shim: cannot listen at %s: %s\n", arguments[at + 1], strerror(errno));
+            return 1;
+        }
+    }
+    return at + 1 < words && count > 0 ? keep(arguments + at + 1) : -1;
+}
