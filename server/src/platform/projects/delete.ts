@@ -14,7 +14,7 @@ import { requireNoneUnderWay } from "../environments/delete.ts";
 import { idsOf, markAllDeleted } from "../environments/of-project.ts";
 import { projectNotFound } from "./errors.ts";
 import { target } from "./projects.ts";
-import { deleteRow, lockOwn, markDeleted } from "./store.ts";
+import { deleteRow, findAny, lockOwn, markDeleted } from "./store.ts";
 
 /** Payload: `{ project }`. */
 export const removeProjectTask = "platform.projects.remove";
@@ -39,12 +39,14 @@ export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor
   });
 }
 
-/** The job. Containers first: they cost, and they may still push or read. */
+/** The job. Containers first: they cost, and they may still be visited. */
 export async function carryOutDeletion(
   { db }: Pick<App, "db">,
   projectId: string,
   parts: ProjectParts,
 ): Promise<void> {
+  const row = await findAny(db, projectId);
+  if (row && row.deleted_at === null) return;
   await requireNoneUnderWay(db, await idsOf(db, projectId));
   await parts.removeApps(projectId);
   await reached("project.apps-removed");

@@ -1,0 +1,86 @@
+import { beforeAll, expect, test } from "vitest";
+import { hasJob } from "#jobs/jobs.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
+import { carryOutDeletion, deleteProject } from "./delete.ts";
+import { checkName } from "./names.ts";
+import { countProjects, findProject, findProjectByName, get, list } from "./projects.ts";
+
+const { db } = await testDatabase();
+let app: ProjectsApp;
+
+beforeAll(async () => {
+  app = await projectsApp(db);
+});
+
+const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
+
+/** What was removed, in order; the part named in `fails` fails once. */
+function parts(fails?: string) {
+  const done: string[] = [];
+  let isFailing = fails !== undefined;
+  const part = (name: string) => async () => {
+    done.push(name);
+    if (name !== fails || !isFailing) return;
+    isFailing = false;
+    throw new Error(`${name} failed`);
+  };
+  return {
+    done,
+    parts: { removeApps: part("apps"), dropImages: part("images"), removeRepository: part("repository") },
+  };
+}
+
+test("it is gone for everyone at once, and its name and domain are free", async () => {
+  const actor = await personOn(db, "pro");
+  const made = await makeProject(app, actor, { name: "shop", custom_domain: "www.example.com" });
+  await deleteProject(app, actor, made.id);
+  await expect(get(app, actor, made.id)).rejects.toThrow(refusal("project_not_found", 404));
+  await expect(deleteProject(app, actor, made.id)).rejects.toThrow(refusal("project_not_found", 404));
+  expect(await list(app, actor, { skip: 0, limit: 20 })).toMatchObject({ items: [], total: 0 });
+  expect(await findProject(db, made.id)).toBeUndefined();
+  expect(await findProjectByName(db, "shop")).toBeUndefined();
+  expect(await countProjects(db, actor.workspaces[0]!.id)).toBe(0);
+  expect(await checkName(app, "shop")).toMatchObject({ available: true });
+  expect(await hasJob(db, `project:${made.id}`)).toBe(true);
+  const again = await makeProject(app, actor, { name: "shop", custom_domain: "www.example.com" });
+  await carryOutDeletion(app, made.id, parts().parts);
+  expect(await get(app, actor, again.id)).toMatchObject({ name: "shop" });
+});
+
+test.each(["apps", "images", "repository"])(
+  "a removal that fails at its %s keeps the row, and is finished when it is tried again",
+  async (fails) => {
+    const actor = await personOn(db, "pro");
+    const made = await makeProject(app, actor);
+    await deleteProject(app, actor, made.id);
+    const { done, parts: wired } = parts(fails);
+    const row = () => db.selectFrom("projects").select("id").where("id", "=", made.id).executeTakeFirst();
+    await expect(carryOutDeletion(app, made.id, wired)).rejects.toThrow(`${fails} failed`);
+    expect(await row()).toBeDefined();
+    done.length = 0;
+    await carryOutDeletion(app, made.id, wired);
+    expect(done).toEqual(["apps", "images", "repository"]);
+    expect(await row()).toBeUndefined();
+    // The job's last attempt may have died after the row went.
+    await carryOutDeletion(app, made.id, wired);
+  },
+);
+
+test("a project that lives is never removed, whatever a job says", async () => {
+  const actor = await personOn(db, "pro");
+  const made = await makeProject(app, actor);
+  const { done, parts: wired } = parts();
+  await carryOutDeletion(app, made.id, wired);
+  expect(done).toEqual([]);
+  expect(await get(app, actor, made.id)).toMatchObject({ id: made.id });
+});
+
+test("nobody else can delete it; a suspended workspace can", async () => {
+  const actor = await personOn(db, "pro");
+  const made = await makeProject(app, actor);
+  await expect(deleteProject(app, await personOn(db, "pro"), made.id)).rejects.toThrow(
+    refusal("project_not_found", 404),
+  );
+  await deleteProject(app, { ...actor, workspaces: [{ ...actor.workspaces[0]!, suspended: true }] }, made.id);
+});
