@@ -8,6 +8,7 @@ import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
 import { environmentRoutes } from "./environments/routes.ts";
+import { groupRoutes } from "./groups/routes.ts";
 import { countProjects } from "./projects/projects.ts";
 import { projectRoutes } from "./projects/routes.ts";
 
@@ -17,6 +18,7 @@ const platformHoldings: readonly Holding[] = [{ noun: "projects", count: countPr
 export const platformRoutes = (app: App, holdings: readonly Holding[]): Route[] => [
   ...projectRoutes(app),
   ...environmentRoutes(app),
+  ...groupRoutes(app),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

@@ -98,6 +98,16 @@ export async function followBranch(tx: Db, id: string, branch: string, now: Date
   await store.changeRow(tx, id, { branch, updated_at: now });
 }
 
+/** Those of a group, newest first; that the actor may see the group is known. */
+export async function listGroup(app: Needs, actor: Actor, groupId: string): Promise<ProjectResponse[]> {
+  return renderAll(app, actor, await store.listOfGroup(app.db, groupId, workspaceIds(actor)));
+}
+
+/** Null takes it out of the one it is in. */
+export async function assignGroup(tx: Db, id: string, groupId: string | null, now: Date): Promise<void> {
+  await store.changeRow(tx, id, { group_id: groupId, updated_at: now });
+}
+
 /** Projects a workspace has. */
 export function countProjects(db: Db, workspaceId: string): Promise<number> {
   return store.countRows(db, workspaceId);

@@ -56,6 +56,16 @@ export async function listOwn(
   return { rows, total: counted.total };
 }
 
+/** Newest first. */
+export function listOfGroup(db: Db, groupId: string, workspaceIds: readonly string[]): Promise<ProjectRow[]> {
+  return living(db)
+    .where("group_id", "=", groupId)
+    .where("workspace_id", "=", among(workspaceIds))
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .execute();
+}
+
 /** With creations in the same workspace held off until this transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 11))`.execute(tx);

@@ -48,6 +48,23 @@ async function notification(world: World): Promise<string> {
   return (json as { id: string }[])[0]!.id;
 }
 
+/** A group of the owner's with one project in it. */
+async function group(world: World): Promise<{ group_id: string; project_id: string }> {
+  const { project_id } = await project(world);
+  const { json: in_ } = await world.call("GET", `/api/v1/projects/${project_id}`, {
+    token: world.owner.token,
+  });
+  const { json } = await world.call("POST", "/api/v1/groups", {
+    token: world.owner.token,
+    body: { name: "Shops", workspace: (in_ as { workspace: string }).workspace },
+  });
+  const group_id = (json as { id: string }).id;
+  await world.call("POST", `/api/v1/groups/${group_id}/projects/${project_id}`, {
+    token: world.owner.token,
+  });
+  return { group_id, project_id };
+}
+
 const noProject = { project_id: nobody };
 
 export const platformCases: Cases = {
@@ -121,6 +138,32 @@ export const platformCases: Cases = {
   getEnvironmentVariables: {
     success: async (world) => ({ params: await project(world) }),
     unknown: { project_id: nobody, env_id: nobody },
+  },
+
+  listGroups: { success: async (world) => (await group(world), {}) },
+  createGroup: { success: () => ({ body: { name: "Shops", description: "All", color: "#3366ff" } }) },
+  getGroup: {
+    success: async (world) => ({ params: { group_id: (await group(world)).group_id } }),
+    unknown: { group_id: nobody },
+  },
+  updateGroup: {
+    success: async (world) => ({
+      params: { group_id: (await group(world)).group_id },
+      body: { name: "Stores", description: null, color: "#ffffff" },
+    }),
+    unknown: { group_id: nobody },
+  },
+  deleteGroup: {
+    success: async (world) => ({ params: { group_id: (await group(world)).group_id } }),
+    unknown: { group_id: nobody },
+  },
+  assignProject: {
+    success: async (world) => ({ params: await group(world) }),
+    unknown: { group_id: nobody },
+  },
+  unassignProject: {
+    success: async (world) => ({ params: await group(world) }),
+    unknown: { group_id: nobody },
   },
 
   listNotifications: { success: async (world) => (await notification(world), {}) },

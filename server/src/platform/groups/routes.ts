@@ -1,0 +1,101 @@
+import { z } from "zod";
+import { accountSuspended, workspaceNotFound } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import { groupLimitReached, groupNotFound, otherWorkspace } from "./errors.ts";
+import { assign, create, get, list, remove, unassign, update } from "./groups.ts";
+import { GroupCreate, GroupResponse, GroupUpdate, GroupWithProjects, readOnlyFields } from "./schema.ts";
+
+const common = { api: "platform", tag: "Groups" } as const;
+const GroupParams = z.object({ group_id: z.guid() });
+const MemberParams = z.object({ group_id: z.guid(), project_id: z.guid() });
+
+export const groupRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/api/v1/groups",
+    operationId: "listGroups",
+    summary: "Project groups, newest first",
+    scope: "platform:read",
+    responses: { 200: z.array(GroupResponse) },
+    handler: ({ actor }) => list(app, actor),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/api/v1/groups",
+    operationId: "createGroup",
+    summary: "Create a project group",
+    scope: "platform:write",
+    body: GroupCreate,
+    responses: { 201: GroupResponse },
+    errors: [groupLimitReached, accountSuspended, workspaceNotFound],
+    idempotent: true,
+    handler: ({ actor, body }) => create(app, actor, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/api/v1/groups/{group_id}",
+    operationId: "getGroup",
+    summary: "A group and its projects",
+    scope: "platform:read",
+    params: GroupParams,
+    responses: { 200: GroupWithProjects },
+    errors: [groupNotFound],
+    handler: ({ actor, params }) => get(app, actor, params.group_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: "/api/v1/groups/{group_id}",
+    operationId: "updateGroup",
+    summary: "Change a group's name, description or colour",
+    scope: "platform:write",
+    params: GroupParams,
+    body: GroupUpdate,
+    readOnlyFields,
+    responses: { 200: GroupWithProjects },
+    errors: [groupNotFound, accountSuspended],
+    handler: ({ actor, params, body }) => update(app, actor, params.group_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/api/v1/groups/{group_id}",
+    operationId: "deleteGroup",
+    summary: "Delete a group; its projects are kept",
+    scope: "platform:write",
+    params: GroupParams,
+    responses: { 204: null },
+    errors: [groupNotFound],
+    handler: ({ actor, params }) => remove(app, actor, params.group_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/api/v1/groups/{group_id}/projects/{project_id}",
+    operationId: "assignProject",
+    summary: "Put a project into a group",
+    description: "A project is in one group: it leaves the one it was in.",
+    scope: "platform:write",
+    params: MemberParams,
+    responses: { 200: GroupWithProjects },
+    errors: [groupNotFound, projectNotFound, otherWorkspace, accountSuspended],
+    handler: ({ actor, params }) => assign(app, actor, params.group_id, params.project_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/api/v1/groups/{group_id}/projects/{project_id}",
+    operationId: "unassignProject",
+    summary: "Take a project out of a group",
+    scope: "platform:write",
+    params: MemberParams,
+    responses: { 204: null },
+    errors: [groupNotFound, projectNotFound, accountSuspended],
+    handler: ({ actor, params }) => unassign(app, actor, params.group_id, params.project_id),
+  }),
+];
