@@ -69,10 +69,19 @@ export class PlayedPipeline implements Pipeline {
     const candidate: Candidate = {
       waitHealthy: async (signal) => this.during.health?.(within(signal)),
       takeOver: async (signal) => {
+        const before = serving.get(environment);
         await switchTo(app, environment, id);
         serving.set(environment, id);
         candidates.delete(id);
-        await this.during.route?.(within(signal));
+        try {
+          await this.during.route?.(within(signal));
+        } catch (error) {
+          await switchTo(app, environment, before ?? null);
+          if (before === undefined) serving.delete(environment);
+          else serving.set(environment, before);
+          candidates.add(id);
+          throw error;
+        }
       },
       discard: async () => void candidates.delete(id),
     };
@@ -80,7 +89,7 @@ export class PlayedPipeline implements Pipeline {
   };
 }
 
-async function switchTo({ db }: App, environment: string, deployment: string): Promise<void> {
+async function switchTo({ db }: App, environment: string, deployment: string | null): Promise<void> {
   await db
     .updateTable("environments")
     .set({ live_deployment_id: deployment })
