@@ -69,7 +69,12 @@ export async function carryOut(context: Context, id: string): Promise<void> {
   const { app, pipeline } = context;
   const subject = await findSubject(app.db, id);
   if (!subject) throw new Dropped();
-  const { deployment } = subject;
+  const { deployment, environment } = subject;
+  // An earlier server switched to it and could not say so any more: whether it answers is all that is to be seen.
+  if (environment.live_deployment_id === id) {
+    const steps = new Steps(context, deployment, deployment.steps);
+    return steps.take("route", ({ signal }) => pipeline.proveServed(app, environment, signal));
+  }
   const kept =
     deployment.image_tag === null
       ? undefined
@@ -157,8 +162,8 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
     }),
   );
   if (!analysis) throw new DeploymentFailed("the repository is empty: push a commit to it.");
-  for (const line of analysis.evidence) await log(`${line}\n`);
-  for (const line of analysis.warnings) await log(`warning: ${line}\n`);
+  for (const line of analysis.evidence) await log(line);
+  for (const line of analysis.warnings) await log(`warning: ${line}`);
   const recipe = await refusing(() => recipeOf(analysis, overridesOf(project)));
   if (recipe === null) {
     throw new DeploymentFailed(`${analysis.warnings.join("; ") || "nothing was recognised"}.`);
@@ -320,7 +325,7 @@ class Steps {
     else if (!(await beginRoute(app.db, this.#id, step))) throw new Cancelled();
     try {
       const result = await within(stepLimitsMs[name], signal, (ends) =>
-        work({ log: (text) => log.write(name, text), signal: ends }),
+        work({ log: (text) => log.say(name, text), signal: ends }),
       );
       await this.mark(name, "succeeded");
       return result;
@@ -358,7 +363,7 @@ class Steps {
     if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
     const last = name === "build" ? log.last("build", buildLinesTold) : "";
     return new DeploymentFailed(
-      `${failures[name]}: ${why ?? "this host could not carry it out."}` +
+      `${failures[name]}: ${why === undefined ? "this host could not carry it out." : asClause(why)}` +
         (last === "" || why?.includes(last) ? "" : `\nIt said last:\n${last}`),
     );
   }
@@ -367,6 +372,11 @@ class Steps {
 /** As its owner may read it; undefined for what is the server's own. */
 function told(error: unknown): string | undefined {
   return error instanceof DomainError || error instanceof DeploymentFailed ? error.message : undefined;
+}
+
+/** A sentence behind a colon. */
+function asClause(sentence: string): string {
+  return /^[A-Z][a-z ]/.test(sentence) ? sentence.charAt(0).toLowerCase() + sentence.slice(1) : sentence;
 }
 
 /** Ends with the work, or a while after it was told to end: nothing holds a deployment up for ever. */

@@ -375,6 +375,27 @@ describe("where the server ends", () => {
     });
   });
 
+  test("after the switch, it is live once it answers, and failed where it does not", async () => {
+    const { actor, project } = await start();
+    const live = await deployed(host, actor, project);
+    const { id } = await ask(host, actor, project);
+    expect(await host.dieAt("deploy.switched")).toBe(true);
+    await expect(cancelDeployment(app, actor, id)).rejects.toMatchObject({
+      code: "deployment_not_cancellable",
+    });
+    host.pipeline.during.proof = async () => {
+      throw new DeploymentFailed("It answered 502.");
+    };
+    await host.run();
+    expect(await get(actor, { id })).toMatchObject({
+      status: "failed",
+      error: "The app did not answer at its address: it answered 502.",
+    });
+    expect(stage.serving.get(project.environmentId)).toBe(id);
+    expect((await get(actor, live)).status).toBe("superseded");
+    expect((await deployed(host, actor, project)).status).toBe("live");
+  });
+
   test("a wish to cancel is not forgotten", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);

@@ -33,15 +33,11 @@ export class DeploymentLog {
     return (this.#last.get(step) ?? "").trimEnd().split("\n").slice(-lines).join("\n");
   }
 
-  /** A line of our own. */
-  async say(step: StepName, line: string): Promise<void> {
-    await this.write(step, `${line}\n`);
-  }
-
-  async write(step: StepName, output: string): Promise<void> {
+  /** Whole lines; the last one's end may be left out. */
+  async say(step: StepName, lines: string): Promise<void> {
+    if (lines === "") return;
     // Neither is text to PostgreSQL.
-    const text = output.replaceAll("\0", "�").toWellFormed();
-    if (text === "") return;
+    const text = (lines.endsWith("\n") ? lines : `${lines}\n`).replaceAll("\0", "�").toWellFormed();
     this.#last.set(step, ((this.#last.get(step) ?? "") + text).slice(-lastChars));
     this.#add(step, text);
     if (this.#chars >= pieceChars) await this.flush();

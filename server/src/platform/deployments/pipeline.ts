@@ -8,7 +8,7 @@ import type { EnvironmentRow } from "../environments/environments.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import type { DeploymentRow } from "./store.ts";
 
-/** What every part of it gets: where its output goes (whoever has much of it waits), and what ends it. */
+/** What every part of it gets: where its lines go (whoever has many of them waits), and what ends it. */
 export interface Work {
   log: (text: string) => Promise<void>;
   /** Aborted: what was begun is undone, and the call fails. */
@@ -91,4 +91,6 @@ export interface Pipeline {
   /** A sentence of what it found. */
   scanImage(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
+  /** Settles once what an environment serves answers through the public listener. */
+  proveServed(app: App, environment: EnvironmentRow, signal: AbortSignal): Promise<void>;
 }

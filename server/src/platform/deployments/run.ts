@@ -1,8 +1,8 @@
 /**
  * Carrying deployments out: one of each environment at a time, so many builds at once, each a row until it ends. What
  * a server had under way when it ended is gone on with by the next one, from the last result that was stored; one
- * that sees three servers die is the likelier cause of that and is not begun again. One that was switched to is live
- * whatever comes after that.
+ * that sees three servers die is the likelier cause of that and is not begun again. One that was switched to by then
+ * only has to answer.
  */
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -106,27 +106,25 @@ export class Deployments {
 
   /** Undefined where it is the next server's to go on with. */
   async #outcome(id: string, log: DeploymentLog, signal: AbortSignal): Promise<End | undefined> {
-    const { db } = this.#app;
+    const { db, log: serverLog } = this.#app;
     try {
       const deployment = await findById(db, id);
       if (!deployment) throw new Dropped();
-      // An earlier server came as far as that; what it serves by now is no candidate any more.
-      if (!(await isSwitchedTo(db, id))) {
-        if (deployment.attempts > attemptsMax) throw new DeploymentFailed(gaveUp);
-        await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
-      }
+      if (deployment.attempts > attemptsMax && !(await isSwitchedTo(db, id)))
+        throw new DeploymentFailed(gaveUp);
+      await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
-      // Whatever broke after the switch: this is what visitors get.
-      if (await isSwitchedTo(db, id)) return { status: "live", error: null };
-      if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
-      if (error instanceof Cancelled) return { status: "cancelled", error: null };
       if (error instanceof Interrupted) {
         await forgetAttempt(db, id);
         return undefined;
       }
+      if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
+      if (error instanceof Cancelled) return { status: "cancelled", error: null };
       if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
-      this.#app.log.error({ deployment: id, err: error }, "a deployment failed on this server");
+      // It serves, and something of ours broke: the job's next run goes on with it.
+      if (await isSwitchedTo(db, id)) throw error;
+      serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
       return { status: "failed", error: "The deployment could not be carried out on this host." };
     }
   }

@@ -80,7 +80,7 @@ export const DeploymentListResponse = z
 const entry = {
   step: z.enum(stepNames),
   at: timestamp,
-  text: z.string().describe("As it was said: one or more lines, or a part of one."),
+  text: z.string().describe("One or more whole lines, as they were said."),
 };
 export const DeploymentLogEntry = z.object(entry).meta({ id: "DeploymentLogEntry" });
 export const DeploymentLogEvent = z

@@ -404,7 +404,7 @@ export async function isSwitchedTo(db: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** False where it ended already, or is gone. */
+/** The one that is not served any more is superseded. False where it ended already, or is gone. */
 export async function endRunning(
   tx: Db,
   id: string,
@@ -418,15 +418,20 @@ export async function endRunning(
     .returning("environment_id")
     .executeTakeFirst();
   if (!ended) return false;
-  if (end.status === "live") {
-    await tx
-      .updateTable("deployments")
-      .set({ status: "superseded" })
-      .where("environment_id", "=", ended.environment_id)
-      .where("status", "=", "live")
-      .where("id", "<>", id)
-      .execute();
-  }
+  const { environment_id } = ended;
+  await tx
+    .updateTable("deployments")
+    .set({ status: "superseded" })
+    .where("environment_id", "=", environment_id)
+    .where("status", "=", "live")
+    .where((eb) =>
+      eb(
+        "id",
+        "<>",
+        eb.selectFrom("environments").select("live_deployment_id").where("id", "=", environment_id),
+      ),
+    )
+    .execute();
   return true;
 }
 

@@ -5,7 +5,7 @@ import type { App } from "#app.ts";
 import type { BuiltImage, Candidate, Pipeline, Work } from "../pipeline.ts";
 import type { StepName } from "../states.ts";
 
-type Played = Exclude<StepName, "detect">;
+type Played = Exclude<StepName, "detect"> | "proof";
 
 /** What outlives the server: images, and what serves. */
 export interface Stage {
@@ -87,6 +87,9 @@ export class PlayedPipeline implements Pipeline {
     };
     return candidate;
   };
+
+  readonly proveServed: Pipeline["proveServed"] = async (_app, _environment, signal) =>
+    this.during.proof?.({ log: async () => {}, signal });
 }
 
 async function switchTo({ db }: App, environment: string, deployment: string | null): Promise<void> {
