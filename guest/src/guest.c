@@ -1,4 +1,5 @@
-// kontor-guest SOCKET: PID 1 inside every machine. kontor-guest capture: see capture.c.
+// kontor-guest SOCKET [SCORE]: PID 1 inside every machine; SCORE is what its children are to the kernel when memory
+// runs out (PROTOCOL.md). kontor-guest capture: see capture.c.
 //
 // It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
 // takes the spare: the thread that waited on it serves it, one request (PROTOCOL.md), and another dials the next one.
@@ -219,14 +220,15 @@ static void open_stdio(void) {
 
 int main(int count, char **arguments) {
   if (count == 2 && strcmp(arguments[1], "capture") == 0) return capture();
-  if (count != 2 || strlen(arguments[1]) >= sizeof address.sun_path) {
-    fprintf(stderr, "usage: kontor-guest SOCKET | capture\n");
+  if (count < 2 || count > 3 || strlen(arguments[1]) >= sizeof address.sun_path) {
+    fprintf(stderr, "usage: kontor-guest SOCKET [SCORE] | capture\n");
     return 2;
   }
   strcpy(address.sun_path, arguments[1]);
   open_stdio();
   umask(0);
-  raise_descriptor_limit();
+  raise_limits();
+  if (count == 3) set_children_oom_score(arguments[2]);
 
   // What a request needs, up to a frame or two, comes from memory that an earlier one gave back: without this each of
   // them would be mapped and unmapped, which is dear inside gVisor.

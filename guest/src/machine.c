@@ -221,6 +221,12 @@ static void renew_random_seed(void) {
   close(fd);
 }
 
+// Setting a name takes a capability that PID 1 lacks in a machine on the host's kernel, which has its name from the start.
+static bool has_name(const char *hostname) {
+  char name[65] = "";
+  return gethostname(name, sizeof name - 1) == 0 && !strcmp(name, hostname);
+}
+
 void serve_configure(int connection, const struct request *request) {
   const char *hostname = request->text[F_HOSTNAME];
   if (hostname && !is_hostname(hostname)) {
@@ -240,7 +246,7 @@ void serve_configure(int connection, const struct request *request) {
   free(old);
   if (hostname) {
     char text[80];
-    if (sethostname(hostname, strlen(hostname))) {
+    if (!has_name(hostname) && sethostname(hostname, strlen(hostname))) {
       send_error(connection, "not_permitted", "cannot set the host name");
       return;
     }

@@ -31,7 +31,9 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int registry_wanted; // by how many beside the reaper
 static struct process *registry;
 static int drainer = -1;
-static struct rlimit descriptors; // as the machine gave it
+// As the machine gave them. A program may not raise the second: it counts what others of its user have started, too.
+static struct rlimit descriptors, processes;
+static const char *children_oom_score;
 
 static void lock_registry(void) {
   atomic_fetch_add(&registry_wanted, 1);
@@ -63,11 +65,19 @@ static void close_end(int *fd) {
   *fd = -1;
 }
 
-void raise_descriptor_limit(void) {
-  getrlimit(RLIMIT_NOFILE, &descriptors);
-  struct rlimit raised = {.rlim_cur = descriptors.rlim_max, .rlim_max = descriptors.rlim_max};
-  setrlimit(RLIMIT_NOFILE, &raised);
+static void raise_limit(int resource, struct rlimit *given) {
+  getrlimit(resource, given);
+  struct rlimit raised = {.rlim_cur = given->rlim_max, .rlim_max = given->rlim_max};
+  setrlimit(resource, &raised);
 }
+
+void raise_limits(void) {
+  raise_limit(RLIMIT_NOFILE, &descriptors);
+  raise_limit(RLIMIT_NPROC, &processes);
+  processes.rlim_max = processes.rlim_cur;
+}
+
+void set_children_oom_score(const char *score) { children_oom_score = score; }
 
 // ---- the child, between clone and exec: it shares our memory, so it only makes system calls and sets its own slot
 
@@ -136,6 +146,13 @@ static int child_main(void *argument) {
   syscall(SYS_close_range, 3, ~0U, 0);
   umask(022);
   setrlimit(RLIMIT_NOFILE, &descriptors);
+  setrlimit(RLIMIT_NPROC, &processes);
+  if (children_oom_score) {
+    // A vfork's own: the kernel gives it to no other process of this memory (proc_pid_oom_score_adj(5)).
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) write_exactly(fd, children_oom_score, strlen(children_oom_score));
+    close_end(&fd);
+  }
   const struct user *user = launch->user;
   if (user->uid != 0 || user->gid != 0 || user->group_count > 0) {
     if (syscall(SYS_setgroups, user->group_count, user->groups) || syscall(SYS_setgid, user->gid) ||

@@ -54,8 +54,11 @@ size_t pipe_backlog(int fd);
 // A buffer of `size` bytes from a pipe, or 0 at its end.
 size_t pipe_read(int fd, void *bytes, size_t size);
 
-// 512 streams need some 2600 descriptors; a program gets back what the machine gave, which may be 1024.
-void raise_descriptor_limit(void);
+// 512 streams need some 2600 descriptors, and a machine that is full of processes one more for whoever ends them; a
+// program gets back what the machine gave.
+void raise_limits(void);
+// A number for /proc/PID/oom_score_adj: what the kernel is to end before PID 1.
+void set_children_oom_score(const char *score);
 
 void reap_children(void);
 bool start_thread(void *(*run)(void *), void *argument);

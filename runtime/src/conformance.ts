@@ -20,6 +20,7 @@ import {
   type MachineExit,
   type MachineId,
   type MachineSpec,
+  type Isolation,
   type ProcessExit,
   type ReadOptions,
   type RuntimeErrorKind,
@@ -32,6 +33,8 @@ export interface Conformant {
   driver: Driver;
   /** Id of an image with a shell and coreutils. */
   image: string;
+  /** Of every machine of these tests. */
+  isolation?: Isolation;
   /** The directories of an image with a shell and coreutils. */
   layers: string[];
   /** Closes nothing, and opens another driver on the same state. */
@@ -43,6 +46,8 @@ export interface Conformant {
 export interface Abilities {
   /** Machines have a kernel, a hostname and users of their own. */
   isolation: boolean;
+  /** Machines can be checkpointed, and images captured of them; their host name can change. */
+  checkpoints: boolean;
   /** A restored machine's processes go on where the checkpoint found them. */
   processesContinue: boolean;
 }
@@ -124,7 +129,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     beforeAll(async () => {
       subject = await make();
       ({ driver } = subject);
-      const spec = machineSpec(subject.image);
+      const spec = specOf();
       shared = spec.id;
       await driver.create(spec);
     }, 120_000);
@@ -133,8 +138,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       await subject?.dispose();
     }, 60_000);
 
+    function specOf(change: Partial<MachineSpec> = {}): MachineSpec {
+      const { image, isolation } = subject;
+      return machineSpec(image, isolation === undefined ? change : { isolation, ...change });
+    }
+
     async function boot(change: Partial<MachineSpec> = {}): Promise<MachineSpec> {
-      const spec = machineSpec(subject.image, change);
+      const spec = specOf(change);
       onTestFinished(() => driver.remove(spec.id));
       await driver.create(spec);
       return spec;
@@ -168,7 +178,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
 
       test("the same id cannot be created twice", async () => {
-        const again = driver.create(machineSpec(subject.image, { id: shared }));
+        const again = driver.create(specOf({ id: shared }));
         expect(await failureKind(again)).toBe("already_exists");
         await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
       });
@@ -256,7 +266,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         generation: 2,
         resources: { vcpus: 0.5, memoryBytes: 256 * MIB, maxProcesses: 100 },
         network: "off" as const,
-        hostname: "claimed",
+        hostname: can.checkpoints ? "claimed" : "first",
         env: { OWNER: "somebody" },
       };
 
@@ -272,7 +282,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           ...claim,
           resources: { ...claim.resources, diskBytes: 1024 * MIB },
         });
-        if (can.isolation) expect(await out(spec.id, "cat /proc/sys/kernel/hostname")).toBe("claimed\n");
+        if (can.isolation)
+          expect(await out(spec.id, "cat /proc/sys/kernel/hostname")).toBe(`${claim.hostname}\n`);
       });
 
       test("a claim can be repeated, and one of an earlier generation is refused", async () => {
@@ -322,7 +333,19 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
     });
 
-    describe("checkpoint and restore", () => {
+    test.skipIf(can.checkpoints)(
+      "a machine that cannot be written down says so, to who would checkpoint, capture or restore it, and runs on",
+      async () => {
+        const [{ id }, directory] = [await boot(), await emptyPlace()];
+        expect(await failureKind(driver.checkpoint(id, directory))).toBe("not_checkpointable");
+        const image = { id: "captured-native", name: "native" };
+        expect(await failureKind(driver.captureImage(id, image, { timeoutMs: 60_000 }))).toBe("image_failed");
+        expect(await failureKind(driver.restore(specOf(), directory))).toBe("not_restorable");
+        expect(await out(id, "printf alive")).toBe("alive");
+      },
+    );
+
+    describe.runIf(can.checkpoints)("checkpoint and restore", () => {
       async function restored(from: MachineSpec, directory: string, change: Partial<MachineSpec> = {}) {
         const spec = { ...from, id: machineId(), ...change };
         onTestFinished(() => driver.remove(spec.id));
@@ -464,7 +487,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
 
       test("what is no whole checkpoint is not restored, and leaves no machine", async () => {
-        const spec = machineSpec(subject.image);
+        const spec = specOf();
         expect(await failureKind(driver.restore(spec, await emptyPlace()))).toBe("not_restorable");
         expect(await stateOf(spec.id)).toBeUndefined();
       });
@@ -593,7 +616,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
 
       test("one that should be there and is not is named as missing, and leaves no machine", async () => {
         const volume = { ...(await newVolume()), isNew: false };
-        const spec = machineSpec(subject.image, { volume });
+        const spec = specOf({ volume });
         expect(await failureKind(driver.create(spec))).toBe("volume_missing");
         expect(await stateOf(spec.id)).toBeUndefined();
         expect(await driver.volumeUsage(volume.directory)).toBe(0);
@@ -602,7 +625,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       test("a volume is one machine's at a time, and free once that is removed", async () => {
         const volume = await newVolume();
         const holder = await boot({ volume });
-        const late = machineSpec(subject.image, { volume });
+        const late = specOf({ volume });
         expect(await failureKind(driver.create(late))).toBe("volume_in_use");
         expect(await stateOf(late.id)).toBeUndefined();
         expect(await out(holder.id, inVolume("echo unharmed > file; cat file"))).toBe("unharmed\n");
@@ -623,7 +646,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       });
 
-      test("a restored machine has its volume again, as that is now", async () => {
+      test.runIf(can.checkpoints)("a restored machine has its volume again, as that is now", async () => {
         const [directory, volume] = [await emptyPlace(), await newVolume()];
         const spec = await boot({ volume });
         await execute(driver, spec.id, inVolume("echo before > file"));
@@ -1258,7 +1281,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       expect(await failureKind(driver.guest(shared).connect(1))).toBe("connection_refused");
     });
 
-    describe("captured images", () => {
+    describe.runIf(can.checkpoints)("captured images", () => {
       const imageId = () => `captured-${randomBytes(6).toString("hex")}`;
 
       /** An image of a machine in which `shell` ran. */
@@ -1386,17 +1409,20 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(shared, "printf shared")).toBe("shared");
       });
 
-      test("a machine that is checkpointed when the driver goes is found frozen, and goes on", async () => {
-        const [spec, directory] = [await boot(), await emptyPlace()];
-        await execute(driver, spec.id, "echo kept > kept");
-        await driver.checkpoint(spec.id, directory);
-        await driver.close();
-        driver = await subject.again();
-        subject.driver = driver;
-        if (can.processesContinue) expect(await stateOf(spec.id)).toBe("frozen");
-        await driver.thaw(spec.id);
-        expect(await out(spec.id, "cat kept")).toBe("kept\n");
-      });
+      test.runIf(can.checkpoints)(
+        "a machine that is checkpointed when the driver goes is found frozen, and goes on",
+        async () => {
+          const [spec, directory] = [await boot(), await emptyPlace()];
+          await execute(driver, spec.id, "echo kept > kept");
+          await driver.checkpoint(spec.id, directory);
+          await driver.close();
+          driver = await subject.again();
+          subject.driver = driver;
+          if (can.processesContinue) expect(await stateOf(spec.id)).toBe("frozen");
+          await driver.thaw(spec.id);
+          expect(await out(spec.id, "cat kept")).toBe("kept\n");
+        },
+      );
     });
   });
 }

@@ -12,7 +12,7 @@ const children: ChildProcess[] = [];
 beforeEach(async () => {
   cgroups = await Cgroups.detect("kontor63-cgroup-test");
   await cgroups.open();
-  await cgroups.create(NAME, resources);
+  await cgroups.create(NAME, resources, "gvisor");
 });
 
 afterEach(async () => {
@@ -63,6 +63,6 @@ test("a kill for the memory limit is seen", async () => {
 });
 
 test("limits go up and down again", async () => {
-  await cgroups.setLimits(NAME, { ...resources, memoryBytes: 512 * 1024 * 1024 });
-  await expect(cgroups.setLimits(NAME, resources)).resolves.toBeUndefined();
+  await cgroups.setLimits(NAME, { ...resources, memoryBytes: 512 * 1024 * 1024 }, "gvisor");
+  await expect(cgroups.setLimits(NAME, resources, "gvisor")).resolves.toBeUndefined();
 });

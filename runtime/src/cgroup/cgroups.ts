@@ -7,7 +7,7 @@
 import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { RuntimeError, type Resources } from "../driver.ts";
+import { RuntimeError, type Isolation, type Resources } from "../driver.ts";
 import {
   CONTROLLERS,
   flatValue,
@@ -93,16 +93,21 @@ export class Cgroups {
     return [...new Set(names.flat())];
   }
 
-  async create(name: string, resources: Omit<Resources, "diskBytes">): Promise<void> {
+  async create(name: string, resources: Omit<Resources, "diskBytes">, isolation: Isolation): Promise<void> {
     await Promise.all(
       this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent, name), { recursive: true })),
     );
-    await this.setLimits(name, resources);
+    await this.setLimits(name, resources, isolation);
   }
 
   /** Acts at once, on a running machine too. Memory that is in use and cannot be reclaimed refuses to shrink. */
-  async setLimits(name: string, resources: Omit<Resources, "diskBytes">): Promise<void> {
-    for (const { path, value, optional } of limitWrites(this.layout, this.pathOf(name), resources)) {
+  async setLimits(
+    name: string,
+    resources: Omit<Resources, "diskBytes">,
+    isolation: Isolation,
+  ): Promise<void> {
+    const writes = limitWrites(this.layout, this.pathOf(name), resources, isolation);
+    for (const { path, value, optional } of writes) {
       await writeFile(path, value, { flag: "r+" }).catch((error: NodeJS.ErrnoException) => {
         if (optional === true && (error.code === "ENOENT" || error.code === "EACCES")) return;
         if (error.code === "EBUSY") {

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import type { Isolation } from "../driver.ts";
 import { flatValue, freezerFiles, limitWrites, parseLayout } from "./layout.ts";
 
 const hybrid = [
@@ -40,7 +41,7 @@ test("a host that lacks a controller, or cgroups at all, is not usable", () => {
 });
 
 test("v1 limits are written so that memory+swap is never below memory", () => {
-  expect(limitWrites(parseLayout(hybrid)!, "/kontor0/m1", resources)).toEqual([
+  expect(limitWrites(parseLayout(hybrid)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.memsw.limit_in_bytes", value: "-1", optional: true },
     { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.limit_in_bytes", value: "268435456" },
     {
@@ -57,7 +58,7 @@ test("v1 limits are written so that memory+swap is never below memory", () => {
 });
 
 test("v2 limits are written to the one tree, with swap off", () => {
-  expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources)).toEqual([
+  expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "268435456" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.oom.group", value: "1", optional: true },
@@ -66,6 +67,15 @@ test("v2 limits are written to the one tree, with swap off", () => {
     { path: "/sys/fs/cgroup/kontor0/m1/cpu.max.burst", value: "50000", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/pids.max", value: "656" },
   ]);
+});
+
+test("out of memory ends one process of a native machine, and gVisor's as a whole", () => {
+  const groupOf = (isolation: Isolation) =>
+    limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, isolation).find(({ path }) =>
+      path.endsWith("memory.oom.group"),
+    )?.value;
+  expect(groupOf("native")).toBe("0");
+  expect(groupOf("gvisor")).toBe("1");
 });
 
 test("a group that is still freezing is not called frozen", () => {

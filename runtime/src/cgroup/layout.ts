@@ -3,7 +3,7 @@
  * documentation). All of it is text in, text out; `cgroups.ts` does the reading and writing.
  */
 import { join } from "node:path";
-import type { Resources } from "../driver.ts";
+import type { Isolation, Resources } from "../driver.ts";
 
 /** The controllers whose files we write. On v1 each has a tree of its own, on v2 there is one tree. */
 export const CONTROLLERS = ["memory", "cpu", "cpuacct", "pids", "freezer"] as const;
@@ -72,6 +72,7 @@ export function limitWrites(
   layout: CgroupLayout,
   group: string,
   resources: Omit<Resources, "diskBytes">,
+  isolation: Isolation,
 ): CgroupWrite[] {
   const file = (controller: Controller, name: string) => join(layout.trees[controller], group, name);
   const quotaUs = String(Math.max(MIN_CPU_QUOTA_US, Math.round(resources.vcpus * CPU_PERIOD_US)));
@@ -81,8 +82,13 @@ export function limitWrites(
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
-      // Out of memory ends the machine as a whole: a sentry without one of its helpers is no use to anyone.
-      { path: file("memory", "memory.oom.group"), value: "1", optional: true },
+      // A sentry without one of its helpers is no use to anyone: out of memory ends gVisor's machine as a whole. In a
+      // native one it ends the process that has most.
+      {
+        path: file("memory", "memory.oom.group"),
+        value: isolation === "gvisor" ? "1" : "0",
+        optional: true,
+      },
       ...withBurst(file("cpu", "cpu.max.burst"), quotaUs, [
         { path: file("cpu", "cpu.max"), value: `${quotaUs} ${CPU_PERIOD_US}` },
       ]),

@@ -30,7 +30,7 @@ async function make() {
   };
 }
 
-conformance("fake", make, { isolation: false, processesContinue: false });
+conformance("fake", make, { isolation: false, checkpoints: true, processesContinue: false });
 
 let subject: Awaited<ReturnType<typeof make>>;
 beforeEach(async () => {

@@ -8,7 +8,7 @@
  * process its time: past `MAX_WASTED` in a second the socket is taken away for a second, and the kernel refuses.
  */
 import { EventEmitter } from "node:events";
-import { rm } from "node:fs/promises";
+import { chown, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -37,6 +37,7 @@ interface Waiter {
 /** Events: `gone` once each time the guest went away and stayed away; `back` when it dialled in again after that. */
 export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   readonly path: string;
+  readonly #owner: number | undefined;
   #server: Server | undefined;
   #all = new Set<Socket>();
   #spares: Socket[] = [];
@@ -49,9 +50,11 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   #wasted = { since: 0, count: 0 };
   #pauseTimer: NodeJS.Timeout | undefined;
 
-  constructor(path: string) {
+  /** `owner`: the one user of the host's, beside root, who may dial; where absent, root alone. */
+  constructor(path: string, owner?: number) {
     super();
     this.path = path;
+    this.#owner = owner;
   }
 
   /** Listens, in place of whatever an earlier process left at the path. */
@@ -70,6 +73,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       server.once("error", reject);
       server.listen(this.path, resolve);
     });
+    // A dial in between is refused, and tried again.
+    if (this.#owner !== undefined) await chown(this.path, this.#owner, this.#owner);
     return server;
   }
 

@@ -18,16 +18,17 @@ import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver
 import { run } from "../exec.ts";
 import { aside, begin, commit } from "../snapshots/manifest.ts";
 import { syncVolume } from "../volumes/image.ts";
-import { guestAnswers } from "../linux/create.ts";
+import { bootMachine, guestAnswers, type CreateNeeds, type CreateTimings } from "../linux/create.ts";
 import { diskUsage } from "../linux/disk.ts";
 import type { LinuxMachine } from "../linux/machine.ts";
 import { writeRecord } from "../linux/records.ts";
-import { checkpointArgv, pauseArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
+import { checkpointArgv, pauseArgv, restoreArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
 
 /** Above this, writing and reading past the page cache is faster and leaves the host's cache alone. */
-export const DIRECT_ABOVE_BYTES = 256 * 1024 * 1024;
+const DIRECT_ABOVE_BYTES = 256 * 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 15_000;
 const CHECKPOINT_TIMEOUT_MS = 30_000;
+const RESTORE_TIMEOUT_MS = 30_000;
 /** The slowest disk that is given the time it needs. */
 const BYTES_PER_MS = 25_000;
 /** What is to be left of the host's disk. */
@@ -75,6 +76,28 @@ export async function checkpointMachine(
     if (machine.isHeld) await letGo(needs, machine);
     throw error;
   }
+}
+
+export interface RestoreFrom {
+  directory: string;
+  bytes: number;
+  runsc: string;
+  platform: Platform;
+}
+
+/** Boots the machine from a checkpoint, whose files are only read. */
+export function restoreMachine(
+  needs: CreateNeeds,
+  machine: LinuxMachine,
+  { directory, bytes, runsc, platform }: RestoreFrom,
+): Promise<CreateTimings> {
+  const { paths, id } = machine;
+  const direct = bytes > DIRECT_ABOVE_BYTES;
+  return bootMachine(needs, machine, {
+    argv: restoreArgv({ runsc, platform, paths, id }, { directory, direct }),
+    timeoutMs: RESTORE_TIMEOUT_MS + bytes / BYTES_PER_MS,
+    reached: "restore.started",
+  });
 }
 
 type LetGoNeeds = Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">;

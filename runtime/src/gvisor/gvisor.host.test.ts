@@ -1,8 +1,7 @@
 import { execFile, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
-import { lstat, mkdir, mkdtemp, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { lstat, mkdir, readFile, readdir, rm, stat, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -10,57 +9,14 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 
 import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineSpec } from "../conformance.ts";
 import type { MachineExit, MachineId } from "../driver.ts";
-import { TEST_IMAGES, testImage } from "../rootfs/testing/image.ts";
-import { LinuxDriver, type LinuxOptions } from "../linux/driver.ts";
+import { TEST_IMAGES } from "../rootfs/testing/image.ts";
+import { LinuxDriver } from "../linux/driver.ts";
+import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
 
 const exec = promisify(execFile);
-const INSTANCE = 62;
 const MIB = 1024 * 1024;
-const repository = join(import.meta.dirname, "..", "..", "..");
 
-/** A driver of its own, with everything it makes below one directory and one instance number. */
-async function make(change: Partial<LinuxOptions> = {}) {
-  await exec("make", ["-C", join(repository, "guest")]);
-  await exec("make", ["-C", join(repository, "runtime", "shim")]);
-  const { image, rootfs } = await testImage();
-  const stateDir = await mkdtemp(join(tmpdir(), "kontor-gvisor-"));
-  const options: LinuxOptions = {
-    stateDir,
-    imagesDirectory: TEST_IMAGES,
-    instance: INSTANCE,
-    // There is none of that name: no test of this file is about the way out.
-    uplink: "kontor-none",
-    dnsServers: [],
-    proxyPort: 3128,
-    guestBinary: join(repository, "guest", "build", "kontor-guest"),
-    shimBinary: join(repository, "runtime", "shim", "build", "kontor-shim"),
-    runsc: "runsc",
-    platform: "systrap",
-    log: () => {},
-    ...change,
-  };
-  const open = async () => {
-    const driver = new LinuxDriver(options);
-    await driver.open();
-    return driver;
-  };
-  let driver = await open();
-  return {
-    driver,
-    image: image.id,
-    layers: [rootfs],
-    stateDir,
-    options,
-    again: async () => (driver = await open()),
-    dispose: async () => {
-      for (const { id } of await driver.list()) await driver.remove(id);
-      await driver.close({ removeAll: true });
-      await rm(stateDir, { recursive: true });
-    },
-  };
-}
-
-conformance("gvisor", make, { isolation: true, processesContinue: true });
+conformance("gvisor", make, { isolation: true, checkpoints: true, processesContinue: true });
 
 describe("what only a real machine promises", () => {
   let subject: Awaited<ReturnType<typeof make>>;
@@ -552,18 +508,3 @@ describe("what only a real machine promises", () => {
     expect(groups.stdout).toBe("");
   });
 });
-
-/** Processes, mounts, loop devices, control groups and files of machines. Idle namespaces are the network's to keep. */
-async function leftOf(stateDir: string, instance: number): Promise<string[]> {
-  const [processes, mounts, loops, groups, files, sockets] = await Promise.all([
-    exec("ps", ["-eo", "args"]),
-    readFile("/proc/self/mountinfo", "utf8"),
-    exec("losetup", ["--list", "--noheadings", "--output", "BACK-FILE"]),
-    Cgroups.detect(`kontor${instance}`).then((cgroups) => cgroups.list()),
-    readdir(join(stateDir, "machines")).catch(() => []),
-    readdir(`/run/kontor/${instance}`),
-  ]);
-  const lines = [processes.stdout, mounts, loops.stdout].join("\n").split("\n");
-  const ours = lines.filter((line) => line.includes(stateDir) || line.includes(`/run/kontor/${instance}/`));
-  return [...ours, ...groups, ...files, ...sockets];
-}

@@ -9,7 +9,7 @@ test("runsc is started with the machine's own root, disk and log", () => {
   expect(runArgv({ runsc: "runsc", platform: "systrap", paths, id })).toEqual([
     "runsc",
     "--root=/run/kontor/7/m0123456789abcdefghi/runsc",
-    "--log=/var/lib/kontor/runtime/machines/m0123456789abcdefghi/runsc.log",
+    "--log=/var/lib/kontor/runtime/machines/m0123456789abcdefghi/engine.log",
     "--log-format=json",
     "--platform=systrap",
     "--network=sandbox",

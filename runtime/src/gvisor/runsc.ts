@@ -7,7 +7,7 @@ export type Platform = "systrap" | "kvm";
 export interface RunscInput {
   runsc: string;
   platform: Platform;
-  paths: Pick<MachinePaths, "directory" | "disk" | "log" | "runscRoot">;
+  paths: Pick<MachinePaths, "directory" | "disk" | "log" | "engineRoot">;
   id: MachineId;
 }
 
@@ -21,7 +21,7 @@ export interface RunscInput {
 function runscArgv({ runsc, platform, paths }: RunscInput, ...verb: string[]): string[] {
   return [
     runsc,
-    `--root=${paths.runscRoot}`,
+    `--root=${paths.engineRoot}`,
     `--log=${paths.log}`,
     "--log-format=json",
     `--platform=${platform}`,

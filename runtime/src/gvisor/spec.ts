@@ -2,17 +2,12 @@
  * The OCI spec (config.json) of a machine: a value computed from a value. The root filesystem is the image's own
  * directory, shared and read-only below; gVisor lays the machine's writable layer over it.
  */
+import { bind, GUEST_ARGV, ourMounts, VOLUME, type OurFiles } from "../linux/inside.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 
-/** Where the guest program and its socket are inside every machine; the images have these as mount points. */
-export const GUEST_PROGRAM = "/.kontor/guest";
-const GUEST_RUN_DIRECTORY = "/.kontor/run";
-
-export interface SpecInput {
+export interface SpecInput extends OurFiles {
   paths: Pick<MachinePaths, "guestDirectory" | "volume">;
   rootfs: string;
-  guestBinary: string;
-  resolvConf: string;
   hostname: string;
   netnsPath: string;
   cgroupsPath: string;
@@ -55,7 +50,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
     process: {
       terminal: false,
       user: { uid: 0, gid: 0 },
-      args: [GUEST_PROGRAM, `${GUEST_RUN_DIRECTORY}/guest.sock`],
+      args: GUEST_ARGV,
       cwd: "/",
       env: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
       capabilities: {
@@ -78,11 +73,8 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       { destination: "/dev/pts", type: "devpts", source: "devpts", options: ["nosuid", "noexec"] },
       { destination: "/dev/shm", type: "tmpfs", source: "shm", options: ["nosuid", "nodev", "mode=1777"] },
       { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "noexec", "nodev", "ro"] },
-      bind(input.guestBinary, GUEST_PROGRAM),
-      // Read-only: a directory of the host's that the guest could fill would be outside its disk limit.
-      bind(input.paths.guestDirectory, GUEST_RUN_DIRECTORY),
-      bind(input.resolvConf, "/etc/resolv.conf"),
-      ...(input.hasVolume ? [bind(input.paths.volume, "/persist", "rw")] : []),
+      ...ourMounts(input),
+      ...(input.hasVolume ? [bind(input.paths.volume, VOLUME, "rw")] : []),
     ],
     linux: {
       namespaces: [
@@ -97,10 +89,3 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
     },
   };
 }
-
-function bind(source: string, destination: string, access: "ro" | "rw" = "ro") {
-  return { destination, type: "bind", source, options: ["bind", access, "nosuid"] };
-}
-
-/** `nameserver` is the host's end of every machine's veth; two tries of 2 s keep a closed door from hanging programs. */
-export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:1 attempts:2\n";

@@ -29,16 +29,18 @@ test("the shim masks /proc/sys/net only where the kernel needs it", () => {
 });
 
 test("the disk image is one filesystem for one file, mounted without devices and setuid", () => {
-  expect(mkfsArgv("/d.img").join(" ")).toBe(
+  expect(mkfsArgv("/d.img", "one file").join(" ")).toBe(
     "mkfs.ext4 -q -F -m0 -N16 -O ^has_journal,^resize_inode -E lazy_itable_init=1,nodiscard /d.img",
   );
-  expect(mountArgv("/d.img", "/d").join(" ")).toBe("mount -o loop,nodev,nosuid,noatime /d.img /d");
+  expect(mountArgv("/d.img", "/d").join(" ")).toBe(
+    "mount -o loop,nodev,nosuid,noatime,noinit_itable /d.img /d",
+  );
 });
 
 test("socket paths fit the kernel's 107 bytes whatever the state directory is called", () => {
   const deep = machinePaths(hostPaths(`/${"x".repeat(300)}`, 63), id);
   expect(Buffer.byteLength(deep.guestSocket)).toBeLessThanOrEqual(107);
-  expect(Buffer.byteLength(`${deep.runscRoot}/runsc-${id}.sock`)).toBeLessThanOrEqual(107);
+  expect(Buffer.byteLength(`${deep.engineRoot}/runsc-${id}.sock`)).toBeLessThanOrEqual(107);
 });
 
 test("only an id of the fixed shape becomes a path", () => {

@@ -1,7 +1,7 @@
 /**
  * Takes everything of a machine off the host, whatever is left of it and in whichever state: after a failed create, on
  * remove, and for what an earlier process left behind. Idempotent; the order matters: processes hold mounts and
- * groups, mounts hold files. runsc itself is not asked: all it keeps is in directories and groups that are ours, and
+ * groups, mounts hold files. The engine is not asked: all it keeps is in directories and groups that are ours, and
  * `runsc delete` takes 35 ms, or hangs where a process is frozen.
  */
 import { rm, rmdir } from "node:fs/promises";
@@ -15,8 +15,10 @@ import type { MachinePaths } from "./paths.ts";
 export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePaths): Promise<void> {
   await cgroups.killAll(id);
   await trimVolume(paths.volume);
+  // A native machine's root, and with it whatever holds its disk and its volume.
+  await unmountBelow(paths.runDirectory);
   await unmountBelow(paths.directory);
-  await removeMountPoint(paths.volume);
+  for (const mountPoint of [paths.root, paths.volume]) await removeMountPoint(mountPoint);
   await together(
     cgroups.remove(id),
     rm(paths.runDirectory, { recursive: true, force: true }),
@@ -24,7 +26,7 @@ export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePat
   );
 }
 
-/** Never with what is in it: should a volume still be mounted there, its files are not the machine's to delete. */
+/** Never with what is in it: should something still be mounted there, its files are not the machine's to delete. */
 async function removeMountPoint(path: string): Promise<void> {
   try {
     await rmdir(path);

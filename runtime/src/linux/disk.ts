@@ -4,20 +4,28 @@
  */
 import { mkdir, open, statfs } from "node:fs/promises";
 import { run } from "../exec.ts";
-import { mkfsArgv, mountArgv } from "./argv.ts";
+import { mkfsArgv, mountArgv, type DiskLayout } from "./argv.ts";
 
 /** What ext4 keeps for itself: 2 % or 16 MiB of reserved clusters, and its tables. The guest gets what it was promised. */
 const OVERHEAD_BYTES = 24 * 1024 * 1024;
 const BLOCK_BYTES = 4096;
 
-export async function makeDisk(paths: { diskImage: string; disk: string }, sizeBytes: number): Promise<void> {
+/** An inode of 256 bytes for each 16 KiB. */
+const INODES_SHARE = 1 / 64;
+
+export async function makeDisk(
+  paths: { diskImage: string; disk: string },
+  sizeBytes: number,
+  layout: DiskLayout,
+): Promise<void> {
+  const overhead = OVERHEAD_BYTES + (layout === "many files" ? sizeBytes * INODES_SHARE * 1.05 : 0);
   const file = await open(paths.diskImage, "w", 0o600);
   try {
-    await file.truncate(Math.ceil((sizeBytes + OVERHEAD_BYTES) / BLOCK_BYTES) * BLOCK_BYTES);
+    await file.truncate(Math.ceil((sizeBytes + overhead) / BLOCK_BYTES) * BLOCK_BYTES);
   } finally {
     await file.close();
   }
-  await run(mkfsArgv(paths.diskImage));
+  await run(mkfsArgv(paths.diskImage, layout));
   await mkdir(paths.disk, { recursive: true });
   await run(mountArgv(paths.diskImage, paths.disk));
 }

@@ -1,7 +1,8 @@
 /**
- * Machines on gVisor's runsc. A machine is a sandbox process group in a control group of its own, with a network
- * namespace (../network), a disk image that bounds what it writes, an image's root filesystem below that, and our
- * guest program as PID 1, which dials out to a unix socket this process listens on (../guest).
+ * Machines on Linux. A machine is a group of processes in a control group of its own, with a network namespace
+ * (../network), a disk image that bounds what it writes, an image's files below that, and our guest program as PID 1, which
+ * dials out to a unix socket this process listens on (../guest). What isolates those processes is an engine's: gVisor's
+ * kernel (../gvisor), or the host's own behind a user namespace (../runc).
  *
  * Nothing of a machine depends on this process: its parent is a shim (shim/shim.c), its record a file. `close` and even
  * kill -9 leave it running; the next `open` finds the records, looks who is alive and listens on the same sockets, and
@@ -11,8 +12,9 @@
  * killed. Its end is noticed by the guest's connection, and at the latest by `list`.
  */
 import { createHash } from "node:crypto";
-import { mkdir, readFile, readdir, rm, statfs, writeFile } from "node:fs/promises";
+import { chmod, chown, mkdir, readFile, readdir, rm, statfs, writeFile } from "node:fs/promises";
 import { availableParallelism, release, totalmem } from "node:os";
+import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import {
@@ -25,6 +27,7 @@ import {
   type HostFacts,
   type Image,
   type ImageRecipe,
+  type Isolation,
   type LayeredImage,
   type LentNetwork,
   type Machine,
@@ -45,16 +48,22 @@ import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
 import { volumeUsage } from "../volumes/image.ts";
-import { checkpointMachine, DIRECT_ABOVE_BYTES, letGo } from "../gvisor/checkpoint.ts";
+import { checkpointMachine, letGo, restoreMachine } from "../gvisor/checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
-import { createMachine, restoreMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
+import { bootMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
 import { diskUsage } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
 import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
+import { GUEST_PROGRAM, RESOLV_CONF } from "./inside.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
 import type { Platform } from "../gvisor/runsc.ts";
-import { GUEST_PROGRAM, RESOLV_CONF } from "../gvisor/spec.ts";
+import { NativeEngine } from "../runc/engine.ts";
+import { ownLimits } from "../runc/spec.ts";
+import { FIRST_USER } from "../runc/users.ts";
+import { GvisorEngine } from "../gvisor/engine.ts";
+import { ImageRoots, makeMountPoints } from "../rootfs/layers.ts";
+import type { Engine } from "./engine.ts";
 import { needsProcSysNetMask } from "./start.ts";
 
 /** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
@@ -80,8 +89,9 @@ export interface LinuxOptions {
   egress?: EgressDoor;
   guestBinary: string;
   shimBinary: string;
-  /** Name on PATH, or path. */
+  /** Names on PATH, or paths. */
   runsc: string;
+  runc: string;
   platform: Platform;
   /** One event of the driver's work, with what a person looking for a fault wants to know. */
   log: (event: string, fields: Record<string, unknown>) => void;
@@ -95,6 +105,7 @@ export class LinuxDriver implements Driver {
   readonly #host: HostPaths;
   readonly #network: HostNetwork;
   readonly #images: Images;
+  readonly #roots: ImageRoots;
   readonly #machines = new Map<MachineId, LinuxMachine>();
   /** Network slots of machines that exist, are being made, or are being taken off. */
   readonly #slots = new Set<number>();
@@ -107,25 +118,46 @@ export class LinuxDriver implements Driver {
   #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
   #guest: string | undefined;
   #openCgroups: Cgroups | undefined;
-  #maskProcSysNet = false;
+  #openEngines: Record<Isolation, Engine> | undefined;
 
   constructor(options: LinuxOptions) {
     this.#options = options;
     this.#host = hostPaths(options.stateDir, options.instance);
     this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
     this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
+    this.#roots = new ImageRoots({
+      directory: this.#host.roots,
+      mountPoints: this.#host.mountPoints,
+      shimBinary: options.shimBinary,
+    });
   }
 
   async open(): Promise<void> {
     for (const directory of [this.#host.machines, this.#host.run]) {
       await mkdir(directory, { recursive: true, mode: 0o700 });
     }
+    // A native machine's root goes this way to its files; nobody else of the host does.
+    for (const directory of [dirname(this.#host.run), this.#host.run]) {
+      await chown(directory, 0, FIRST_USER);
+      await chmod(directory, 0o710);
+    }
+    await makeMountPoints(this.#host.mountPoints);
     await writeFile(this.#host.resolvConf, RESOLV_CONF, { mode: 0o644 });
     this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`);
     await this.#cgroups.open();
-    this.#maskProcSysNet = await needsProcSysNetMask();
+    this.#openEngines = await this.#makeEngines();
     await this.#network.open();
     await this.#adopt();
+  }
+
+  async #makeEngines(): Promise<Record<Isolation, Engine>> {
+    const { shimBinary, runsc, runc, platform } = this.#options;
+    const maskProcSysNet = await needsProcSysNetMask();
+    const limits = ownLimits(await readFile("/proc/self/limits", "utf8"));
+    return {
+      gvisor: new GvisorEngine({ runsc, platform, maskProcSysNet, roots: this.#roots }),
+      native: new NativeEngine({ runc, shimBinary, limits, mountPoints: this.#host.mountPoints }),
+    };
   }
 
   /** `removeAll` takes the host back to what it was, for uninstalling; the machines must have been removed. */
@@ -139,6 +171,7 @@ export class LinuxDriver implements Driver {
     this.#volumes.clear();
     await this.#network.close({ removeAll });
     if (!removeAll) return;
+    await this.#roots.removeAll();
     await this.#cgroups.removeParent();
     await rm(this.#host.run, { recursive: true, force: true });
   }
@@ -153,7 +186,7 @@ export class LinuxDriver implements Driver {
   async facts(): Promise<HostFacts> {
     const [build, disk] = await Promise.all([this.#restorableOn(), statfs(this.#options.stateDir)]);
     return {
-      driver: `${this.name} (gvisor ${this.#options.platform})`,
+      driver: `${this.name} (gvisor ${this.#options.platform}, runc)`,
       kernel: release(),
       cgroup: this.#cgroups.layout.version,
       vcpus: availableParallelism(),
@@ -201,6 +234,9 @@ export class LinuxDriver implements Driver {
     { timeoutMs }: { timeoutMs: number },
   ): Promise<Image> {
     const machine = this.#alive(id);
+    if (machine.isolation === "native") {
+      throw new RuntimeError("image_failed", "a native machine cannot be captured");
+    }
     const begin = performance.now();
     const maxBytes = machine.spec.resources.diskBytes;
     const stream = captureStream(machine.guest, timeoutMs);
@@ -214,8 +250,9 @@ export class LinuxDriver implements Driver {
     return this.#images.import(image);
   }
 
-  removeImage(id: string): Promise<void> {
-    return this.#images.remove(id);
+  async removeImage(id: string): Promise<void> {
+    await this.#images.remove(id);
+    await this.#roots.remove(id);
   }
 
   async lendNetwork(mode: NetworkMode): Promise<LentNetwork> {
@@ -237,10 +274,13 @@ export class LinuxDriver implements Driver {
   }
 
   create(spec: MachineSpec): Promise<void> {
-    return this.#boot(spec, "machine_created", () => this.#ownGuest(), createMachine);
+    return this.#boot(spec, "machine_created", () => this.#ownGuest(), bootMachine);
   }
 
   async restore(spec: MachineSpec, directory: string): Promise<void> {
+    if (spec.isolation === "native") {
+      throw new RuntimeError("not_restorable", "a native machine cannot be restored");
+    }
     const [checkpoint, build] = await Promise.all([readManifest(directory), this.#restorableOn()]);
     if (checkpoint.runtimeBuild !== build.runtimeBuild || checkpoint.cpuClass !== build.cpuClass) {
       throw new RuntimeError(
@@ -249,8 +289,7 @@ export class LinuxDriver implements Driver {
         { details: { ...build, needs: [checkpoint.runtimeBuild, checkpoint.cpuClass] } },
       );
     }
-    const { bytes } = checkpoint;
-    const from = { directory, bytes, direct: bytes > DIRECT_ABOVE_BYTES };
+    const from = { ...this.#options, directory, bytes: checkpoint.bytes };
     const guest = async () => checkpoint.guestBuild;
     return this.#boot(spec, "machine_restored", guest, async (needs, machine) => {
       // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
@@ -292,12 +331,12 @@ export class LinuxDriver implements Driver {
         const timings = await boot(
           {
             ...this.#options,
+            engine: this.#engineOf(machine),
             cgroups: this.#cgroups,
             network: this.#network,
-            rootfs: this.#images.rootfsPath(image.id),
+            image: await this.#images.filesOf(image.id),
             guestBinary: guestPath(this.#host.guests, guestBuild),
             resolvConf: this.#host.resolvConf,
-            maskProcSysNet: this.#maskProcSysNet,
           },
           machine,
         );
@@ -330,6 +369,9 @@ export class LinuxDriver implements Driver {
   checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
+      if (machine.isolation === "native") {
+        throw new RuntimeError("not_checkpointable", "a native machine cannot be written down");
+      }
       await this.#thaw(machine);
       const begin = performance.now();
       try {
@@ -362,7 +404,7 @@ export class LinuxDriver implements Driver {
       await this.#change(machine, { ...spec, resources });
       // Side by side: changing the network mode takes longest, and PID 1 needs no more than the thaw.
       await together(
-        this.#cgroups.setLimits(id, resources),
+        this.#cgroups.setLimits(id, resources, machine.isolation),
         this.#network.setMode(machine.slot, spec.network),
         this.#thaw(machine).then(() => machine.configure()),
       );
@@ -380,7 +422,7 @@ export class LinuxDriver implements Driver {
   setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void> {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
-      await this.#cgroups.setLimits(id, resources);
+      await this.#cgroups.setLimits(id, resources, machine.isolation);
       await this.#change(machine, {
         resources: { ...resources, diskBytes: machine.spec.resources.diskBytes },
       });
@@ -436,6 +478,11 @@ export class LinuxDriver implements Driver {
   get #cgroups(): Cgroups {
     if (this.#openCgroups === undefined) throw new RuntimeError("failed", "the driver is not open");
     return this.#openCgroups;
+  }
+
+  #engineOf(machine: LinuxMachine): Engine {
+    if (this.#openEngines === undefined) throw new RuntimeError("failed", "the driver is not open");
+    return this.#openEngines[machine.isolation];
   }
 
   #alive(id: MachineId): LinuxMachine {

@@ -2,9 +2,10 @@
  * One live machine as the driver holds it: its record, its connection, and what is known of its end. What must be
  * true is on the host (cgroup, record); this is only what would be slow to ask for.
  */
-import type { MachineExit, MachineId, MachineSpec } from "../driver.ts";
+import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
+import { FIRST_USER } from "../runc/users.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 
@@ -30,8 +31,16 @@ export class LinuxMachine {
     this.spec = record.spec;
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
-    this.connections = new GuestConnections(this.paths.guestSocket);
+    this.connections = new GuestConnections(
+      this.paths.guestSocket,
+      // Its root is no root here: the socket is its own, or it could not dial.
+      this.isolation === "native" ? FIRST_USER : undefined,
+    );
     this.guest = new GuestClient(this.connections);
+  }
+
+  get isolation(): Isolation {
+    return this.spec.isolation ?? "gvisor";
   }
 
   get record(): MachineRecord {

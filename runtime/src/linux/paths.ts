@@ -4,16 +4,19 @@
  *     <state>/machines/<id>/machine.json   the record, written before anything is started and removed last
  *     <state>/machines/<id>/config.json    the OCI spec
  *     <state>/machines/<id>/disk.img       what the guest may write, a sparse ext4 image, mounted on
- *     <state>/machines/<id>/disk/          where gVisor keeps the upper layer of the root filesystem
+ *     <state>/machines/<id>/disk/          where the upper layer of the root filesystem is kept
  *     <state>/machines/<id>/volume/        where its volume is mounted, if it has one
- *     <state>/machines/<id>/runsc.log      errors of runsc itself, nothing from inside
+ *     <state>/machines/<id>/engine.log     errors of runsc or runc itself, nothing from inside
+ *     <state>/mount-points/                laid over images of layers: the places our own mounts go to
+ *     <state>/roots/<image>/               where the layers of an image are mounted for gVisor, in its turn read-only
  *     <state>/guests/<build>/kontor-guest  PID 1, every build that any machine was started with
  *
  * What is true only while the host is up is below /run, whose short names keep unix sockets within their 107 bytes
  * whatever the state directory is called:
  *
  *     /run/kontor/<n>/<id>/guest/guest.sock PID 1 inside dials this; the directory is /.kontor/run inside, read-only
- *     /run/kontor/<n>/<id>/runsc/           runsc's own state: one root per machine, so ids cannot be mixed up
+ *     /run/kontor/<n>/<id>/runsc/           runsc's or runc's own state: one root per machine, so ids cannot be mixed up
+ *     /run/kontor/<n>/<id>/root/            where a native machine's root filesystem is mounted
  */
 import { join } from "node:path";
 import type { MachineId } from "../driver.ts";
@@ -28,7 +31,8 @@ export interface MachinePaths {
   runDirectory: string;
   guestDirectory: string;
   guestSocket: string;
-  runscRoot: string;
+  engineRoot: string;
+  root: string;
 }
 
 export interface HostPaths {
@@ -36,6 +40,8 @@ export interface HostPaths {
   images: string;
   guests: string;
   resolvConf: string;
+  mountPoints: string;
+  roots: string;
   run: string;
 }
 
@@ -45,6 +51,8 @@ export function hostPaths(stateDir: string, instance: number): HostPaths {
     images: join(stateDir, "images"),
     guests: join(stateDir, "guests"),
     resolvConf: join(stateDir, "resolv.conf"),
+    mountPoints: join(stateDir, "mount-points"),
+    roots: join(stateDir, "roots"),
     run: `/run/kontor/${instance}`,
   };
 }
@@ -55,20 +63,21 @@ export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
   return {
     directory,
     record: join(directory, "machine.json"),
-    log: join(directory, "runsc.log"),
+    log: join(directory, "engine.log"),
     diskImage: join(directory, "disk.img"),
     disk: join(directory, "disk"),
     volume: join(directory, "volume"),
     runDirectory,
     guestDirectory: join(runDirectory, "guest"),
     guestSocket: join(runDirectory, "guest", "guest.sock"),
-    runscRoot: join(runDirectory, "runsc"),
+    engineRoot: join(runDirectory, "runsc"),
+    root: join(runDirectory, "root"),
   };
 }
 
 const MACHINE_ID = /^m[a-z0-9]{19}$/;
 
-/** Ids become path components, cgroup names and arguments of runsc: nothing else than this shape gets that far. */
+/** Ids become path components, cgroup names and arguments of programs: nothing else than this shape gets that far. */
 export function isMachineId(text: string): boolean {
   return MACHINE_ID.test(text);
 }

@@ -35,7 +35,7 @@ test("a program that ends well has started; one that fails says what it logged",
   await writeFile(join(directory, "log"), '{"msg":"no such rootfs","level":"error"}');
   await expect(start("exit 3")).rejects.toMatchObject({
     kind: "failed",
-    details: { status: "exit 3", runsc: "no such rootfs" },
+    details: { status: "exit 3", said: "no such rootfs" },
   });
   await rm(join(directory, "log"));
 });

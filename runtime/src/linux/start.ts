@@ -18,7 +18,7 @@ export interface StartInput {
   timeoutMs?: number;
 }
 
-/** Answers when runsc has started the machine and gone. The shim stays with the machine and is no child to wait for. */
+/** Answers when the engine has started the machine and gone. The shim stays with the machine and is no child to wait for. */
 export async function startUnderShim(input: StartInput): Promise<void> {
   const timeoutMs = input.timeoutMs ?? START_TIMEOUT_MS;
   const [program = "", ...args] = shimArgv(input.shim, input, input.argv);
@@ -28,9 +28,9 @@ export async function startUnderShim(input: StartInput): Promise<void> {
   if (status === "exit 0") return;
   if (status === "timeout" && shim.pid !== undefined) killGroup(shim.pid);
   const said = lastError(await readFile(input.log, "utf8").catch(() => ""));
-  const error = startError(status, timeoutMs);
+  const error = startError(status, input);
   throw new RuntimeError(error.kind, error.message, {
-    details: { argv: input.argv, status, ...(said === undefined ? {} : { runsc: said }) },
+    details: { argv: input.argv, status, ...(said === undefined ? {} : { said }) },
   });
 }
 
@@ -58,13 +58,13 @@ const ENOENT = 2;
 
 function startError(
   status: string,
-  timeoutMs: number,
+  { argv, timeoutMs = START_TIMEOUT_MS }: StartInput,
 ): { kind: "timeout" | "host_unsupported" | "failed"; message: string } {
   if (status === "timeout") {
     return { kind: "timeout", message: `the machine did not start within ${timeoutMs} ms` };
   }
   if (status === `error exec ${ENOENT}`)
-    return { kind: "host_unsupported", message: "runsc is not installed" };
+    return { kind: "host_unsupported", message: `${argv[0]} is not installed` };
   return { kind: "failed", message: "the machine could not be started" };
 }
 

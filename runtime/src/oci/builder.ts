@@ -397,11 +397,9 @@ export class OciBuilder implements AppBuilder {
       for (const [name, text] of Object.entries(files))
         await writeFile(join(directory, name), text, { mode: 0o600 });
       undo.add("group", () => cgroups.removeTree(spec.group));
-      await cgroups.create(spec.group, {
-        memoryBytes: spec.memoryBytes,
-        vcpus: spec.vcpus,
-        maxProcesses: PROCESSES,
-      });
+      const { memoryBytes, vcpus } = spec;
+      // One step that is too large ends, and the builder says which.
+      await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
       // A leaf: what has groups below it may hold no process itself (cgroup v2).
       const cgroupProcs = await cgroups.makeLeaf(spec.group, "builder");
       const enclosure: Enclosure = {

@@ -25,6 +25,14 @@ export interface ImagesOptions {
   recipesDirectory?: string;
 }
 
+export interface ImageFiles {
+  id: string;
+  /** The directories that are its files, the lowest first. */
+  layers: string[];
+  /** Made here: one directory, which has the places our mounts go to. */
+  isOurs: boolean;
+}
+
 interface Build {
   image: Promise<Image>;
   listeners: Set<Progress>;
@@ -134,11 +142,9 @@ export class Images {
     });
   }
 
-  /** The directories that are its files, the lowest first. */
-  async layersOf(id: string): Promise<string[]> {
-    const record = await this.#readRecord(id);
-    if (record === undefined) throw new RuntimeError("not_found", `there is no image ${id}`);
-    return record.layers ?? [this.rootfsPath(id)];
+  async filesOf(id: string): Promise<ImageFiles> {
+    const layers = (await this.#readRecord(id))?.layers;
+    return { id, layers: layers ?? [this.rootfsPath(id)], isOurs: layers === undefined };
   }
 
   /** Complete ones, by id. */

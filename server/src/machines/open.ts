@@ -142,6 +142,7 @@ function makeDriver(config: Config, instance: number, log: Logger, egress: Egres
     guestBinary: join(root, "guest/build/kontor-guest"),
     shimBinary: join(root, "runtime/shim/build/kontor-shim"),
     runsc: "runsc",
+    runc: "runc",
     platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",
     log: (event, fields) => log.debug(fields, event),
     reached,

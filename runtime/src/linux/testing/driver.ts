@@ -1,0 +1,71 @@
+/** Drivers for host tests, and what is left of them. */
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { Cgroups } from "../../cgroup/cgroups.ts";
+import { TEST_IMAGES, testImage } from "../../rootfs/testing/image.ts";
+import { LinuxDriver, type LinuxOptions } from "../driver.ts";
+
+const exec = promisify(execFile);
+export const INSTANCE = 62;
+const repository = join(import.meta.dirname, "..", "..", "..", "..");
+
+/** A driver of its own, with everything it makes below one directory and one instance number. */
+export async function makeDriver(change: Partial<LinuxOptions> = {}) {
+  await exec("make", ["-C", join(repository, "guest")]);
+  await exec("make", ["-C", join(repository, "runtime", "shim")]);
+  const { image, rootfs } = await testImage();
+  const stateDir = await mkdtemp(join(tmpdir(), "kontor-linux-"));
+  const options: LinuxOptions = {
+    stateDir,
+    imagesDirectory: TEST_IMAGES,
+    instance: INSTANCE,
+    // There is none of that name: no test of this file is about the way out.
+    uplink: "kontor-none",
+    dnsServers: [],
+    proxyPort: 3128,
+    guestBinary: join(repository, "guest", "build", "kontor-guest"),
+    shimBinary: join(repository, "runtime", "shim", "build", "kontor-shim"),
+    runsc: "runsc",
+    runc: "runc",
+    platform: "systrap",
+    log: () => {},
+    ...change,
+  };
+  const open = async () => {
+    const driver = new LinuxDriver(options);
+    await driver.open();
+    return driver;
+  };
+  let driver = await open();
+  return {
+    driver,
+    image: image.id,
+    layers: [rootfs],
+    stateDir,
+    options,
+    again: async () => (driver = await open()),
+    dispose: async () => {
+      for (const { id } of await driver.list()) await driver.remove(id);
+      await driver.close({ removeAll: true });
+      await rm(stateDir, { recursive: true });
+    },
+  };
+}
+
+/** Processes, mounts, loop devices, control groups and files of machines. Idle namespaces are the network's to keep. */
+export async function leftOf(stateDir: string, instance: number): Promise<string[]> {
+  const [processes, mounts, loops, groups, files, sockets] = await Promise.all([
+    exec("ps", ["-eo", "args"]),
+    readFile("/proc/self/mountinfo", "utf8"),
+    exec("losetup", ["--list", "--noheadings", "--output", "BACK-FILE"]),
+    Cgroups.detect(`kontor${instance}`).then((cgroups) => cgroups.list()),
+    readdir(join(stateDir, "machines")).catch(() => []),
+    readdir(`/run/kontor/${instance}`),
+  ]);
+  const lines = [processes.stdout, mounts, loops.stdout].join("\n").split("\n");
+  const ours = lines.filter((line) => line.includes(stateDir) || line.includes(`/run/kontor/${instance}/`));
+  return [...ours, ...groups, ...files, ...sockets];
+}
