@@ -2,6 +2,7 @@
  * What every driver promises, as tests. A driver's own test file calls `conformance` with a way to make one; what only
  * a real machine can promise stands under `can`.
  */
+import { constants } from "node:os";
 import { randomBytes } from "node:crypto";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -844,6 +845,18 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         const { chunks, last } = await followed(shared, "cmd_trap");
         expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nbye\n", "killed", 7]);
         expect(await guest.killCommand("cmd_trap")).toMatchObject({ status: "killed", exitCode: 7 });
+      });
+
+      test("a command's whole group gets a signal, and one that ended gets none", async () => {
+        const guest = driver.guest(shared);
+        const shell = "trap 'echo heard; exit 3' USR1; echo up; sleep 60 & wait";
+        await guest.startCommand({ id: "cmd_signal", shell });
+        await guest.followCommand("cmd_signal", 0).next();
+        await guest.signalCommand("cmd_signal", constants.signals.SIGUSR1);
+        const { chunks, last } = await followed(shared, "cmd_signal");
+        expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nheard\n", "exited", 3]);
+        await guest.signalCommand("cmd_signal", constants.signals.SIGKILL);
+        expect(await failureKind(guest.signalCommand("cmd_no", constants.signals.SIGKILL))).toBe("not_found");
       });
 
       test("a reader who lets go of a silent command is let go of at once", async () => {

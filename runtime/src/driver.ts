@@ -468,6 +468,8 @@ export interface Guest {
    * session. Answers with the record as of now.
    */
   killCommand(id: string): Promise<CommandRecord>;
+  /** To the group of a command that runs; nothing for one that ended. */
+  signalCommand(id: string, signal: number): Promise<void>;
   /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
   /** Its terminal's size; its programs get SIGWINCH. `not_running` once it has ended, `guest_protocol` where it has none. */

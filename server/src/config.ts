@@ -333,6 +333,19 @@ const keys = {
     60,
     "How long one deployment may take, its wait for a builder included.",
   ),
+  appStartSeconds: key("machines", whole(1, 600), 60, "How long an app may take until it answers."),
+  appDrainSeconds: key(
+    "machines",
+    whole(0, 3600),
+    30,
+    "How long requests that an app had begun before a deployment may still take.",
+  ),
+  appFrozenMinutes: key(
+    "machines",
+    whole(0, 10_000),
+    15,
+    "How long an app that is asleep keeps its memory, and wakes at once.",
+  ),
 
   uplink: key(
     "network",

@@ -33,6 +33,7 @@ import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { platformTasks } from "#platform/jobs.ts";
+import { Apps } from "#platform/apps/apps.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
@@ -117,7 +118,14 @@ async function start(): Promise<void> {
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
-  await machines.start(app, { sandbox: sandboxOwner(app), build: builds.machineOwner });
+  const apps = new Apps(app);
+  await machines.start(app, {
+    sandbox: sandboxOwner(app),
+    build: builds.machineOwner,
+    app: apps.machineOwner,
+  });
+  await apps.start();
+  running.defer(() => apps.close());
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());

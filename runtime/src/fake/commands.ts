@@ -97,6 +97,11 @@ export class FakeCommands {
     return { ...record };
   }
 
+  signal(id: string, signal: number): void {
+    const { record, process } = this.#find(id);
+    if (record.status === "running") process.signal(signal);
+  }
+
   async writeStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     const { record, process } = this.#find(id);
     if (record.status !== "running") throw new RuntimeError("not_running", "the command takes no more input");

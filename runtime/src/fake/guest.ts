@@ -248,6 +248,10 @@ export class FakeGuest implements Guest {
     return this.#do(async () => this.#commands.kill(id));
   }
 
+  signalCommand(id: string, signal: number): Promise<void> {
+    return this.#do(async () => this.#commands.signal(id, signal));
+  }
+
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     return this.#do(() => this.#commands.writeStdin(id, data, eof));
   }

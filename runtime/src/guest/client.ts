@@ -216,6 +216,15 @@ export class GuestClient implements Guest {
     return this.#ask(REQUESTS.COMMAND_KILL, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
   }
 
+  async signalCommand(id: string, signal: number): Promise<void> {
+    const { status, pid } = await this.getCommand(id);
+    if (status !== "running") return;
+    await this.#signal(pid, signal).catch((error: unknown) => {
+      // It ended between the two.
+      if (!(error instanceof RuntimeError && error.kind === "not_found")) throw error;
+    });
+  }
+
   async writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     for (let at = 0; at === 0 || at < data.length; at += MAX_FRAME_BYTES) {
       const last = at + MAX_FRAME_BYTES >= data.length;

@@ -14,6 +14,7 @@ import type { AccountsTables } from "#accounts/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
+import type { AppTables } from "#platform/apps/tables.ts";
 import type { DeploymentTables } from "#platform/deployments/tables.ts";
 import type { EnvironmentTables } from "#platform/environments/tables.ts";
 import type { GitTables } from "#platform/git/tables.ts";
@@ -39,6 +40,7 @@ export interface Database
     EnvironmentTables,
     DeploymentTables,
     GitTables,
+    AppTables,
     SandboxTables,
     TemplateTables,
     SnapshotTables,

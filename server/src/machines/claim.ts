@@ -39,7 +39,8 @@ async function carryOut(app: Needs, { row, request, warm }: Reservation): Promis
     const resources = { ...adjustable, diskBytes };
     if (volume) await settleVolume(app, volume.id);
     const isBuild = row.owner_kind === "build";
-    const machine = { image: row.image_id, resources, network, hostname, env, isBuild };
+    const { image_id: image, isolation } = row;
+    const machine = { image, isolation, resources, network, hostname, env, isBuild };
     await app.machines.host.start(orderFor(row), { ...machine, ...(volume ? { volume } : {}) });
   }
   app.machines.sampler.watch(row.id);

@@ -7,6 +7,7 @@ import type {
   Guest,
   HostFacts,
   ImageService,
+  Isolation,
   MachineExit,
   MachineState,
   MachineStats,
@@ -36,6 +37,8 @@ export interface StartSpec {
   /** True where the image's service has no business: what is built on an image is not used. */
   isBuild?: boolean;
   image: string;
+  /** What holds it; `gvisor` where absent. */
+  isolation?: Isolation;
   resources: Resources;
   network: NetworkMode;
   hostname: string;
@@ -117,6 +120,7 @@ export interface Host {
   claim(order: Order, spec: ClaimSpec, options?: { isAgain: boolean }): Promise<void>;
   freeze(order: Order): Promise<void>;
   thaw(order: Order): Promise<void>;
+  setResources(order: Order, resources: Omit<Resources, "diskBytes">): Promise<void>;
   remove(order: Order): Promise<void>;
   /** Writes a machine to this host's disk and holds it: `remove` frees its memory, `thaw` lets it go on. */
   pause(order: Order, snapshot: string): Promise<SnapshotFacts>;

@@ -13,6 +13,7 @@ import type {
   MachineExit,
   MachineSpec,
   Progress,
+  Resources,
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { AppBuilder, BuildHooks } from "@kontor/runtime/oci/builder.ts";
@@ -284,6 +285,11 @@ export class LocalHost implements Host {
   async thaw(order: Order): Promise<void> {
     this.#fence(order);
     await this.#driver.thaw(order.machine);
+  }
+
+  async setResources(order: Order, resources: Omit<Resources, "diskBytes">): Promise<void> {
+    this.#fence(order);
+    await this.#driver.setResources(order.machine, resources);
   }
 
   async remove(order: Order): Promise<void> {

@@ -12,6 +12,7 @@ import type { Clock } from "#lib/clock.ts";
 import type { Capacity } from "./admission.ts";
 import { orderFor } from "./placement.ts";
 import type { Host } from "./host.ts";
+import { LogRings } from "./log-rings.ts";
 import { HostImages } from "./images.ts";
 import { countMachines } from "./metrics.ts";
 import type { MachineOwners } from "./owners.ts";
@@ -29,6 +30,8 @@ export class Machines {
   readonly host: Host;
   readonly capacity: Capacity;
   readonly images: HostImages;
+  /** What long-running processes said. */
+  readonly logs: LogRings;
   readonly pool: Pool;
   readonly sampler: Sampler;
   readonly #db: Db;
@@ -46,6 +49,7 @@ export class Machines {
     host: Host;
     capacity: Capacity;
     poolCeiling: number;
+    logsDirectory: string;
     db: Db;
     clock: Clock;
     log: Logger;
@@ -55,6 +59,7 @@ export class Machines {
     this.#db = deps.db;
     this.#log = deps.log;
     this.images = new HostImages(deps);
+    this.logs = new LogRings({ directory: deps.logsDirectory, log: deps.log });
     this.sampler = new Sampler(deps);
     this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
   }
@@ -79,6 +84,7 @@ export class Machines {
     this.sampler.close();
     await this.pool.close();
     await Promise.allSettled(this.#going.values());
+    await this.logs.close();
     await this.host.close();
   }
 

@@ -81,6 +81,7 @@ export async function openMachines(deps: {
       diskReserveBytes: config.diskReserveGb * 1024 ** 3,
     },
     poolCeiling: config.poolMax,
+    logsDirectory: join(config.dataDir, "logs"),
     db,
     clock,
     log,

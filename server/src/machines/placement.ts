@@ -5,7 +5,7 @@
  * either finishes it or ends it.
  */
 import type { Transaction } from "kysely";
-import type { NetworkMode } from "@kontor/runtime/driver.ts";
+import type { Isolation, NetworkMode } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -20,6 +20,7 @@ import {
   lockCommitted,
   type MachineRow,
   markKindRemoved,
+  markOrphansRemoved,
   markOwnedRemoved,
   type OwnerKind,
   takeWarm,
@@ -31,7 +32,9 @@ export interface MachineRequest {
   ownerKind: OwnerKind;
   ownerId: string;
   shape: Shape;
-  image: HostImage;
+  image: Pick<HostImage, "id">;
+  /** Warm machines are on gVisor; what asks for another is made to order. */
+  isolation?: Isolation;
   network: NetworkMode;
   hostname: string;
   env: Record<string, string>;
@@ -52,7 +55,7 @@ export type Place = (app: Needs, tx: Transaction<Database>, request: MachineRequ
 
 /** A warm machine where one waits, else room for a cold one. What has a volume is always made to order. */
 export const place: Place = async (app, tx, request) => {
-  if (request.volume) return placeCold(app, tx, request);
+  if (request.volume || request.isolation === "native") return placeCold(app, tx, request);
   await refuseFullDisk(app);
   const warm = await takeWarm(tx, {
     hostId: app.machines.host.id,
@@ -77,6 +80,7 @@ export const placeCold: Place = async (app, tx, request) => {
     host_epoch: host.epoch,
     pool_key: null,
     image_id: request.image.id,
+    isolation: request.isolation ?? "gvisor",
     owner_kind: request.ownerKind,
     owner_id: request.ownerId,
     vcpus: resources.vcpus,
@@ -139,6 +143,15 @@ function toHostVolume({ id, region, sizeBytes }: HostVolume): HostVolume {
 /** The same for every owner of a kind, at the start: their machines are removed by the reconcile that follows. */
 export function releaseAll(app: Pick<App, "db" | "machines">, ownerKind: OwnerKind): Promise<void> {
   return markKindRemoved(app.db, app.machines.host.id, ownerKind);
+}
+
+/** The same for those of them that are not in the list of those there are. */
+export function releaseOrphans(
+  app: Pick<App, "db" | "machines">,
+  ownerKind: OwnerKind,
+  owners: readonly string[],
+): Promise<void> {
+  return markOrphansRemoved(app.db, app.machines.host.id, ownerKind, owners);
 }
 
 export function newMachineId(): string {

@@ -11,6 +11,7 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
   image_id: "i",
   owner_kind: "sandbox",
   owner_id: "sbx_1",
+  isolation: "gvisor",
   vcpus: 1,
   memory_bytes: 1,
   disk_bytes: 1,

@@ -7,6 +7,7 @@
  * | be restored for an owner | anything | undone: its owner is told, and as it was before; then removed |
  * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
  * | run for an owner | dead or missing | the owner is told, then removed |
+ * | rest for an owner | alive | held, also where the server ended on the way there |
  * | wait in a pool | frozen, and was ready | kept |
  * | wait in a pool | anything else | removed: it may have been touched, and a pool machine never was |
  * | no row | anything | removed |
@@ -26,7 +27,7 @@ interface Found {
   exit: MachineExit | null;
 }
 
-export type Verdict = "keep" | "adopt" | "ended" | "undo" | "remove";
+export type Verdict = "keep" | "hold" | "adopt" | "ended" | "undo" | "remove";
 
 /** What to do about one row; pure, and the table above. */
 export function judge(row: MachineRow, found: Found | undefined): Verdict {
@@ -35,7 +36,8 @@ export function judge(row: MachineRow, found: Found | undefined): Verdict {
   if (row.owner_kind === "pool") {
     return row.observed === "ready" && found?.state === "frozen" ? "keep" : "remove";
   }
-  return found && found.state !== "dead" ? "adopt" : "ended";
+  if (!found || found.state === "dead") return "ended";
+  return row.desired === "frozen" ? "hold" : "adopt";
 }
 
 /** `atStart`: nothing of this process is under way yet, so a start that is not finished never will be. */
@@ -92,6 +94,11 @@ const actions: Record<
     if (row.owner_kind !== "pool" && row.owner_id !== null)
       await owners[row.owner_kind].unrestored?.(row.owner_id);
     await app.machines.destroy(row);
+  },
+  hold: async (app, _owners, row, _found, atStart) => {
+    if (!atStart) return;
+    await app.machines.host.freeze(orderFor(row));
+    app.machines.sampler.watch(row.id);
   },
   adopt: async (app, _owners, row, _found, atStart) => {
     if (!atStart) return;

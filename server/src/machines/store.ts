@@ -107,7 +107,7 @@ export type NewMachine = Pick<
   | "hostname"
   | "env_sealed"
   | "desired"
-> & { snapshot_id?: string; volume?: HostVolume | null };
+> & { isolation?: MachineRow["isolation"]; snapshot_id?: string; volume?: HostVolume | null };
 
 export function insertMachine(tx: Queryable, machine: NewMachine): Promise<MachineRow> {
   return tx
@@ -243,6 +243,53 @@ export async function markKindRemoved(db: Queryable, hostId: string, ownerKind: 
     .where("host_id", "=", hostId)
     .where("owner_kind", "=", ownerKind)
     .execute();
+}
+
+/** Machines of owners of this kind that are not there any more. */
+export async function markOrphansRemoved(
+  db: Queryable,
+  hostId: string,
+  ownerKind: OwnerKind,
+  owners: readonly string[],
+): Promise<void> {
+  await db
+    .updateTable("machines")
+    .set({ desired: "removed" })
+    .where("host_id", "=", hostId)
+    .where("owner_kind", "=", ownerKind)
+    .where("owner_id", "<>", sql<string>`all(${sql.val([...owners])}::text[])`)
+    .execute();
+}
+
+/** Whether an owner's machine is to run or to be held still. */
+export async function setDesired(
+  tx: Queryable,
+  ownerKind: OwnerKind,
+  ownerId: string,
+  desired: "running" | "frozen",
+): Promise<MachineRow | undefined> {
+  return tx
+    .updateTable("machines")
+    .set({ desired })
+    .where("owner_kind", "=", ownerKind)
+    .where("owner_id", "=", ownerId)
+    .where("desired", "<>", "removed")
+    .returningAll()
+    .executeTakeFirst();
+}
+
+export async function setMemory(
+  tx: Queryable,
+  id: string,
+  memoryBytes: number,
+): Promise<MachineRow | undefined> {
+  return tx
+    .updateTable("machines")
+    .set({ memory_bytes: memoryBytes })
+    .where("id", "=", id)
+    .where("desired", "<>", "removed")
+    .returningAll()
+    .executeTakeFirst();
 }
 
 /** The row goes when nothing of the machine is left; only a machine that should be gone may lose its row. */

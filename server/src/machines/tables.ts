@@ -41,8 +41,9 @@ export interface MachinesTable {
   generation: Generated<number>;
   pool_key: string | null;
   image_id: string;
-  owner_kind: "pool" | "sandbox" | "build";
+  owner_kind: "pool" | "sandbox" | "build" | "app";
   owner_id: string | null;
+  isolation: Generated<"gvisor" | "native">;
   vcpus: number;
   memory_bytes: number;
   disk_bytes: number;

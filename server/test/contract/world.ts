@@ -15,6 +15,7 @@ import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { Apps } from "#platform/apps/apps.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
@@ -85,7 +86,14 @@ export async function openWorld(): Promise<World> {
   afterAll(() => machines.close());
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
-  await machines.start(app, { sandbox: sandboxOwner(app), build: builds.machineOwner });
+  const apps = new Apps(app);
+  await machines.start(app, {
+    sandbox: sandboxOwner(app),
+    build: builds.machineOwner,
+    app: apps.machineOwner,
+  });
+  await apps.start();
+  afterAll(() => apps.close());
   const routes: Routes = {
     platform: platformRoutes(app, sandboxHoldings),
     sandbox: sandboxRoutes(app),

@@ -22,6 +22,7 @@ export const notificationKinds = [
   "approval_pending",
   "limit_reached",
   "out_of_memory",
+  "app_crashed",
 ] as const;
 export type NotificationKind = (typeof notificationKinds)[number];
 

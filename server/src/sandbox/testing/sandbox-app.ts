@@ -104,6 +104,7 @@ export async function testHost(
         ...options.capacity,
       },
       poolCeiling: options.poolCeiling ?? 0,
+      logsDirectory: join(directory, "logs"),
       db,
       clock,
       log: silentLog,
@@ -111,7 +112,11 @@ export async function testHost(
     const app: SandboxApp = { config, db, machines, secrets, clock, log: silentLog };
     await machines.images.ensure(recipe.name);
     const builds = new Builds(app, { template: templateBuilds(app) });
-    await machines.start(app as App, { sandbox: sandboxOwner(app), build: builds.machineOwner });
+    await machines.start(app as App, {
+      sandbox: sandboxOwner(app),
+      build: builds.machineOwner,
+      app: { begins: async () => {}, ended: async () => {} },
+    });
     await repairVolumes(app);
     return { app, driver, builds };
   };

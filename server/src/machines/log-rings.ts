@@ -1,0 +1,283 @@
+/**
+ * What processes said, on this host's disk, by whoever they belong to: a ring of lines of JSON in a few files, the
+ * oldest of which goes when there is one too many. A ring outlives the machines that wrote to it. Every line has a
+ * number that counts up, so that a reader who comes back goes on behind what it has.
+ *
+ * Lines are written a few at a time and not synced: what a process that is killed had not written yet is still in the
+ * machine, and whoever writes here says in each line how far that is.
+ */
+import { appendFile, mkdir, open, readdir, readFile, rm, truncate } from "node:fs/promises";
+import { join } from "node:path";
+import type { Logger } from "pino";
+
+export interface RingOptions {
+  segmentBytes: number;
+  segments: number;
+}
+
+/** 8 MiB of the latest output. */
+const defaults: RingOptions = { segmentBytes: 1024 ** 2, segments: 8 };
+const flushAfterMs = 50;
+const flushAtBytes = 64 * 1024;
+/** What waits for a slow disk before those who write have to. */
+const backlogBytes = 4 * 1024 ** 2;
+const ringName = /^[a-z0-9][a-z0-9_-]{0,63}$/;
+const segmentName = /^\d{15}\.jsonl$/;
+
+export interface LogLine {
+  /** Milliseconds since 1970. */
+  at: number;
+  /** `system`: said by the server about the process. */
+  stream: "stdout" | "stderr" | "system";
+  text: string;
+  deployment: string;
+  /**
+   * Whose output it is, and where the writer stands in that: behind the last line of each stream, and where to go on
+   * reading. Absent for what the server says.
+   */
+  from?: { source: string; stdout: number; stderr: number; next: number };
+}
+
+/** A line as it is kept. */
+export type KeptLine = LogLine & { n: number };
+
+export class LogRings {
+  readonly #directory: string;
+  readonly #log: Logger;
+  readonly #options: RingOptions;
+  readonly #rings = new Map<string, LogRing>();
+
+  constructor(deps: { directory: string; log: Logger; options?: RingOptions }) {
+    this.#directory = deps.directory;
+    this.#log = deps.log;
+    this.#options = deps.options ?? defaults;
+  }
+
+  of(name: string): LogRing {
+    if (!ringName.test(name)) throw new Error(`${name} is no name of a ring`);
+    const there = this.#rings.get(name);
+    if (there) return there;
+    const ring = new LogRing(join(this.#directory, name), this.#log, this.#options);
+    this.#rings.set(name, ring);
+    return ring;
+  }
+
+  /** Also of what is not there. */
+  async remove(name: string): Promise<void> {
+    await this.of(name).close();
+    this.#rings.delete(name);
+    await rm(join(this.#directory, name), { recursive: true, force: true });
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(Array.from(this.#rings.values(), (ring) => ring.close()));
+  }
+}
+
+export class LogRing {
+  readonly #directory: string;
+  readonly #log: Logger;
+  readonly #options: RingOptions;
+  /** Numbers of the first lines of the files there are, the oldest first. */
+  #segments: number[] = [];
+  #next = 1;
+  #bytes = 0;
+  #opened: Promise<void> | undefined;
+  #waiting: string[] = [];
+  #waitingBytes = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #writing: Promise<void> = Promise.resolve();
+  #closed = false;
+  readonly #listeners = new Set<(line: KeptLine) => void>();
+
+  constructor(directory: string, log: Logger, options: RingOptions) {
+    this.#directory = directory;
+    this.#log = log;
+    this.#options = options;
+  }
+
+  /** Keeps lines in order; waits only while the disk is far behind. */
+  async append(lines: readonly LogLine[]): Promise<void> {
+    if (lines.length === 0) return;
+    await this.#open();
+    for (const line of lines) {
+      const numbered = { n: this.#next, ...line };
+      this.#next += 1;
+      const text = `${JSON.stringify(numbered)}\n`;
+      this.#waiting.push(text);
+      this.#waitingBytes += text.length;
+      for (const listener of this.#listeners) listener(numbered);
+    }
+    if (this.#waitingBytes > backlogBytes) await this.flush();
+    else if (this.#waitingBytes > flushAtBytes) void this.flush();
+    else this.#timer ??= setTimeout(() => void this.flush(), flushAfterMs).unref();
+  }
+
+  /** The last lines, at most `count` of them, the oldest first; and whether there were more once. */
+  async tail(count: number): Promise<{ lines: KeptLine[]; truncated: boolean }> {
+    await this.#open();
+    await this.flush();
+    const lines: KeptLine[][] = [];
+    let found = 0;
+    for (const first of this.#segments.toReversed()) {
+      const more = await this.#read(first);
+      lines.unshift(more);
+      found += more.length;
+      if (found >= count) break;
+    }
+    const last = lines.flat().slice(-count);
+    return { lines: last, truncated: (last[0]?.n ?? 1) > 1 };
+  }
+
+  /** Lines behind the one of that number, then those that come, until `signal`. */
+  async *follow(after: number, signal: AbortSignal): AsyncGenerator<KeptLine, void, undefined> {
+    await this.#open();
+    const queue: KeptLine[] = [];
+    let woken = Promise.withResolvers<void>();
+    let at = after;
+    const wake = (): void => woken.resolve();
+    const hear = (line: KeptLine): void => {
+      // A reader that is this far behind reads it from the files.
+      if (queue.length < followerLines) queue.push(line);
+      wake();
+    };
+    this.#listeners.add(hear);
+    signal.addEventListener("abort", wake, { once: true });
+    try {
+      while (!signal.aborted) {
+        if (queue.length === 0 && this.#next - 1 <= at) {
+          await woken.promise;
+          woken = Promise.withResolvers<void>();
+          continue;
+        }
+        const [head] = queue;
+        let mayMiss = head === undefined || head.n > at + 1;
+        if (mayMiss) {
+          const written = this.#next - 1;
+          for (const line of await this.#after(at)) {
+            if (signal.aborted) return;
+            yield line;
+            at = line.n;
+          }
+          // What the disk did not take is nowhere any more.
+          if (queue.length === 0) at = Math.max(at, written);
+        }
+        while (queue[0] !== undefined && (mayMiss || queue[0].n <= at + 1) && !signal.aborted) {
+          const { n } = queue[0];
+          const line = queue.shift();
+          if (line === undefined || n <= at) continue;
+          mayMiss = false;
+          yield line;
+          at = n;
+        }
+      }
+    } finally {
+      this.#listeners.delete(hear);
+      signal.removeEventListener("abort", wake);
+    }
+  }
+
+  /** The number of the line that came last; 0 where there was none. */
+  async lastNumber(): Promise<number> {
+    await this.#open();
+    return this.#next - 1;
+  }
+
+  flush(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const text = this.#waiting.join("");
+    if (text !== "") {
+      this.#waiting = [];
+      this.#waitingBytes = 0;
+      this.#writing = this.#writing
+        .then(() => this.#write(text))
+        // A full disk costs lines, never the app or the server.
+        .catch((error: unknown) => this.#log.warn({ err: error }, "lines of a log could not be kept"));
+    }
+    return this.#writing;
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    await this.flush();
+  }
+
+  async #write(text: string): Promise<void> {
+    const current = this.#segments.at(-1);
+    if (current === undefined || this.#bytes >= this.#options.segmentBytes) {
+      const { n } = JSON.parse(text.slice(0, text.indexOf("\n"))) as { n: number };
+      await mkdir(this.#directory, { recursive: true, mode: 0o700 });
+      await appendFile(this.#file(n), text, { mode: 0o600 });
+      this.#segments.push(n);
+      this.#bytes = Buffer.byteLength(text);
+      while (this.#segments.length > this.#options.segments) {
+        await rm(this.#file(this.#segments.shift() ?? 0), { force: true });
+      }
+      return;
+    }
+    await appendFile(this.#file(current), text);
+    this.#bytes += Buffer.byteLength(text);
+  }
+
+  #open(): Promise<void> {
+    if (this.#closed) throw new Error("the ring is closed");
+    this.#opened ??= this.#recover();
+    return this.#opened;
+  }
+
+  /** What a killed process wrote half of is cut off. */
+  async #recover(): Promise<void> {
+    const names = (await namesIn(this.#directory)).filter((name) => segmentName.test(name)).sort();
+    this.#segments = names.map((name) => Number.parseInt(name, 10));
+    const last = this.#segments.at(-1);
+    if (last === undefined) return;
+    const text = await readFile(this.#file(last));
+    const whole = text.lastIndexOf("\n") + 1;
+    if (whole < text.length) await truncate(this.#file(last), whole);
+    this.#bytes = whole;
+    this.#next = ((await this.#read(last)).at(-1)?.n ?? last - 1) + 1;
+  }
+
+  async #after(number: number): Promise<KeptLine[]> {
+    await this.flush();
+    // The file that holds the line behind it, and those that come after: one at a time would do as well.
+    const from = this.#segments.findLastIndex((first) => first <= number + 1);
+    const lines: KeptLine[] = [];
+    for (const first of this.#segments.slice(Math.max(0, from))) {
+      for (const line of await this.#read(first)) if (line.n > number) lines.push(line);
+    }
+    return lines;
+  }
+
+  async #read(first: number): Promise<KeptLine[]> {
+    const file = await open(this.#file(first)).catch((error: NodeJS.ErrnoException) => {
+      // It was the oldest, and went while this was on its way.
+      if (error.code !== "ENOENT") throw error;
+    });
+    if (!file) return [];
+    try {
+      const text = await file.readFile("utf8");
+      return text
+        .slice(0, text.lastIndexOf("\n") + 1)
+        .split("\n")
+        .filter(Boolean)
+        .map((line) => JSON.parse(line) as KeptLine);
+    } finally {
+      await file.close();
+    }
+  }
+
+  #file(first: number): string {
+    return join(this.#directory, `${String(first).padStart(15, "0")}.jsonl`);
+  }
+}
+
+const followerLines = 10_000;
+
+function namesIn(directory: string): Promise<string[]> {
+  return readdir(directory).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return [];
+    throw error;
+  });
+}

@@ -1,0 +1,188 @@
+import { expect, test, vi } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { sealVariables } from "../environments/variables.ts";
+import { sleep } from "./sleep.ts";
+import {
+  appsHost,
+  candidate,
+  deploy,
+  freePort,
+  makeDeployment,
+  makeEnvironment,
+  program,
+  visit,
+} from "./testing/apps-host.ts";
+import { wake } from "./wake.ts";
+import { removeProject, stopEnvironment } from "./remove.ts";
+
+const { db } = await testDatabase();
+const host = await appsHost(db);
+const { signal } = new AbortController();
+
+async function texts(environmentId: string): Promise<string[]> {
+  const { lines } = await host.apps.ring(environmentId).tail(1000);
+  return lines.map(({ text }) => text);
+}
+
+async function instances(environmentId: string) {
+  return db.selectFrom("app_instances").selectAll().where("environment_id", "=", environmentId).execute();
+}
+
+test("a release serves nobody until it takes over, and then everybody", async () => {
+  const { environment } = await makeEnvironment(db);
+  const first = await candidate(host, environment, 1, { argv: program("one") });
+  await first.waitHealthy(signal);
+  await host.apps.routes.refresh(environment.id);
+  expect(host.apps.routes.of(environment.id)).toMatchObject({ state: "down", machine: null, port: null });
+  await first.takeOver(signal);
+  expect(await visit(host, environment.host_label)).toBe("one");
+  const row = await db
+    .selectFrom("environments")
+    .selectAll()
+    .where("id", "=", environment.id)
+    .executeTakeFirstOrThrow();
+  expect(row.live_deployment_id).toBe(first.deploymentId);
+});
+
+test("a second release takes the first one's place, which is drained, asked to end, and gone", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, {
+    argv: program("one", "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });"),
+  });
+  const machine = host.apps.routes.of(environment.id)?.machine;
+  await deploy(host, environment, 2, { argv: program("two") });
+  expect(await visit(host, environment.host_label)).toBe("two");
+  await vi.waitFor(async () => expect(await instances(environment.id)).toHaveLength(1), 5_000);
+  expect(host.front.drains).toContain(machine);
+  expect(await texts(environment.id)).toContain("asked to end");
+  expect((await host.driver.list()).map(({ id }) => id)).not.toContain(machine);
+});
+
+test("a process gets its variables, the image's below them, and the port above", async () => {
+  const { environment } = await makeEnvironment(db);
+  const made = await deploy(host, environment, 1, {
+    argv: program("one"),
+    env: { A: "mine", PORT: "1" },
+  });
+  const env = JSON.parse(await visit(host, environment.host_label, "/env")) as Record<string, string>;
+  expect(env).toMatchObject({ A: "mine", PORT: String(made.port), HOST: "0.0.0.0" });
+});
+
+test("an app that ends at its start says its exit code and what it said last, at once", async () => {
+  const { environment } = await makeEnvironment(db);
+  const made = await candidate(host, environment, 1, {
+    argv: [process.execPath, "-e", "console.error('no database'); process.exit(7)"],
+  });
+  await expect(made.waitHealthy(signal)).rejects.toThrow(/exit code 7\. It said last:\nno database/);
+  await made.discard();
+  expect(await instances(environment.id)).toEqual([]);
+});
+
+test("a program that is not there is the deployer's to know", async () => {
+  const { environment } = await makeEnvironment(db);
+  await expect(candidate(host, environment, 1, { argv: ["/no/such/program"] })).rejects.toThrow(
+    /could not be started/,
+  );
+  expect(await instances(environment.id)).toEqual([]);
+});
+
+test("where the public way leads elsewhere, the one before serves on and missed nothing", async () => {
+  const { environment } = await makeEnvironment(db);
+  const first = await deploy(host, environment, 1, { argv: program("one") });
+  const second = await candidate(host, environment, 2, { argv: program("two") });
+  await second.waitHealthy(signal);
+  host.front.failsNext = new Error("somebody else answered");
+  await expect(second.takeOver(signal)).rejects.toThrow("somebody else answered");
+  expect(await visit(host, environment.host_label)).toBe("one");
+  await second.discard();
+  const row = await db
+    .selectFrom("environments")
+    .selectAll()
+    .where("id", "=", environment.id)
+    .executeTakeFirstOrThrow();
+  expect(row.live_deployment_id).toBe(first.deploymentId);
+  expect(await instances(environment.id)).toMatchObject([{ state: "live" }]);
+});
+
+test("a live app that ends is started again, and that is said", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  await visit(host, environment.host_label, "/exit").catch(() => {});
+  await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("down"), 5_000);
+  await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("live"), 8_000);
+  expect(await visit(host, environment.host_label)).toBe("one");
+  expect(await instances(environment.id)).toMatchObject([
+    { restart_count: 1, last_exit_code: 3, state: "live" },
+  ]);
+  expect(await texts(environment.id)).toContain("It ended with exit code 3. It is started again in 1 s.");
+}, 20_000);
+
+test("a machine that is lost is replaced", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  const machine = host.apps.routes.of(environment.id)?.machine ?? "";
+  host.driver.end(machine, "failed");
+  await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.machine).toBeNull(), 5_000);
+  await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("live"), 8_000);
+  expect(host.apps.routes.of(environment.id)?.machine).not.toBe(machine);
+  expect(await visit(host, environment.host_label)).toBe("one");
+}, 20_000);
+
+test("an app sleeps held, and wakes where it was", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  await sleep(host.apps, environment.id);
+  const asleep = host.apps.routes.of(environment.id);
+  expect(asleep?.state).toBe("asleep");
+  expect((await host.driver.list()).find(({ id }) => id === asleep?.machine)?.state).toBe("frozen");
+  await Promise.all([wake(host.apps, environment.id), wake(host.apps, environment.id)]);
+  expect(host.apps.routes.of(environment.id)).toMatchObject({ state: "live", machine: asleep?.machine });
+  expect(await visit(host, environment.host_label)).toBe("one");
+});
+
+test("nothing sleeps while it is deployed, and nothing that is not deployed sleeps", async () => {
+  const { environment } = await makeEnvironment(db);
+  await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
+  await expect(wake(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
+  await deploy(host, environment, 1, { argv: program("one") });
+  await makeDeployment(db, environment, 2, "building");
+  await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "deployment_in_progress" });
+});
+
+test("a deployed app that slept is awake", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  await sleep(host.apps, environment.id);
+  await deploy(host, environment, 2, { argv: program("two") });
+  expect(host.apps.routes.of(environment.id)?.state).toBe("live");
+  await vi.waitFor(async () => expect(await instances(environment.id)).toHaveLength(1), 5_000);
+});
+
+test("variables that changed while an app slept are given to it when it wakes", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  await sleep(host.apps, environment.id);
+  const sealed = sealVariables(host.app, "environments", environment.id, { NEW: "yes" });
+  await db.updateTable("environments").set({ env_sealed: sealed }).where("id", "=", environment.id).execute();
+  await wake(host.apps, environment.id);
+  expect(JSON.parse(await visit(host, environment.host_label, "/env"))).toMatchObject({ NEW: "yes" });
+});
+
+test("what is removed leaves neither machine nor route nor log, and is removed again in peace", async () => {
+  const { environment, project } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  const machine = host.apps.routes.of(environment.id)?.machine;
+  await removeProject(host.apps, project.id);
+  await stopEnvironment(host.apps, environment.id);
+  expect(host.apps.routes.of(environment.id)?.machine).toBeNull();
+  expect((await host.driver.list()).map(({ id }) => id)).not.toContain(machine);
+  expect(await texts(environment.id)).toEqual([]);
+});
+
+test("a wait that is called off ends then, and nothing is left of what was waited for", async () => {
+  const { environment } = await makeEnvironment(db);
+  const port = await freePort();
+  const made = await candidate(host, environment, 1, { argv: ["sleep", "60"], port });
+  await expect(made.waitHealthy(AbortSignal.timeout(300))).rejects.toThrow("timeout");
+  await made.discard();
+});

@@ -1,0 +1,166 @@
+/** All SQL of the table app_instances, and what this folder reads and sets of an environment: what it serves. */
+import { type Selectable, sql } from "kysely";
+import type { Db, Transaction } from "#db/db.ts";
+import { type InstanceState, moves } from "./states.ts";
+import type { AppInstancesTable } from "./tables.ts";
+
+export type InstanceRow = Selectable<AppInstancesTable>;
+
+/** What the way in has to know of an environment, and of what serves it. */
+export interface ServedRow {
+  environment_id: string;
+  project_id: string;
+  workspace_id: string;
+  host_label: string;
+  instance_id: string | null;
+  state: "live" | "asleep" | null;
+  port: number | null;
+}
+
+export function insertInstance(
+  tx: Transaction,
+  row: Pick<InstanceRow, "id" | "environment_id" | "deployment_id" | "run" | "env_sealed" | "created_at">,
+): Promise<InstanceRow> {
+  return tx
+    .insertInto("app_instances")
+    .values({ ...row, run: JSON.stringify(row.run), state: "starting" })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
+export function listInstances(db: Db): Promise<InstanceRow[]> {
+  return db.selectFrom("app_instances").selectAll().orderBy("created_at").execute();
+}
+
+export function instancesOf(db: Db, environmentId: string): Promise<InstanceRow[]> {
+  return db
+    .selectFrom("app_instances")
+    .selectAll()
+    .where("environment_id", "=", environmentId)
+    .orderBy("created_at")
+    .execute();
+}
+
+/** What serves an environment, or sleeps in its place. */
+export function findServing(db: Db, environmentId: string): Promise<InstanceRow | undefined> {
+  return db
+    .selectFrom("app_instances")
+    .selectAll()
+    .where("environment_id", "=", environmentId)
+    .where("state", "in", ["live", "asleep"])
+    .executeTakeFirst();
+}
+
+/** Undefined where it is in no state from which it may become that, or is gone. */
+export function move(db: Db, id: string, to: InstanceState): Promise<InstanceRow | undefined> {
+  const from = (Object.keys(moves) as InstanceState[]).filter((state) => moves[state].includes(to));
+  return db
+    .updateTable("app_instances")
+    .set({ state: to })
+    .where("id", "=", id)
+    .where("state", "in", from)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+export function update(
+  db: Db,
+  id: string,
+  change: Partial<
+    Pick<
+      InstanceRow,
+      | "env_sealed"
+      | "starts"
+      | "restart_count"
+      | "crashes_in_row"
+      | "last_exit_code"
+      | "last_exit"
+      | "crashed"
+      | "started_at"
+    >
+  >,
+): Promise<InstanceRow | undefined> {
+  return db.updateTable("app_instances").set(change).where("id", "=", id).returningAll().executeTakeFirst();
+}
+
+export async function deleteInstance(tx: Db, id: string): Promise<void> {
+  await tx.deleteFrom("app_instances").where("id", "=", id).execute();
+}
+
+/** One switch of an environment at a time, with everything that depends on it. False where it is gone. */
+export async function lockEnvironment(tx: Transaction, id: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("environments")
+    .select("id")
+    .where("id", "=", id)
+    .forUpdate()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export async function setServed(
+  tx: Transaction,
+  environmentId: string,
+  change: { live_deployment_id?: string | null; asleep_since: Date | null },
+): Promise<void> {
+  await tx.updateTable("environments").set(change).where("id", "=", environmentId).execute();
+}
+
+export async function findAsleepSince(db: Db, environmentId: string): Promise<Date | null> {
+  const row = await db
+    .selectFrom("environments")
+    .select("asleep_since")
+    .where("id", "=", environmentId)
+    .executeTakeFirst();
+  return row?.asleep_since ?? null;
+}
+
+export async function isBeingDeployed(db: Db, environmentId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("deployments")
+    .select("id")
+    .where("environment_id", "=", environmentId)
+    .where("status", "in", ["queued", "building", "deploying"])
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export async function environmentsOf(db: Db, projectId: string): Promise<string[]> {
+  const rows = await db.selectFrom("environments").select("id").where("project_id", "=", projectId).execute();
+  return rows.map(({ id }) => id);
+}
+
+/** Of one environment, or of all. */
+export function listServed(db: Db, environmentId?: string): Promise<ServedRow[]> {
+  const query = db
+    .selectFrom("environments as e")
+    .innerJoin("projects as p", "p.id", "e.project_id")
+    .leftJoin("app_instances as i", (join) =>
+      join.onRef("i.environment_id", "=", "e.id").on("i.state", "in", ["live", "asleep"]),
+    )
+    .select([
+      "e.id as environment_id",
+      "e.project_id",
+      "p.workspace_id",
+      "e.host_label",
+      "i.id as instance_id",
+      sql<ServedRow["state"]>`i.state`.as("state"),
+      sql<number | null>`(i.run ->> 'port')::int`.as("port"),
+    ])
+    .where("p.deleted_at", "is", null)
+    .where("e.deleted_at", "is", null);
+  return (environmentId === undefined ? query : query.where("e.id", "=", environmentId)).execute();
+}
+
+export function findOwner(
+  db: Db,
+  environmentId: string,
+): Promise<{ workspace_id: string; host_label: string } | undefined> {
+  return db
+    .selectFrom("environments as e")
+    .innerJoin("projects as p", "p.id", "e.project_id")
+    .select(["p.workspace_id", "e.host_label"])
+    .where("e.id", "=", environmentId)
+    .executeTakeFirst();
+}
