@@ -32,6 +32,7 @@ import { writeStateFile } from "#lib/state-file.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
@@ -140,6 +141,7 @@ async function start(): Promise<void> {
     { ...sandboxTasks(app), ...platformTasks(app), ...builds.tasks },
     { concurrency: 25 },
   );
+  await scheduleRecheck(app);
 
   await bootstrapOperator(app, async (operator) => {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);

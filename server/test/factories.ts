@@ -56,6 +56,67 @@ export async function makeTeam(
   return team;
 }
 
+/** A project without a repository, and its production environment; nothing of it is deployed. */
+export async function makeProject(
+  db: Db,
+  workspaceId: string,
+  {
+    name = `p${randomBytes(6).toString("hex")}`,
+    domain = null,
+  }: { name?: string; domain?: string | null } = {},
+): Promise<{ id: string; environmentId: string }> {
+  const { id } = await db
+    .insertInto("projects")
+    .values({
+      workspace_id: workspaceId,
+      name,
+      repo_url: null,
+      branch: "main",
+      root_directory: "/",
+      framework: null,
+      install_command: null,
+      build_command: null,
+      start_command: null,
+      output_directory: null,
+      port: null,
+      health_check_path: "/",
+      auto_deploy: true,
+      isolation: "native",
+      region: "eu-1",
+      env_sealed: null,
+      git_token_sealed: null,
+      deploy_key_public: null,
+      deploy_key_sealed: null,
+      hook_id: randomBytes(8).toString("hex"),
+      hook_secret_sealed: Buffer.alloc(1),
+      custom_domain: domain,
+      domain_status: domain === null ? null : "pending",
+      domain_checked_at: null,
+      domain_error: null,
+      group_id: null,
+      deleted_at: null,
+    })
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  const environment = await db
+    .insertInto("environments")
+    .values({
+      project_id: id,
+      name: "production",
+      kind: "production",
+      branch: "main",
+      host_label: name,
+      size: "small",
+      env_sealed: null,
+      live_deployment_id: null,
+      asleep_since: null,
+      deleted_at: null,
+    })
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  return { id, environmentId: environment.id };
+}
+
 /** A token that authenticates: `plaintext` is what goes behind `Bearer`. */
 export async function makeToken(
   db: Db,

@@ -19,6 +19,7 @@ import type { DeploymentTables } from "#platform/deployments/tables.ts";
 import type { EnvironmentTables } from "#platform/environments/tables.ts";
 import type { GitTables } from "#platform/git/tables.ts";
 import type { GroupTables } from "#platform/groups/tables.ts";
+import type { MetricTables } from "#platform/metrics/tables.ts";
 import type { ProjectTables } from "#platform/projects/tables.ts";
 import type { CommandTables } from "#sandbox/commands/tables.ts";
 import type { EventTables } from "#sandbox/events/tables.ts";
@@ -41,6 +42,7 @@ export interface Database
     DeploymentTables,
     GitTables,
     AppTables,
+    MetricTables,
     SandboxTables,
     TemplateTables,
     SnapshotTables,

@@ -7,8 +7,10 @@ import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
+import { domainRoutes } from "./domains/routes.ts";
 import { environmentRoutes } from "./environments/routes.ts";
 import { groupRoutes } from "./groups/routes.ts";
+import { metricRoutes } from "./metrics/routes.ts";
 import { countProjects } from "./projects/projects.ts";
 import { projectRoutes } from "./projects/routes.ts";
 
@@ -19,6 +21,8 @@ export const platformRoutes = (app: App, holdings: readonly Holding[]): Route[] 
   ...projectRoutes(app),
   ...environmentRoutes(app),
   ...groupRoutes(app),
+  ...metricRoutes(app),
+  ...domainRoutes(app),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

@@ -1,6 +1,7 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
+import { recheck, recheckTask } from "./domains/recheck.ts";
 import {
   carryOutDeletion as removeEnvironment,
   type EnvironmentParts,
@@ -16,6 +17,7 @@ import {
 export const platformTasks = (app: App): Tasks => ({
   [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
     removeEnvironment(app, environment, partsOf(app)),
+  [recheckTask]: () => recheck(app),
   [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app)),
 });
 

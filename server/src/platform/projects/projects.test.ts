@@ -319,7 +319,7 @@ describe("update", () => {
     expect(await change(actor, made.id, { name: "renamed", port: 81 })).toMatchObject({ port: 81 });
   });
 
-  test("a domain is one project's, and null gives it back", async () => {
+  test("a domain is one project's once it is verified, and null gives it back", async () => {
     const actor = await on("pro");
     const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
     expect(await change(actor, one.id, { custom_domain: "www.example.com" })).toMatchObject({
@@ -331,6 +331,9 @@ describe("update", () => {
         error: null,
       },
     });
+    await change(actor, other.id, { custom_domain: "www.example.com" });
+    await change(actor, other.id, { custom_domain: null });
+    await db.updateTable("projects").set({ domain_status: "verified" }).where("id", "=", one.id).execute();
     await expect(change(actor, other.id, { custom_domain: "www.example.com" })).rejects.toThrow(
       refusal("domain_taken", 409),
     );

@@ -138,11 +138,13 @@ export async function isNameOfProject(db: Db, name: string): Promise<boolean> {
   return found !== undefined;
 }
 
+/** A name that is merely claimed is free: it becomes the project's whose host its records name. */
 export async function isDomainOfAnother(db: Db, hostname: string, id: string | null): Promise<boolean> {
   const found = await db
     .selectFrom("projects")
     .select("id")
     .where("custom_domain", "=", hostname)
+    .where("domain_status", "=", "verified")
     .where((where) => (id === null ? where.lit(true) : where("id", "!=", id)))
     .executeTakeFirst();
   return found !== undefined;

@@ -38,6 +38,7 @@ export interface ProjectsTable {
   domain_status: "pending" | "verified" | "failed" | null;
   domain_checked_at: Date | null;
   domain_error: string | null;
+  domain_misses: Generated<number>;
   group_id: string | null;
   created_at: Generated<Date>;
   updated_at: Generated<Date>;

@@ -35,6 +35,17 @@ export async function project(world: World): Promise<{ project_id: string; env_i
   return { project_id: id, env_id: production_environment_id };
 }
 
+/** Its name leads nowhere: nobody is asked who could know. */
+async function projectWithDomain(world: World): Promise<string> {
+  const { project_id } = await project(world);
+  await world.app.db
+    .updateTable("projects")
+    .set({ custom_domain: `www-${made}.customer.invalid`, domain_status: "pending" })
+    .where("id", "=", project_id)
+    .execute();
+  return project_id;
+}
+
 /** The newest of the owner's. */
 async function notification(world: World): Promise<string> {
   await notify(world.app.db, {
@@ -164,6 +175,24 @@ export const platformCases: Cases = {
   unassignProject: {
     success: async (world) => ({ params: await group(world) }),
     unknown: { group_id: nobody },
+  },
+  getRequestMetrics: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      query: "period=15m",
+    }),
+    unknown: noProject,
+  },
+  getAppHealth: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  listDomains: {
+    success: async (world) => (await projectWithDomain(world), { query: "workspace=personal" }),
+  },
+  verifyDomain: {
+    success: async (world) => ({ params: { project_id: await projectWithDomain(world) } }),
+    unknown: noProject,
   },
 
   listNotifications: { success: async (world) => (await notification(world), {}) },

@@ -1,0 +1,90 @@
+/**
+ * What the world's DNS says about a custom name. It is ours where its CNAME, by way of others if need be, names the
+ * project's generated host. An apex name can have no CNAME (RFC 1034 §3.6.2): it leads to our addresses, by its
+ * provider's ALIAS or by A records, and since any project's would look like that, a TXT record says which one is meant.
+ */
+import { Resolver } from "node:dns/promises";
+
+export type Finding =
+  | { is: "ours" }
+  /** `error` says what to set. */
+  | { is: "elsewhere"; error: string }
+  /** Nobody answered: it says nothing about the name. */
+  | { is: "unknown"; error: string };
+
+const timeoutMs = 2_000;
+const tries = 2;
+const maxHops = 8;
+
+/** Names in lower case, without a final dot. `servers`: resolvers, with a port where it is not 53; null: the host's own. */
+export async function lookUp(
+  { hostname, target }: { hostname: string; target: string },
+  servers: readonly string[] | null,
+): Promise<Finding> {
+  const resolver = new Resolver({ timeout: timeoutMs, tries });
+  if (servers !== null) resolver.setServers(servers);
+  try {
+    return await find(resolver, hostname, target);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    return { is: "unknown", error: `The DNS servers did not answer for ${hostname} (${code ?? "unknown"}).` };
+  }
+}
+
+async function find(resolver: Resolver, hostname: string, target: string): Promise<Finding> {
+  const aliases = await aliasesOf(resolver, hostname);
+  if (aliases.includes(target)) return { is: "ours" };
+  const set = `Set a CNAME record for ${hostname} to ${target}.`;
+  if (aliases.length > 0) return elsewhere(`${hostname} is an alias of ${aliases[0]}. ${set}`);
+  const theirs = await addressesOf(resolver, hostname);
+  if (theirs.length === 0) return elsewhere(`There is no record for ${hostname}. ${set}`);
+  const ours = new Set(await addressesOf(resolver, target));
+  const apex = `Where the name can have no CNAME, set an ALIAS (ANAME) record to ${target} and a TXT record _kontor.${hostname} with the text ${target}.`;
+  if (!theirs.every((address) => ours.has(address))) {
+    return elsewhere(`${hostname} leads to ${theirs.slice(0, 3).join(", ")}. ${set} ${apex}`);
+  }
+  const texts = await records(() => resolver.resolveTxt(`_kontor.${hostname}`));
+  if (texts.some((pieces) => plain(pieces.join("")) === target)) return { is: "ours" };
+  return elsewhere(
+    `${hostname} leads here, and nothing says to which project. Set a TXT record _kontor.${hostname} with the text ${target}, or a CNAME record to ${target}.`,
+  );
+}
+
+async function aliasesOf(resolver: Resolver, hostname: string): Promise<string[]> {
+  const seen: string[] = [];
+  let name = hostname;
+  while (seen.length < maxHops) {
+    const [next] = await records(() => resolver.resolveCname(name));
+    if (next === undefined || seen.includes(plain(next))) break;
+    name = plain(next);
+    seen.push(name);
+  }
+  return seen;
+}
+
+async function addressesOf(resolver: Resolver, hostname: string): Promise<string[]> {
+  const [four, six] = await Promise.all([
+    records(() => resolver.resolve4(hostname)),
+    records(() => resolver.resolve6(hostname)),
+  ]);
+  return [...four, ...six];
+}
+
+/** None where the name is not there, or has nothing of the kind. */
+async function records<T>(ask: () => Promise<T[]>): Promise<T[]> {
+  try {
+    return await ask();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "ENOTFOUND" || code === "ENODATA") return [];
+    throw error;
+  }
+}
+
+function plain(name: string): string {
+  return name.trim().toLowerCase().replace(/\.$/, "");
+}
+
+function elsewhere(error: string): Finding {
+  return { is: "elsewhere", error };
+}

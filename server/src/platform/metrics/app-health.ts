@@ -1,0 +1,49 @@
+/**
+ * Whether visitors are served: by what they were answered in the last minutes, and where nobody came, by what became
+ * of the last deployment.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { getEnvironment } from "../environments/environments.ts";
+import { minuteMs } from "./recorder.ts";
+import { currentMinute, errorRate, sumOf } from "./request-metrics.ts";
+import type { AppHealth } from "./schema.ts";
+import { findLastOutcome, readMinutes } from "./store.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+/** Of the traffic that counts. */
+const lookBackMinutes = 5;
+/** The part of the answers that are errors: from here on visitors notice, and from there on most are not served. */
+const degradedFrom = 0.05;
+const downFrom = 0.5;
+
+/** Of the production environment. */
+export async function appHealth(app: Needs, actor: Actor, projectId: string): Promise<AppHealth> {
+  const { environment } = await getEnvironment(app, actor, projectId, undefined);
+  const checked_at = app.clock.now().toISOString();
+  if (environment.asleep_since !== null) {
+    return { status: "asleep", source: "deployment", error_rate: null, checked_at };
+  }
+  const from = new Date(currentMinute(app) - (lookBackMinutes - 1) * minuteMs);
+  const error_rate = errorRate(sumOf(await readMinutes(app.db, environment.id, from)));
+  // Visitors of an app that was never live met a page of ours.
+  if (error_rate !== null && environment.live_deployment_id !== null) {
+    return { status: byTraffic(error_rate), source: "traffic", error_rate, checked_at };
+  }
+  if (environment.live_deployment_id !== null) {
+    return { status: "healthy", source: "deployment", error_rate: null, checked_at };
+  }
+  const last = await findLastOutcome(app.db, environment.id);
+  return {
+    status: last === "failed" ? "down" : "unknown",
+    source: "deployment",
+    error_rate: null,
+    checked_at,
+  };
+}
+
+function byTraffic(errors: number): "healthy" | "degraded" | "down" {
+  if (errors >= downFrom) return "down";
+  return errors >= degradedFrom ? "degraded" : "healthy";
+}

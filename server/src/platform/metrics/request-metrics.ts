@@ -1,0 +1,78 @@
+/**
+ * What visitors of an environment were answered of late: how many, how many of those with an error of the server's
+ * (500 and above), how fast. Minutes are added up, never averaged; the newest one is under way still, and lacks what
+ * came within the last second.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { getEnvironment } from "../environments/environments.ts";
+import { Histogram } from "./histogram.ts";
+import { minuteMs } from "./recorder.ts";
+import type { RequestMetrics } from "./schema.ts";
+import { type MinuteRow, readMinutes } from "./store.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+/** Minutes in all, and of one point of the series. */
+const periods = {
+  "5m": { minutes: 5, step: 1 },
+  "15m": { minutes: 15, step: 1 },
+  "1h": { minutes: 60, step: 1 },
+  "6h": { minutes: 360, step: 5 },
+  "24h": { minutes: 1440, step: 15 },
+} as const;
+export type Period = keyof typeof periods;
+export const periodNames = Object.keys(periods) as [Period, ...Period[]];
+
+export async function requestMetrics(
+  app: Needs,
+  actor: Actor,
+  projectId: string,
+  { period, environment_id }: { period: Period; environment_id?: string | undefined },
+): Promise<RequestMetrics> {
+  const { environment } = await getEnvironment(app, actor, projectId, environment_id);
+  const { minutes, step } = periods[period];
+  const begin = currentMinute(app) - (minutes - 1) * minuteMs;
+  const rows = await readMinutes(app.db, environment.id, new Date(begin));
+  const points = Map.groupBy(rows, ({ minute }) =>
+    Math.floor((minute.getTime() - begin) / (step * minuteMs)),
+  );
+  const { requests, errors, ...latencies } = sumOf(rows);
+  return {
+    period,
+    requests,
+    requests_per_minute: Math.round((requests / minutes) * 100) / 100,
+    error_rate: errorRate({ requests, errors }),
+    ...latencies,
+    series: Array.from({ length: minutes / step }, (_, at) => ({
+      t: new Date(begin + at * step * minuteMs).toISOString(),
+      ...sumOf(points.get(at) ?? []),
+    })),
+  };
+}
+
+export function currentMinute({ clock }: Pick<App, "clock">): number {
+  return Math.floor(clock.now().getTime() / minuteMs) * minuteMs;
+}
+
+export function sumOf(rows: readonly MinuteRow[]) {
+  const latencies = new Histogram();
+  let [requests, errors] = [0, 0];
+  for (const row of rows) {
+    requests += row.requests;
+    errors += row.errors;
+    latencies.addBytes(row.latencies);
+  }
+  return {
+    requests,
+    errors,
+    p50_ms: latencies.percentile(50),
+    p95_ms: latencies.percentile(95),
+    p99_ms: latencies.percentile(99),
+  };
+}
+
+/** Of all answers the part that was an error; null where there was none. */
+export function errorRate({ requests, errors }: { requests: number; errors: number }): number | null {
+  return requests === 0 ? null : Math.round((errors / requests) * 10_000) / 10_000;
+}

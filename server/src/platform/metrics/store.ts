@@ -1,0 +1,53 @@
+/** All SQL of request_minutes. */
+import { type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { DeploymentStatus } from "../deployments/tables.ts";
+import type { RequestMinutesTable } from "./tables.ts";
+
+export type MinuteRow = Selectable<RequestMinutesTable>;
+
+/** In place of what the same process wrote of that minute before; minutes of environments that are gone are dropped. */
+export async function writeMinutes(db: Db, rows: readonly MinuteRow[]): Promise<void> {
+  if (rows.length === 0) return;
+  await sql`
+    insert into request_minutes (environment_id, minute, writer, requests, errors, latencies)
+    select seen.* from unnest(
+      ${sql.val(rows.map((row) => row.environment_id))}::uuid[],
+      ${sql.val(rows.map((row) => row.minute))}::timestamptz[],
+      ${sql.val(rows.map((row) => row.writer))}::uuid[],
+      ${sql.val(rows.map((row) => row.requests))}::int[],
+      ${sql.val(rows.map((row) => row.errors))}::int[],
+      ${sql.val(rows.map((row) => row.latencies))}::bytea[]
+    ) as seen (environment_id, minute, writer, requests, errors, latencies)
+    join environments on environments.id = seen.environment_id
+    on conflict (environment_id, minute, writer) do update
+    set requests = excluded.requests, errors = excluded.errors, latencies = excluded.latencies`.execute(db);
+}
+
+/** From this minute on, the oldest first. The caller has decided that the environment may be seen. */
+export function readMinutes(db: Db, environmentId: string, from: Date): Promise<MinuteRow[]> {
+  return db
+    .selectFrom("request_minutes")
+    .selectAll()
+    .where("environment_id", "=", environmentId)
+    .where("minute", ">=", from)
+    .orderBy("minute")
+    .execute();
+}
+
+export async function forgetMinutesBefore(db: Db, before: Date): Promise<void> {
+  await db.deleteFrom("request_minutes").where("minute", "<", before).execute();
+}
+
+/** How the last deployment that ended did; undefined where none has. */
+export async function findLastOutcome(db: Db, environmentId: string): Promise<DeploymentStatus | undefined> {
+  const row = await db
+    .selectFrom("deployments")
+    .select("status")
+    .where("environment_id", "=", environmentId)
+    .where("finished_at", "is not", null)
+    .orderBy("number", "desc")
+    .limit(1)
+    .executeTakeFirst();
+  return row?.status;
+}
