@@ -132,13 +132,20 @@ export async function openWorld(): Promise<World> {
     };
   };
   const owner = await caller();
+  const tokens = new Map<string, string>();
   return {
     app,
     routes,
     build: () => builds.run(new AbortController().signal),
     owner,
     stranger: await caller(),
-    tokenWith: async (scopes) => (await makeToken(db, owner.userId, { scopes })).plaintext,
+    tokenWith: async (scopes) => {
+      const key = scopes.join(" ");
+      // One for each kind: a plan counts them.
+      const made = tokens.get(key) ?? (await makeToken(db, owner.userId, { scopes })).plaintext;
+      tokens.set(key, made);
+      return made;
+    },
     call: (method, path, { token, body }) =>
       callRaw(method, path, body === undefined ? { token } : { token, payload: JSON.stringify(body) }),
     callRaw,
