@@ -17,7 +17,7 @@ import { Egress } from "#egress/egress.ts";
 import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
-import { agentRoutes } from "#agent/api.ts";
+import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
 import { ensureEmbedded } from "#db/embedded.ts";
@@ -35,7 +35,7 @@ import { platformRoutes } from "#platform/api.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
-import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
@@ -138,7 +138,7 @@ async function start(): Promise<void> {
   running.defer(() => expiry.stop());
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
-    { ...sandboxTasks(app), ...platformTasks(app), ...builds.tasks },
+    { ...sandboxTasks(app), ...platformTasks(app, apps), ...builds.tasks },
     { concurrency: 25 },
   );
   await scheduleRecheck(app);
@@ -150,7 +150,11 @@ async function start(): Promise<void> {
   const ingress = await openIngress(app);
   const http = await createHttpServer(
     app,
-    { platform: platformRoutes(app, sandboxHoldings), sandbox: sandboxRoutes(app), agent: agentRoutes(app) },
+    {
+      platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside }),
+      sandbox: sandboxRoutes(app),
+      agent: agentRoutes(app),
+    },
     {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),

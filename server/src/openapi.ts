@@ -7,12 +7,12 @@
  */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { agentRoutes } from "#agent/api.ts";
+import { agentBeside, agentRoutes } from "#agent/api.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
 import { loadConfig } from "./config.ts";
 
@@ -21,7 +21,11 @@ const folder = resolve(import.meta.dirname, "../../openapi");
 /** Every route of the server, unable to run: nothing but the configuration's defaults and a clock is behind them. */
 export function allRoutes(): Record<Api, Route[]> {
   const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
-  return { platform: platformRoutes(app, []), sandbox: sandboxRoutes(app), agent: agentRoutes(app) };
+  return {
+    platform: platformRoutes(app, { holdings: [], ...sandboxBeside, ...agentBeside }),
+    sandbox: sandboxRoutes(app),
+    agent: agentRoutes(app),
+  };
 }
 
 /** File name → text: pretty, in the order of the routes, with a line break at the end. */

@@ -28,6 +28,7 @@ const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
 const app = { config: testConfig({ rateLimits: "off" }), db, clock, log } as unknown as App;
 /** Workspace → how many of them it holds. */
 const ships = new Map<string, number>();
+const none = async () => ({ items: [], total: 0 });
 const operator = systemActor("test");
 let server: HttpServer;
 let first: OperatorSecrets;
@@ -36,7 +37,12 @@ beforeAll(async () => {
   server = await createHttpServer(
     app,
     {
-      platform: platformRoutes(app, [{ noun: "ships", count: async (_, id) => ships.get(id) ?? 0 }]),
+      platform: platformRoutes(app, {
+        holdings: [{ noun: "ships", count: async (_, id) => ships.get(id) ?? 0 }],
+        sandboxes: none,
+        workers: none,
+        pendingApprovals: none,
+      }),
       sandbox: [],
       agent: [],
     },

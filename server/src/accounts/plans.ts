@@ -120,3 +120,17 @@ export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number):
   const needed = plans.find((other) => planLimits[other][limit] > used) ?? null;
   throw planLimit(limitName(limit), allowed, needed);
 }
+
+/** How much of the plan is used, under the wire's names; null where there is no limit. */
+export function planUsage(
+  plan: Plan,
+  used: Partial<Record<keyof PlanLimits, number>>,
+): Record<string, { used: number; allowed: number | null }> {
+  return Object.fromEntries(
+    Object.entries(used).map(([name, count]) => {
+      const limit = name as keyof PlanLimits;
+      const allowed = planLimits[plan][limit];
+      return [limitName(limit), { used: count, allowed: Number.isFinite(allowed) ? allowed : null }];
+    }),
+  );
+}

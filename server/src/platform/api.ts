@@ -1,4 +1,4 @@
-/** The platform API: every route under `/api/v1`. `holdings`: what beside projects keeps a team from being deleted. */
+/** The platform API: every route under `/api/v1`. `beside`: what a workspace has that other rooms know of. */
 import { activityRoutes } from "#accounts/activity/routes.ts";
 import type { Holding } from "#accounts/holdings.ts";
 import { notificationRoutes } from "#accounts/notifications/routes.ts";
@@ -13,19 +13,27 @@ import { groupRoutes } from "./groups/routes.ts";
 import { metricRoutes } from "./metrics/routes.ts";
 import { countProjects } from "./projects/projects.ts";
 import { projectRoutes } from "./projects/routes.ts";
+import type { Beside } from "./workspace/beside.ts";
+import { workspaceRoutes } from "./workspace/routes.ts";
 
 /** Deleting a team would take their records away under apps that run. */
 const platformHoldings: readonly Holding[] = [{ noun: "projects", count: countProjects }];
 
-export const platformRoutes = (app: App, holdings: readonly Holding[]): Route[] => [
+export interface PlatformNeeds extends Beside {
+  /** What beside projects keeps a team from being deleted. */
+  holdings: readonly Holding[];
+}
+
+export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...projectRoutes(app),
   ...environmentRoutes(app),
   ...groupRoutes(app),
   ...metricRoutes(app),
   ...domainRoutes(app),
+  ...workspaceRoutes(app, beside),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),
-  ...teamRoutes(app, [...platformHoldings, ...holdings]),
+  ...teamRoutes(app, [...platformHoldings, ...beside.holdings]),
   ...sessionRoutes(app),
 ];

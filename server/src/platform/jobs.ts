@@ -1,7 +1,10 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
+import { dropProjectImages } from "#builds/app-images.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
+import type { Apps } from "./apps/apps.ts";
+import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
 import {
   carryOutDeletion as removeEnvironment,
   type EnvironmentParts,
@@ -14,19 +17,19 @@ import {
   removeProjectTask,
 } from "./projects/delete.ts";
 
-export const platformTasks = (app: App): Tasks => ({
+export const platformTasks = (app: App, apps: Apps): Tasks => ({
   [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
-    removeEnvironment(app, environment, partsOf(app)),
+    removeEnvironment(app, environment, partsOf(app, apps)),
   [recheckTask]: () => recheck(app),
-  [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app)),
+  [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app, apps)),
 });
 
 /** What goes with a project or an environment beside its rows. */
-function partsOf(app: App): EnvironmentParts & ProjectParts {
+function partsOf(app: App, apps: Apps): EnvironmentParts & ProjectParts {
   return {
-    stopEnvironment: async () => undefined,
-    removeApps: async () => undefined,
-    dropImages: async () => undefined,
+    stopEnvironment: (environmentId) => stopEnvironment(apps, environmentId),
+    removeApps: (projectId) => removeApps(apps, projectId),
+    dropImages: (projectId) => dropProjectImages(app, projectId),
     removeRepository: (projectId) => removeRepository(app, projectId),
   };
 }

@@ -10,6 +10,7 @@ import { fileRoutes } from "./files/routes.ts";
 import { ptyRoutes } from "./pty/routes.ts";
 import { portRoutes } from "./ports/routes.ts";
 import { countLive } from "./sandboxes/sandboxes.ts";
+import { liveSandboxes } from "./sandboxes/overview.ts";
 import { sandboxesRoutes } from "./sandboxes/routes.ts";
 import { snapshotRoutes } from "./snapshots/routes.ts";
 import { countSnapshots } from "./snapshots/snapshots.ts";
@@ -26,6 +27,9 @@ export const sandboxHoldings: readonly Holding[] = [
   { noun: "templates", count: countTemplates },
   { noun: "volumes", count: countVolumes },
 ];
+
+/** What a workspace's snapshot shows of this room. */
+export const sandboxBeside = { sandboxes: liveSandboxes };
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),

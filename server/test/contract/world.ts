@@ -6,7 +6,7 @@ import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import type { Scope } from "#accounts/actor.ts";
-import { agentRoutes } from "#agent/api.ts";
+import { agentBeside, agentRoutes } from "#agent/api.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { createHttpServer, type Routes } from "#http/server.ts";
@@ -16,7 +16,7 @@ import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { Apps } from "#platform/apps/apps.ts";
-import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
@@ -97,7 +97,7 @@ export async function openWorld(): Promise<World> {
   await apps.start();
   afterAll(() => apps.close());
   const routes: Routes = {
-    platform: platformRoutes(app, sandboxHoldings),
+    platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),
   };

@@ -55,6 +55,10 @@ export async function getTeam({ db }: Needs, actor: Actor, id: string) {
   return { ...team, members: await store.listMembers(db, id) };
 }
 
+export async function countMembers(db: Db, id: string): Promise<number> {
+  return (await store.listMembers(db, id)).length;
+}
+
 /** A new team starts on its maker's own plan and tier; the operator can change both. */
 export async function createTeam(app: Needs, actor: Actor, input: { name: string }) {
   const personal = actor.workspaces.find(({ kind }) => kind === "personal");

@@ -9,7 +9,7 @@ import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import { newId } from "#lib/ids.ts";
 import type { App } from "../../app.ts";
-import type { Actor, Scope } from "../actor.ts";
+import type { Actor, ReachableWorkspace, Scope } from "../actor.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { forgetActors } from "../find-actor.ts";
 import { requireBelow } from "../plans.ts";
@@ -77,6 +77,11 @@ export async function createToken(
 export async function listTokens(app: Needs, actor: Actor): Promise<TokenRow[]> {
   await requireTokenManager(app, actor);
   return listOwn(app.db, actor.userId);
+}
+
+/** Active ones that count against a workspace's plan. */
+export function countTokens(app: Needs, actor: Actor, workspace: ReachableWorkspace): Promise<number> {
+  return countActive(app.db, workspace, actor.userId, app.clock.now());
 }
 
 export async function revokeToken(app: Needs, actor: Actor, id: string): Promise<void> {

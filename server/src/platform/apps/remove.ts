@@ -5,6 +5,8 @@ import { environmentsOf } from "./store.ts";
 
 export async function stopEnvironment(apps: Apps, environmentId: string): Promise<void> {
   await apps.turn(environmentId, async () => {
+    // Of a deleted one: nobody is led to it any more, while its processes still take their time to end.
+    await apps.routes.refresh(environmentId);
     for (const running of apps.of(environmentId)) await letGo(apps, running);
     await apps.app.machines.logs.remove(environmentId);
     await apps.routes.refresh(environmentId);

@@ -48,6 +48,18 @@ export function findDeployment(
     .executeTakeFirst();
 }
 
+/** The newest of a workspace. */
+export function listRecent(db: Db, workspaceId: string, limit: number): Promise<DeploymentRow[]> {
+  return deployments(db)
+    .where("projects.workspace_id", "=", workspaceId)
+    .where("projects.deleted_at", "is", null)
+    .where("environments.deleted_at", "is", null)
+    .orderBy("deployments.created_at", "desc")
+    .orderBy("deployments.id", "desc")
+    .limit(limit)
+    .execute();
+}
+
 /** For the server itself, whoever's it is. */
 export function findById(db: Db, id: string): Promise<DeploymentRow | undefined> {
   return deployments(db).where("deployments.id", "=", id).executeTakeFirst();

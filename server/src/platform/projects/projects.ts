@@ -82,20 +82,40 @@ export async function renderAll(
   actor: Actor,
   rows: readonly ProjectRow[],
 ): Promise<ProjectResponse[]> {
+  return (await withEnvironments(app.db, rows)).map(({ project, environments }) =>
+    toProject(app, actor, project, environments),
+  );
+}
+
+async function withEnvironments(db: Db, rows: readonly ProjectRow[]) {
   const environments = await environmentsOf(
-    app.db,
+    db,
     rows.map(({ id }) => id),
   );
-  return rows.flatMap((row) => {
-    const views = environments.get(row.id) ?? [];
+  return rows.flatMap((project) => {
+    const [production, ...others] = environments.get(project.id) ?? [];
     // One that is deleted between the two queries has none.
-    return views.length === 0 ? [] : [toProject(app, actor, row, views as [EnvironmentView])];
+    if (!production) return [];
+    return [{ project, environments: [production, ...others] as [EnvironmentView, ...EnvironmentView[]] }];
   });
 }
 
 /** The project's branch is its production environment's, wherever it is changed. */
 export async function followBranch(tx: Db, id: string, branch: string, now: Date): Promise<void> {
   await store.changeRow(tx, id, { branch, updated_at: now });
+}
+
+/** The newest of one workspace with their environments, production first, and how many there are. */
+export async function overview(
+  db: Db,
+  workspaceId: string,
+  limit: number,
+): Promise<{
+  items: { project: ProjectRow; environments: [EnvironmentView, ...EnvironmentView[]] }[];
+  total: number;
+}> {
+  const { rows, total } = await store.listOwn(db, [workspaceId], { skip: 0, limit });
+  return { items: await withEnvironments(db, rows), total };
 }
 
 /** Those of a group, newest first; that the actor may see the group is known. */

@@ -148,6 +148,21 @@ export async function lockAndCountLive(tx: Transaction<Database>, workspaceId: s
   return countLiveRows(tx, workspaceId);
 }
 
+/** Newest first. */
+export async function listLiveRows(db: Queryable, workspaceId: string, limit: number) {
+  const rows = await db
+    .selectFrom("sandboxes")
+    .select(["id", "status", "template", "size", "region", "created_at", "expires_at"])
+    .where("workspace_id", "=", workspaceId)
+    .where("status", "in", ["running", "paused"])
+    .where("reserved", "=", false)
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .limit(limit)
+    .execute();
+  return rows as ((typeof rows)[number] & { status: "running" | "paused" })[];
+}
+
 export async function countLiveRows(db: Queryable, workspaceId: string): Promise<number> {
   const { count } = await db
     .selectFrom("sandboxes")

@@ -195,6 +195,17 @@ export const platformCases: Cases = {
     unknown: noProject,
   },
 
+  getWorkspace: {
+    success: async (world) => {
+      const { project_id } = await project(world);
+      const { json } = await world.call("GET", `/api/v1/projects/${project_id}`, {
+        token: world.owner.token,
+      });
+      return { query: `workspace=${(json as { workspace: string }).workspace}` };
+    },
+  },
+  getDashboardSummary: { success: () => ({ query: "workspace=personal" }) },
+
   listNotifications: { success: async (world) => (await notification(world), {}) },
   markNotificationRead: {
     success: async (world) => ({ params: { notification_id: await notification(world) } }),

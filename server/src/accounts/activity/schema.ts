@@ -1,0 +1,24 @@
+/** The wire of the audit log. */
+import { z } from "zod";
+
+export const ActivityEntry = z
+  .object({
+    id: z.guid(),
+    at: z.iso.datetime(),
+    actor: z.object({
+      kind: z.enum(["user", "api_token", "worker", "system"]),
+      id: z.string(),
+      label: z.string(),
+      role: z.string().nullable(),
+    }),
+    action: z.string(),
+    target: z.object({ kind: z.string(), id: z.string().nullable(), label: z.string().nullable() }),
+    workspace: z.string().nullable(),
+    ip: z.string().nullable(),
+    detail: z.looseObject({}),
+  })
+  .meta({ id: "ActivityEntry" });
+
+export const ActivityListResponse = z
+  .object({ items: z.array(ActivityEntry), total: z.int(), skip: z.int(), limit: z.int() })
+  .meta({ id: "ActivityListResponse" });

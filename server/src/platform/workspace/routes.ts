@@ -1,0 +1,36 @@
+import { workspaceNotFound } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import type { Beside } from "./beside.ts";
+import { DashboardSummary, WorkspaceQuery, WorkspaceSnapshot } from "./schema.ts";
+import { dashboard, snapshot } from "./workspace.ts";
+
+const common = { api: "platform", tag: "Workspace" } as const;
+
+export const workspaceRoutes = (app: App, beside: Beside): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/api/v1/workspace",
+    operationId: "getWorkspace",
+    summary: "A workspace at a glance",
+    description: "Every list is capped and carries a total. It never holds environment variables.",
+    scope: "platform:read",
+    query: WorkspaceQuery,
+    responses: { 200: WorkspaceSnapshot },
+    errors: [workspaceNotFound],
+    handler: ({ actor, query }) => snapshot(app, actor, query.workspace, beside),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/api/v1/dashboard/summary",
+    operationId: "getDashboardSummary",
+    summary: "How many projects there are, what was deployed last, and how much of the plan is used",
+    scope: "platform:read",
+    query: WorkspaceQuery,
+    responses: { 200: DashboardSummary },
+    errors: [workspaceNotFound],
+    handler: ({ actor, query }) => dashboard(app, actor, query.workspace),
+  }),
+];
