@@ -44,7 +44,7 @@ import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
-import { openIngress } from "./way-in.ts";
+import { openWayIn } from "./way-in.ts";
 import { baseUrl, type Config, ConfigError, inheritedSockets, loadConfig } from "./config.ts";
 
 const startedAt = new Date();
@@ -127,6 +127,9 @@ async function start(): Promise<void> {
   });
   await apps.start();
   running.defer(() => apps.close());
+  // Before the jobs: a deployment that goes on is switched to by way of it.
+  const { ingress, ...wayIn } = await openWayIn(app, apps);
+  running.defer(() => wayIn.close());
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());
@@ -147,7 +150,6 @@ async function start(): Promise<void> {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);
   });
 
-  const ingress = await openIngress(app);
   const http = await createHttpServer(
     app,
     {

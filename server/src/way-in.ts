@@ -1,6 +1,7 @@
 /** Puts the ingress together: which names there are, who serves each, and who vouches for them. */
 import { isIP } from "node:net";
 import { join } from "node:path";
+import { AppSites } from "#ingress/apps.ts";
 import { Ingress } from "#ingress/ingress.ts";
 import { PreviewSites } from "#ingress/previews.ts";
 import { handlerSites, type HostRule } from "#ingress/sites.ts";
@@ -9,6 +10,10 @@ import type { Certificates } from "#ingress/tls/certificates.ts";
 import { LocalCertificates } from "#ingress/tls/local.ts";
 import { Upstreams } from "#ingress/upstreams.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
+import type { Apps } from "#platform/apps/apps.ts";
+import { wake } from "#platform/apps/wake.ts";
+import { ServedDomains } from "#platform/domains/served.ts";
+import { RequestRecorder } from "#platform/metrics/recorder.ts";
 import { transferHandler } from "#sandbox/files/transfer-routes.ts";
 import { idOf } from "#sandbox/ports/hosts.ts";
 import { VisitedSandboxes } from "#sandbox/ports/visited.ts";
@@ -16,13 +21,33 @@ import { findForVisitors } from "#sandbox/sandboxes/sandboxes.ts";
 import type { App } from "./app.ts";
 import { type Config, hostname } from "./config.ts";
 
-export async function openIngress(app: App): Promise<Ingress> {
+export interface WayIn {
+  ingress: Ingress;
+  /** Once nobody comes any more: what was counted of visitors is written. */
+  close(): Promise<void>;
+}
+
+export async function openWayIn(app: App, apps: Apps): Promise<WayIn> {
   const { config, log } = app;
-  const preview = hostname(config.previewDomain);
+  const [preview, appsDomain] = [hostname(config.previewDomain), hostname(config.appsDomain)];
   const sandboxes = new VisitedSandboxes(app);
   const upstreams = new Upstreams((machine, port) => sandboxes.connect(machine, port));
   app.machines.onGoing((machine) => upstreams.end(machine));
   const transfer = transferHandler(app);
+  const requests = new RequestRecorder(app);
+  const domains = new ServedDomains(app);
+  await domains.start();
+  requests.start();
+  const sites = new AppSites({
+    domain: appsDomain,
+    apps: {
+      find: (host) => apps.routes.find(host),
+      wake: (environment) => wake(apps, environment),
+      observed: (environment, seen) => requests.observed(environment, seen),
+    },
+    custom: domains,
+    upstreams,
+  });
   const rules: HostRule[] = [
     handlerSites({
       prefix: "files",
@@ -31,19 +56,30 @@ export async function openIngress(app: App): Promise<Ingress> {
       handle: (name, request, response) => transfer(idOf(name), request, response),
     }),
     new PreviewSites({ domain: preview, previews: sandboxes, upstreams }),
+    sites,
   ];
   const isServed = (host: string) => ingress.isServed(host);
   const certificates = await modes[config.tlsMode]({ config, log, isServed });
   const ingress: Ingress = new Ingress({
     rules,
-    domains: [`sbx.${preview}`],
+    domains: [`sbx.${preview}`, appsDomain],
     apiHost: apiHost(config),
     certificates,
     tlsSuffix: config.previewDomain.slice(preview.length),
     trustedProxies: parseOpenedHosts(config.trustedProxies).ranges,
     log: (event, fields) => log.warn(fields, event),
   });
-  return ingress;
+  apps.serveThrough({
+    drained: (machine, timeoutMs) => sites.drained(machine, timeoutMs),
+    visit: (host, path, expected) => ingress.visit(host, path, expected),
+  });
+  return {
+    ingress,
+    async close() {
+      await domains.stop();
+      await requests.stop();
+    },
+  };
 }
 
 /** Where browsers reach the APIs and the console, if anywhere but here. */

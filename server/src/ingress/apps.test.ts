@@ -53,7 +53,6 @@ beforeEach(async () => {
         wakes += 1;
         return wake(environment);
       },
-      connect,
       observed: (environment, seen) => observed.push({ environment, ...seen }),
     },
     custom: { generatedOf: (host) => (host === custom ? shop : undefined) },

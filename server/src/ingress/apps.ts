@@ -15,7 +15,7 @@ import { pathOf } from "./hosts.ts";
 import { type PageFacts, sendPage } from "./pages.ts";
 import { pass, refusalOf, Refused, type Sent, type Visit } from "./pass.ts";
 import type { Site } from "./sites.ts";
-import type { Connect, Upstreams } from "./upstreams.ts";
+import type { Upstreams } from "./upstreams.ts";
 
 /** Where an environment is served at this moment. */
 export interface AppRoute {
@@ -34,7 +34,6 @@ export interface Apps {
   find(host: string): AppRoute | undefined;
   /** It runs when this settles. Callers who come meanwhile share one waking. */
   wake(environmentId: string): Promise<void>;
-  connect: Connect;
   /** A visitor was answered: `ms` after the request's head was here, by the head of the answer. */
   observed(environmentId: string, seen: { status: number; ms: number }): void;
 }

@@ -62,6 +62,7 @@ export class Ingress {
   readonly #proof = randomBytes(32).toString("base64url");
   #apis: Apis | undefined;
   #plain: Server | undefined;
+  readonly #isListening = Promise.withResolvers<AddressInfo>();
   #tls: https.Server | undefined;
 
   constructor(options: IngressOptions) {
@@ -74,16 +75,16 @@ export class Ingress {
     const server = http.createServer(this.#serverOptions(apis));
     this.#serve(server);
     this.#plain = server;
+    server.once("listening", () => this.#isListening.resolve(server.address() as AddressInfo));
     return server;
   }
 
   /**
    * Asks for a path of a site as any visitor does, by its name and by way of the plain listener, and sees to it that it
-   * is this machine that answers. Throws `VisitFailed` where it is another one, or none.
+   * is this machine that answers. Throws `VisitFailed` where it is another one, or none. Waits for the listener.
    */
   visit(host: string, path: string, expected: Expected): Promise<{ status: number }> {
-    const address = this.#plain?.address() as AddressInfo | null | undefined;
-    return visit(address ?? null, { host, path, proof: this.#proof }, expected);
+    return visit(this.#isListening.promise, { host, path, proof: this.#proof }, expected);
   }
 
   /** The same by TLS. Answers with the port. */

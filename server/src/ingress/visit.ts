@@ -22,24 +22,24 @@ export class VisitFailed extends Error {
 const defaultTimeoutMs = 10_000;
 
 export async function visit(
-  address: AddressInfo | null,
+  listening: Promise<AddressInfo>,
   { host, path, proof }: { host: string; path: string; proof: string },
   { machine, timeoutMs = defaultTimeoutMs, signal }: Expected,
 ): Promise<{ status: number }> {
-  if (address === null) throw new VisitFailed("this server takes no visitors");
   const late = AbortSignal.timeout(timeoutMs);
-  const answer = await new Promise<IncomingMessage>((resolve, reject) => {
-    const request = http.request({
+  const ended = signal === undefined ? late : AbortSignal.any([late, signal]);
+  const ask = (address: AddressInfo) =>
+    http.get({
       host: loopbackOf(address.address),
       port: address.port,
       path,
       headers: { host, [visitHeader]: proof, "user-agent": "Kontor-Visit/1" },
       agent: false,
-      signal: signal === undefined ? late : AbortSignal.any([late, signal]),
+      signal: ended,
     });
-    request.on("response", resolve);
-    request.on("error", reject);
-    request.end();
+  const answer = await new Promise<IncomingMessage>((resolve, reject) => {
+    ended.addEventListener("abort", () => reject(ended.reason as Error), { once: true });
+    listening.then((address) => ask(address).on("response", resolve).on("error", reject), reject);
   }).catch((error: unknown) => {
     signal?.throwIfAborted();
     const why = late.aborted ? `no answer within ${timeoutMs / 1000} s` : (error as Error).message;
