@@ -249,6 +249,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           stats.processes,
           stats.diskBytes,
           stats.egressDenied,
+          stats.networkRxBytes,
+          stats.networkTxBytes,
         ]) {
           expect(reading).toBeGreaterThanOrEqual(0);
         }

@@ -129,6 +129,9 @@ export interface MachineStats {
   processes: number;
   diskBytes: number;
   egressDenied: number;
+  /** Over its network, in all that the slot it has ever carried: only differences say something. Zero without one. */
+  networkRxBytes: number;
+  networkTxBytes: number;
 }
 
 export type ImageStep =

@@ -153,7 +153,7 @@ async function start(): Promise<void> {
   const http = await createHttpServer(
     app,
     {
-      platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside }),
+      platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside, apps }),
       sandbox: sandboxRoutes(app),
       agent: agentRoutes(app),
     },

@@ -386,6 +386,8 @@ export class FakeDriver implements Driver {
       processes: machine.guest.processes.size,
       diskBytes: 0,
       egressDenied: 0,
+      networkRxBytes: 0,
+      networkTxBytes: 0,
     };
   }
 

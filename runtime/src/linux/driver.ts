@@ -454,12 +454,13 @@ export class LinuxDriver implements Driver {
 
   async stats(id: MachineId): Promise<MachineStats> {
     const machine = this.#alive(id);
-    const [usage, diskBytes, egressDenied] = await Promise.all([
+    const [usage, diskBytes, egressDenied, traffic] = await Promise.all([
       this.#cgroups.usage(id),
       diskUsage(machine.paths.disk),
       this.#network.deniedCount(machine.slot),
+      this.#network.traffic(machine.slot),
     ]);
-    return { at: new Date(), ...usage, diskBytes, egressDenied };
+    return { at: new Date(), ...usage, diskBytes, egressDenied, ...traffic };
   }
 
   volumeUsage(directory: string): Promise<number> {

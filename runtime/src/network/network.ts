@@ -209,6 +209,16 @@ export class HostNetwork {
     return packets + (this.#options.egress?.deniedCount(address) ?? 0);
   }
 
+  /** As its machine sees it: what the host's end of the pair sent, the machine received. */
+  async traffic(slot: number): Promise<{ networkRxBytes: number; networkTxBytes: number }> {
+    const { hostInterface } = slotNames(this.#options.instance, slot);
+    const read = async (name: string) =>
+      // It may be on its way out.
+      Number(await readFile(`/sys/class/net/${hostInterface}/statistics/${name}`, "utf8").catch(() => 0));
+    const [networkRxBytes, networkTxBytes] = await Promise.all([read("tx_bytes"), read("rx_bytes")]);
+    return { networkRxBytes, networkTxBytes };
+  }
+
   /** Packets refused, for every slot that had any; calls at the same time share one reading of the table. */
   deniedPackets(): Promise<Map<number, number>> {
     this.#denied ??= this.#readDenied().finally(() => (this.#denied = undefined));

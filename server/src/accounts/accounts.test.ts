@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { Apps } from "#platform/apps/apps.ts";
 import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
 import type { App } from "../app.ts";
@@ -42,6 +43,7 @@ beforeAll(async () => {
         sandboxes: none,
         workers: none,
         pendingApprovals: none,
+        apps: new Apps(app),
       }),
       sandbox: [],
       agent: [],

@@ -8,6 +8,8 @@ const reading = (second: number, cpuSeconds: number) => ({
   processes: 1,
   diskBytes: 0,
   egressDenied: 0,
+  networkRxBytes: 0,
+  networkTxBytes: 0,
 });
 const track = () => ({ last: undefined, samples: [] }) as Parameters<typeof record>[0];
 

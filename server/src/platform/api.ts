@@ -8,6 +8,8 @@ import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
 import { domainRoutes } from "./domains/routes.ts";
+import type { Apps } from "./apps/apps.ts";
+import { appRoutes } from "./apps/routes.ts";
 import { environmentRoutes } from "./environments/routes.ts";
 import { groupRoutes } from "./groups/routes.ts";
 import { metricRoutes } from "./metrics/routes.ts";
@@ -22,6 +24,7 @@ const platformHoldings: readonly Holding[] = [{ noun: "projects", count: countPr
 export interface PlatformNeeds extends Beside {
   /** What beside projects keeps a team from being deleted. */
   holdings: readonly Holding[];
+  apps: Apps;
 }
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
@@ -31,6 +34,7 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...metricRoutes(app),
   ...domainRoutes(app),
   ...workspaceRoutes(app, beside),
+  ...appRoutes(beside.apps),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

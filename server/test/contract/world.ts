@@ -45,6 +45,7 @@ export interface World {
   routes: Routes;
   /** Carries out what waits to be built: no job worker runs here. */
   build(): Promise<void>;
+  apps: Apps;
   /** On the highest plan and tier. */
   owner: Caller;
   /** The same, and reaches nothing of the owner's. */
@@ -95,9 +96,11 @@ export async function openWorld(): Promise<World> {
     app: apps.machineOwner,
   });
   await apps.start();
+  // Nobody comes from outside.
+  apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
   const routes: Routes = {
-    platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside }),
+    platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside, apps }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),
   };
@@ -137,6 +140,7 @@ export async function openWorld(): Promise<World> {
     app,
     routes,
     build: () => builds.run(new AbortController().signal),
+    apps,
     owner,
     stranger: await caller(),
     tokenWith: async (scopes) => {

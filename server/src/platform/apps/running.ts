@@ -47,6 +47,8 @@ export class Running {
   /** Something listens on its port. */
   isUp = false;
   limitBytes: number;
+  /** What its network had carried when this process first looked. */
+  carried: { machine: string; rxBytes: number; txBytes: number } | null = null;
   /** Since when it has used little of what it may. */
   calmSince: number | null = null;
   /** Of the process that runs now. */
@@ -195,6 +197,10 @@ export class Running {
     if (this.machine === null || this.state !== "live") return;
     const stats = this.#apps.app.machines.sampler.latest(this.machine);
     if (!stats) return;
+    if (this.carried?.machine !== this.machine) {
+      const { networkRxBytes: rxBytes, networkTxBytes: txBytes } = stats;
+      this.carried = { machine: this.machine, rxBytes, txBytes };
+    }
     const now = Date.now();
     if (!isCalm(this.limitBytes, stats.memoryBytes)) this.calmSince = null;
     else this.calmSince ??= now;

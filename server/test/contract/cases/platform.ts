@@ -3,6 +3,8 @@ import { systemActor } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { makePerson, makeTeam } from "../../factories.ts";
+import { release } from "#platform/apps/release.ts";
+import { freePort } from "#platform/apps/testing/apps-host.ts";
 import type { World } from "../world.ts";
 import type { Cases } from "./case.ts";
 
@@ -44,6 +46,49 @@ async function projectWithDomain(world: World): Promise<string> {
     .where("id", "=", project_id)
     .execute();
   return project_id;
+}
+
+/** A project of the owner's that serves. */
+async function served(world: World): Promise<{ project_id: string }> {
+  const { project_id, env_id } = await project(world);
+  const { db, machines } = world.app;
+  const { host } = machines;
+  const image = await host.ensureImage("debian-12");
+  const deployment = await db
+    .insertInto("deployments")
+    .values({
+      project_id,
+      environment_id: env_id,
+      number: 1,
+      status: "live",
+      trigger_kind: "api",
+      trigger_actor: JSON.stringify({ kind: "user", id: "x", label: "x" }),
+      steps: "[]",
+      finished_at: new Date(),
+    })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+  const port = await freePort();
+  const program = `require("node:http").createServer((_, answer) => answer.end()).listen(${port})`;
+  const { signal } = new AbortController();
+  const candidate = await release(
+    world.apps,
+    {
+      environment: { id: env_id, host_label: `made-${made}` },
+      deployment,
+      image: { imageId: image.id, run: { env: {}, user: null, cwd: "/" } },
+      argv: [process.execPath, "-e", program],
+      port,
+      healthCheckPath: "/",
+      env: {},
+      isolation: "native",
+      size: "small",
+    },
+    { log: () => {}, signal },
+  );
+  await candidate.waitHealthy(signal);
+  await candidate.takeOver(signal);
+  return { project_id };
 }
 
 /** The newest of the owner's. */
@@ -212,6 +257,15 @@ export const platformCases: Cases = {
     unknown: { notification_id: nobody },
   },
   markAllNotificationsRead: { success: async (world) => (await notification(world), {}) },
+
+  getProjectStats: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  getProjectLogs: {
+    success: async (world) => ({ params: await served(world), query: "lines=5" }),
+    unknown: noProject,
+  },
+  getProjectHealth: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  sleepProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  wakeProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
 
   listActivity: { success: () => ({ query: "limit=5&actor=user" }) },
 

@@ -1,0 +1,110 @@
+/** What is to be seen of an environment's app: what it uses, how it is, what it said. */
+import type { Actor } from "#accounts/actor.ts";
+import { getEnvironment } from "../environments/environments.ts";
+import type { Apps } from "./apps.ts";
+import type { Running } from "./running.ts";
+import { type ProcessHealth, type AppLogLine, type AppLogs, type AppStats, toLine } from "./schema.ts";
+import { sleep } from "./sleep.ts";
+import { wake } from "./wake.ts";
+
+/** Whose app it is, by the ids of a request. */
+export interface Which {
+  actor: Actor;
+  projectId: string;
+  /** Production where undefined. */
+  environmentId: string | undefined;
+}
+
+export async function readStats(apps: Apps, which: Which): Promise<AppStats> {
+  const running = apps.serving(await idOf(apps, which));
+  const stats = running?.machine == null ? undefined : apps.app.machines.sampler.latest(running.machine);
+  if (!running || !stats) {
+    return {
+      cpu_percent: 0,
+      cpu_limit: running?.row.run.size.cpu ?? 0,
+      memory_bytes: 0,
+      memory_limit_bytes: running?.limitBytes ?? 0,
+      network_rx_bytes: 0,
+      network_tx_bytes: 0,
+      sampled_at: null,
+    };
+  }
+  const sample = apps.app.machines.sampler.samples(running.machine ?? "").at(-1);
+  return {
+    cpu_percent: Math.round((sample?.usageCores ?? 0) * 10_000) / 100,
+    cpu_limit: running.row.run.size.cpu,
+    memory_bytes: stats.memoryBytes,
+    memory_limit_bytes: running.limitBytes,
+    network_rx_bytes: since(stats.networkRxBytes, running.carried?.rxBytes),
+    network_tx_bytes: since(stats.networkTxBytes, running.carried?.txBytes),
+    sampled_at: stats.at.toISOString(),
+  };
+}
+
+export async function readHealth(apps: Apps, which: Which): Promise<ProcessHealth> {
+  return healthOf(apps, await idOf(apps, which));
+}
+
+function healthOf(apps: Apps, environmentId: string): ProcessHealth {
+  const running = apps.serving(environmentId);
+  const status = statusOf(running, apps.of(environmentId));
+  const startedAt = running?.command == null ? null : running.row.started_at;
+  const uptimeMs = startedAt ? apps.app.clock.now().getTime() - startedAt.getTime() : 0;
+  return {
+    status,
+    uptime_seconds: Math.max(0, Math.floor(uptimeMs / 1000)),
+    restart_count: running?.row.restart_count ?? 0,
+    last_exit_code: running?.row.last_exit_code ?? null,
+  };
+}
+
+function statusOf(running: Running | undefined, all: readonly Running[]): ProcessHealth["status"] {
+  if (!running) return all.some(({ state }) => state === "starting") ? "starting" : "stopped";
+  if (running.state === "asleep") return "asleep";
+  if (running.isUp) return "running";
+  return running.row.crashed ? "crashed" : "starting";
+}
+
+export async function readLogs(apps: Apps, which: Which, count: number): Promise<AppLogs> {
+  const { lines, truncated } = await apps.ring(await idOf(apps, which)).tail(count);
+  return { lines: lines.map(toLine), truncated };
+}
+
+/** The last `count` lines, or those behind the line of that number; then those that come. */
+export async function followLogs(
+  apps: Apps,
+  which: Which,
+  { count, after }: { count: number; after: number | null },
+): Promise<(signal: AbortSignal) => AsyncIterable<{ id: number; data: AppLogLine }>> {
+  const ring = apps.ring(await idOf(apps, which));
+  const from = after ?? Math.max(0, ((await ring.tail(count)).lines[0]?.n ?? 1) - 1);
+  return async function* (signal) {
+    for await (const line of ring.follow(from, signal)) yield { id: line.n, data: toLine(line) };
+  };
+}
+
+export async function putToSleep(apps: Apps, which: Which): Promise<ProcessHealth> {
+  const { project, environment } = await find(apps, which);
+  const whose = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
+  await sleep(apps, environment.id, whose);
+  return healthOf(apps, environment.id);
+}
+
+export async function wakeUp(apps: Apps, which: Which): Promise<ProcessHealth> {
+  const { project, environment } = await find(apps, which);
+  const whose = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
+  await wake(apps, environment.id, whose);
+  return healthOf(apps, environment.id);
+}
+
+function find(apps: Apps, { actor, projectId, environmentId }: Which) {
+  return getEnvironment(apps.app, actor, projectId, environmentId);
+}
+
+async function idOf(apps: Apps, which: Which): Promise<string> {
+  return (await find(apps, which)).environment.id;
+}
+
+function since(bytes: number, first: number | undefined): number {
+  return first === undefined ? 0 : Math.max(0, bytes - first);
+}
