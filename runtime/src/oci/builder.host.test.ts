@@ -1,0 +1,376 @@
+/** Builds as they are: buildah, runc, a network that plays the internet. What is tried here is what anybody may write. */
+import { mkdtempSync } from "node:fs";
+import { mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import net from "node:net";
+import { once } from "node:events";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { RuntimeError } from "../driver.ts";
+import { run } from "../exec.ts";
+import { HostNetwork } from "../network/network.ts";
+import {
+  DNS_ADDRESS,
+  METADATA_ADDRESS,
+  startInternet,
+  UPLINK_ADDRESS,
+  WEB_ADDRESS,
+  type Internet,
+} from "../network/testing/internet.ts";
+import { testImage } from "../rootfs/testing/image.ts";
+import { loadRecipes } from "../rootfs/recipes.ts";
+import { OciBuilder, type AppBuild } from "./builder.ts";
+import { readStore } from "./store.ts";
+
+const INSTANCE = 60;
+const HOST_PORT = 17_011;
+const directory = mkdtempSync(join(tmpdir(), "kontor-oci-"));
+const oci = join(directory, "oci");
+const checkout = join(directory, "checkout");
+const cgroupParent = `kontor-test-${process.pid}-builds`;
+
+let internet: Internet;
+let network: HostNetwork;
+let builder: OciBuilder;
+let hostService: net.Server;
+let slots = 0;
+let count = 0;
+
+beforeAll(async () => {
+  internet = await startInternet();
+  network = new HostNetwork({
+    instance: INSTANCE,
+    uplink: internet.uplink,
+    dnsServers: [DNS_ADDRESS],
+    proxyPort: 3128,
+  });
+  await network.open();
+  hostService = net.createServer((socket) => socket.end("a service of the host"));
+  hostService.listen(HOST_PORT, "0.0.0.0");
+  await once(hostService, "listening");
+  builder = await openBuilder();
+});
+
+afterAll(async () => {
+  await builder?.close();
+  hostService?.close();
+  await network?.close({ removeAll: true });
+  await internet?.close();
+  await rm(directory, { recursive: true, force: true });
+});
+
+beforeEach(async () => {
+  await rm(checkout, { recursive: true, force: true });
+  await mkdir(checkout);
+  await writeFile(join(checkout, "hello.txt"), "hello\n");
+});
+
+async function openBuilder(): Promise<OciBuilder> {
+  const { images } = await testImage();
+  const opened = new OciBuilder({
+    directory: oci,
+    cgroupParent,
+    recipes: new Map((await loadRecipes()).map((recipe) => [recipe.name, recipe])),
+    base: async (recipe) => {
+      const image = await images.ensure(recipe);
+      return { image, rootfs: images.rootfsPath(image.id) };
+    },
+    network: async () => {
+      const slot = (slots += 1);
+      const { netnsPath } = await network.attach(slot, "open");
+      return { netnsPath, resolver: "10.0.0.1", release: () => network.detach(slot) };
+    },
+    cacheBytes: 10 * 1024 ** 3,
+    log: () => {},
+  });
+  await opened.open();
+  return opened;
+}
+
+/** What it said; `error` where it failed. */
+async function build(dockerfile: string, more: Partial<AppBuild> & { signal?: AbortSignal } = {}) {
+  const { signal = new AbortController().signal, ...rest } = more;
+  const id = `app_t${(count += 1)}`;
+  let log = "";
+  try {
+    const image = await builder.build(
+      {
+        id,
+        workspace: "one",
+        checkout,
+        context: ".",
+        dockerfile,
+        secrets: {},
+        env: {},
+        memoryBytes: 1024 ** 3,
+        vcpus: 2,
+        diskBytes: 2 * 1024 ** 3,
+        timeoutMs: 90_000,
+        ...rest,
+      },
+      { log: (text) => (log += text), signal },
+    );
+    return { id, log, image };
+  } catch (error) {
+    return { id, log, error: error as RuntimeError };
+  }
+}
+
+async function built(dockerfile: string, more: Partial<AppBuild> = {}) {
+  const { id, log, image, error } = await build(dockerfile, more);
+  if (!image) throw new Error(`${error?.message}\n${log}`, { cause: error });
+  return { id, log, image };
+}
+
+async function storeOf(workspace = "one") {
+  return readStore(join(oci, "workspaces", workspace, "store"));
+}
+
+/** Nothing runs, nothing is mounted, and no group, container or directory is left. */
+async function expectNothingLeft(): Promise<void> {
+  expect(await readdir(join(oci, "builds"))).toEqual([]);
+  const containers = await readFile(
+    join(oci, "workspaces/one/store/overlay-containers/containers.json"),
+    "utf8",
+  ).catch(() => "[]");
+  expect(JSON.parse(containers)).toEqual([]);
+  expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(oci);
+  const { stdout } = await run(["find", "/sys/fs/cgroup", "-path", `*${cgroupParent}/*`, "-type", "d"], {
+    okCodes: [0, 1],
+  });
+  expect(stdout).toBe("");
+}
+
+describe("a build", () => {
+  test("makes layers that hold what the Dockerfile says, and is quick the second time", async () => {
+    const dockerfile = `# a comment
+FROM debian:12-slim
+WORKDIR /srv/app
+COPY hello.txt ./
+RUN cat hello.txt && \\
+    id > made.txt
+USER 1000:1000
+EXPOSE 8080/tcp
+LABEL kontor.health-check-path="/healthz"
+CMD ["cat", "hello.txt"]
+`;
+    const first = await built(dockerfile);
+    expect(first.log).toContain("debian:12-slim is made on this host");
+    expect(first.log).toContain("hello\n");
+    expect(first.image.config).toMatchObject({
+      Cmd: ["cat", "hello.txt"],
+      User: "1000:1000",
+      WorkingDir: "/srv/app",
+      ExposedPorts: { "8080/tcp": {} },
+      Labels: { "kontor.health-check-path": "/healthz" },
+    });
+    const top = await Promise.all(
+      first.image.layers.map((layer) =>
+        readFile(join(layer, "srv/app/made.txt"), "utf8").catch(() => undefined),
+      ),
+    );
+    expect(top.filter(Boolean)).toEqual(["uid=0(root) gid=0(root) groups=0(root)\n"]);
+
+    const second = await built(dockerfile);
+    expect(second.log).toContain("Using cache");
+    expect(second.image.layers).toEqual(first.image.layers);
+    await expectNothingLeft();
+
+    await builder.remove(first.id);
+    expect(await readFile(join(second.image.layers.at(-1) ?? "", "srv/app/made.txt"), "utf8")).toBeTruthy();
+    await builder.remove(second.id);
+    await builder.remove(second.id);
+    expect(await builder.images()).not.toContain(second.id);
+  });
+
+  test("that fails says where, and ten of them leave no bytes", async () => {
+    const failing =
+      "FROM debian:12-slim\nRUN head -c 20M /dev/urandom > /big\nRUN echo looks bad >&2; exit 7\n";
+    await build(failing);
+    const bytes = async () => Number((await run(["du", "-sx", "--block-size=1", oci])).stdout.split("\t")[0]);
+    const before = await bytes();
+    const images = (await storeOf()).images.length;
+    for (let turn = 0; turn < 10; turn += 1) {
+      const { error, log } = await build(failing);
+      expect(error?.kind).toBe("image_failed");
+      expect(error?.message).toContain("exit 7");
+      expect(log).toContain("looks bad");
+    }
+    expect((await storeOf()).images).toHaveLength(images);
+    // Less than one of them wrote.
+    expect((await bytes()) - before).toBeLessThan(10 * 1024 ** 2);
+    await expectNothingLeft();
+  });
+
+  test("that is ended by its owner ends at once and leaves nothing", async () => {
+    const owner = new AbortController();
+    const ending = build("FROM debian:12-slim\nRUN echo begun; sleep 1000\n", { signal: owner.signal });
+    const waited = setInterval(async () => {
+      const group = await run(["pgrep", "-f", "^sleep 1000$"], { okCodes: [0, 1] });
+      if (group.stdout !== "") owner.abort();
+    }, 200);
+    const { error } = await ending;
+    clearInterval(waited);
+    expect(error?.kind).toBe("interrupted");
+    await expectNothingLeft();
+  });
+
+  test("that never ends is ended", async () => {
+    const { error } = await build("FROM debian:12-slim\nRUN while :; do :; done\n", { timeoutMs: 4_000 });
+    expect(error?.kind).toBe("timeout");
+    await expectNothingLeft();
+  });
+
+  test("that fills the disk is ended, in one file as in many", async () => {
+    const diskBytes = 200 * 1024 ** 2;
+    const one = await build("FROM debian:12-slim\nRUN head -c 1G /dev/zero > /big\n", { diskBytes });
+    expect(one.error).toBeDefined();
+    const many = await build(
+      "FROM debian:12-slim\nRUN i=0; while head -c 20M /dev/zero > /big$i; do i=$((i+1)); sleep 0.1; done\n",
+      { diskBytes },
+    );
+    expect(many.error?.kind).toBe("too_large");
+    await expectNothingLeft();
+  });
+
+  test("that forks without end, or takes all memory, harms itself alone", async () => {
+    const bomb = await build(
+      'FROM debian:12-slim\nRUN ["bash","-c","f() { f | f & }; f; sleep 3; false"]\n',
+      {
+        timeoutMs: 20_000,
+      },
+    );
+    expect(bomb.error).toBeDefined();
+    const hog = await build("FROM debian:12-slim\nRUN tail -c 3G /dev/zero > /dev/null\n", {
+      memoryBytes: 256 * 1024 ** 2,
+    });
+    expect(hog.error).toBeDefined();
+    await expectNothingLeft();
+  });
+});
+
+describe("a secret", () => {
+  test("reaches commands, and is in no layer, history or log", async () => {
+    const canary = "c4nary-0123456789abcdef";
+    const { log, image } = await built(
+      `FROM debian:12-slim
+RUN test "$TOKEN" = ${canary.slice(0, 6)}"${canary.slice(6)}" && echo "it is $TOKEN" && env
+RUN ["sh", "-c", "test -n \\"$TOKEN\\" && touch /seen"]
+CMD ["true"]
+`,
+      { secrets: { TOKEN: canary, QUOTED: "it's\n$(id) `id`" } },
+    );
+    expect(log).toContain("it is [secret]");
+    expect(log).not.toContain(canary);
+    expect(JSON.stringify(image)).not.toContain(canary);
+    const found = await run(["grep", "--recursive", "--files-with-matches", "--text", canary, oci], {
+      okCodes: [0, 1],
+      timeoutMs: 60_000,
+    });
+    expect(found.stdout).toBe("");
+  });
+
+  test("that changes makes what was cached with the other one void", async () => {
+    const dockerfile = "FROM debian:12-slim\nRUN echo $MODE > /mode\n";
+    const one = await built(dockerfile, { secrets: { MODE: "first-mode" } });
+    const two = await built(dockerfile, { secrets: { MODE: "other-mode" } });
+    const modes = [one, two].map(({ image }) => readFile(join(image.layers.at(-1) ?? "", "mode"), "utf8"));
+    expect(await Promise.all(modes)).toEqual(["first-mode\n", "other-mode\n"]);
+  });
+});
+
+describe("a workspace", () => {
+  test("has caches of its own: neither layers nor cache mounts are another's", async () => {
+    const dockerfile =
+      "FROM debian:12-slim\nRUN --mount=type=cache,target=/cache cat /cache/poison 2>/dev/null; echo poison > /cache/poison\n";
+    await built(dockerfile, { workspace: "mallory" });
+    const other = await built(dockerfile, { workspace: "alice" });
+    expect(other.log).not.toContain("Using cache");
+    expect(other.log).not.toMatch(/^poison$/m);
+    const again = await built(`${dockerfile}RUN true\n`.replace("cat", "cat  "), { workspace: "mallory" });
+    expect(again.log).toMatch(/^poison$/m);
+  });
+});
+
+describe("a step", () => {
+  test("reaches the internet, and neither the host nor private ranges nor metadata", async () => {
+    const tries = [
+      [WEB_ADDRESS, 80],
+      [UPLINK_ADDRESS, HOST_PORT],
+      ["10.0.0.1", HOST_PORT],
+      ["127.0.0.1", HOST_PORT],
+      ["10.66.0.1", 80],
+      [METADATA_ADDRESS, 80],
+    ].map(
+      ([host, port]) =>
+        `(timeout 5 bash -c 'exec 3<>/dev/tcp/${host}/${port}' 2>/dev/null && echo ${host} open || echo ${host} shut)`,
+    );
+    const { log } = await built(`FROM debian:12-slim\nRUN ${tries.join("; ")}; getent hosts web.test\n`);
+    const said = log.split("\n").filter((line) => / (?:open|shut)$/.test(line));
+    expect(said).toEqual([
+      `${WEB_ADDRESS} open`,
+      `${UPLINK_ADDRESS} shut`,
+      "10.0.0.1 shut",
+      "127.0.0.1 shut",
+      "10.66.0.1 shut",
+      `${METADATA_ADDRESS} shut`,
+    ]);
+    expect(log).toMatch(new RegExp(`^${WEB_ADDRESS.replaceAll(".", "\\.")}\\s+web\\.test`, "m"));
+  });
+
+  test("has few powers, no devices and no view of the host", async () => {
+    const { log } = await built(`FROM debian:12-slim
+RUN grep CapEff /proc/self/status; grep Seccomp: /proc/self/status; mknod /tmp/disk b 8 0 2>&1; \
+ ls /dev | tr '\\n' ' '; mount -t tmpfs none /mnt 2>&1; hostname; ps -e | wc -l; ls /proc/1/root/ >/dev/null && cat /proc/1/comm
+`);
+    // CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP
+    expect(log).toContain("CapEff:\t00000000800405fb");
+    expect(log).toContain("Seccomp:\t2");
+    expect(log).toMatch(/mknod: .*Operation not permitted/);
+    expect(log).toMatch(/mount: .*(?:permission denied|must be superuser)/);
+    expect(log).not.toMatch(/\b(?:sd|vd|loop)[a-z0-9]+\b/);
+  });
+});
+
+describe("a context", () => {
+  test("is not left by a symlink, and comes without its .git", async () => {
+    await symlink("/etc", join(checkout, "out"));
+    await symlink("/etc/hostname", join(checkout, "name"));
+    await mkdir(join(checkout, ".git"));
+    await writeFile(join(checkout, ".git/config"), "secret");
+    await writeFile(join(checkout, ".dockerignore"), "!.git\n");
+    const copied = await build("FROM debian:12-slim\nCOPY out/shadow /taken\n");
+    expect(copied.error).toBeDefined();
+    const bound = await build("FROM debian:12-slim\nRUN --mount=type=bind,source=out,target=/m ls /m\n");
+    expect(bound.error?.message).toContain("symlink");
+    const all = await built("FROM debian:12-slim\nCOPY . /all/\nRUN ls -a /all; test ! -e /all/.git\n");
+    expect(all.log).toContain("hello.txt");
+    const outside = await build("FROM debian:12-slim\n", { context: "out" });
+    expect(outside.error?.message).toContain("no directory out");
+  });
+
+  test("can be bound where it is plain", async () => {
+    const { log } = await built(
+      "FROM debian:12-slim\nRUN --mount=type=bind,source=hello.txt,target=/h cat /h; ! echo x > /h\n",
+    );
+    expect(log).toContain("hello\n");
+  });
+});
+
+test("a base that nobody has is named, with those there are", async () => {
+  const { error } = await build("FROM registry.test/nobody/has:this\n");
+  expect(error?.kind).toBe("image_failed");
+  expect(error?.message).toContain("registry.test/nobody/has:this");
+  expect(error?.message).toContain("node:22-slim");
+});
+
+test("what a server that was killed left is gone after the next one's start", async () => {
+  const { id } = await built('FROM debian:12-slim\nCMD ["true"]\n');
+  const left = join(oci, "builds/app_left");
+  await mkdir(left, { recursive: true });
+  await writeFile(join(left, "env"), "TOKEN='x'\n");
+  await builder.close();
+  builder = await openBuilder();
+  await expectNothingLeft();
+  expect(await builder.images()).toContain(id);
+});
