@@ -15,6 +15,7 @@ import { findActor } from "#accounts/find-actor.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
 import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
+import { sweepTask } from "#builds/app-images.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
@@ -145,6 +146,9 @@ async function start(): Promise<void> {
     { concurrency: 25 },
   );
   await scheduleRecheck(app);
+
+  // What a server that was killed had built and told nobody of goes now, and from time to time.
+  await jobs.add(db, sweepTask, {}, { key: sweepTask });
 
   await bootstrapOperator(app, async (operator) => {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);

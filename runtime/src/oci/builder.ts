@@ -119,8 +119,8 @@ const PROCESSES = 1024;
 /** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
-/** Of all builds together, beside the server's own 1024 and the machines'. */
-const CPU_WEIGHT = 64;
+/** Of all builds together, where others want the processors too; the server's own process has 1024. */
+const CPU_WEIGHT = 512;
 const BASES = "bases";
 
 export class OciBuilder implements AppBuilder {

@@ -8,6 +8,7 @@ import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
 import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
 import { dropUnusedAppImages } from "#machines/built-images.ts";
@@ -67,6 +68,11 @@ export class BuildFailed extends Error {
     this.last = last;
   }
 }
+
+/** The task that takes images that are kept no longer; whoever keeps them carries it out. */
+export const sweepTask = "app_images.sweep";
+/** Whoever builds again and again has one sweep for all of it. */
+const sweepAfterMs = 30_000;
 
 /** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
@@ -170,8 +176,10 @@ async function build(
     );
     await reached("app_build.made");
     const run = runOf(made.config);
-    const row = await db.transaction().execute(async (tx) =>
-      insertImage(tx, {
+    const row = await db.transaction().execute(async (tx) => {
+      const runAt = new Date(app.clock.now().getTime() + sweepAfterMs);
+      await addJob(tx, sweepTask, {}, { key: sweepTask, runAt });
+      return insertImage(tx, {
         id,
         project_id: projectId,
         host_id: machines.host.id,
@@ -181,8 +189,8 @@ async function build(
         run: JSON.stringify(run),
         deployment_id: deploymentId,
         created_at: app.clock.now(),
-      }),
-    );
+      });
+    });
     return toBuiltImage(row);
   } catch (error) {
     if (signal.aborted) throw signal.reason;

@@ -1,6 +1,6 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
-import { dropProjectImages } from "#builds/app-images.ts";
+import { dropProjectImages, sweepTask } from "#builds/app-images.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
@@ -11,6 +11,7 @@ import {
   removeEnvironmentTask,
 } from "./environments/delete.ts";
 import { removeRepository } from "./git/repositories.ts";
+import { sweepImages } from "./images/retention.ts";
 import {
   carryOutDeletion as removeProject,
   type ProjectParts,
@@ -22,6 +23,7 @@ export const platformTasks = (app: App, apps: Apps): Tasks => ({
     removeEnvironment(app, environment, partsOf(app, apps)),
   [recheckTask]: () => recheck(app),
   [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app, apps)),
+  [sweepTask]: () => sweepImages(app),
 });
 
 /** What goes with a project or an environment beside its rows. */

@@ -1,6 +1,7 @@
 import { createUser } from "#accounts/users/users.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
+import { buildAppImage } from "#builds/app-images.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { makePerson, makeTeam } from "../../factories.ts";
 import { release } from "#platform/apps/release.ts";
@@ -121,9 +122,43 @@ async function group(world: World): Promise<{ group_id: string; project_id: stri
   return { group_id, project_id };
 }
 
+/** An image of a project of the owner's that nothing serves. */
+async function image(world: World): Promise<{ project_id: string; tag: string }> {
+  const { project_id } = await project(world);
+  const { workspace_id: workspaceId } = await world.app.db
+    .selectFrom("projects")
+    .select("workspace_id")
+    .where("id", "=", project_id)
+    .executeTakeFirstOrThrow();
+  const { tag } = await buildAppImage(
+    world.app,
+    {
+      workspaceId,
+      projectId: project_id,
+      deploymentId: nobody,
+      context: world.app.config.dataDir,
+      rootDirectory: ".",
+      recipe: 'FROM debian:12-slim\nCMD ["true"]\n',
+      secrets: {},
+      plan: "team",
+    },
+    { log: () => {}, signal: new AbortController().signal },
+  );
+  return { project_id, tag };
+}
+
 const noProject = { project_id: nobody };
 
 export const platformCases: Cases = {
+  listImages: {
+    success: async (world) => ({ params: { project_id: (await image(world)).project_id } }),
+    unknown: noProject,
+  },
+  deleteImage: {
+    success: async (world) => ({ params: await image(world) }),
+    unknown: { project_id: nobody, tag: "b1" },
+  },
+
   listProjects: { success: async (world) => (await project(world), { query: "limit=5" }) },
   createProject: {
     success: async (world) => {

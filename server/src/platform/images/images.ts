@@ -1,0 +1,64 @@
+/**
+ * The images of a project, as its owner sees them: which there are, which of them is served, and which is kept for a
+ * rollback. The rows and bytes are those of `builds`; this folder owns how long they are kept (retention.ts).
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { findAppImageRow, listAppImages, pruneAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { getProject, target } from "../projects/projects.ts";
+import { imageLive, imageNotFound } from "./errors.ts";
+import { heldTags } from "./retention.ts";
+import { type RegistryImage, toImage } from "./schema.ts";
+import { lockImages, usesOfImages } from "./store.ts";
+
+export interface ImageView {
+  row: Awaited<ReturnType<typeof listAppImages>>[number];
+  tag: string;
+  isLive: boolean;
+  isPinned: boolean;
+}
+
+/** Newest first. */
+export async function list(app: Pick<App, "db">, actor: Actor, projectId: string): Promise<RegistryImage[]> {
+  const project = await getProject(app, actor, projectId);
+  return (await views(app.db, project.id)).map(toImage);
+}
+
+/** Its bytes go once nothing runs on it. One kept for a rollback may go: that is then refused, or builds again. */
+export async function deleteImage(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  projectId: string,
+  tag: string,
+): Promise<void> {
+  const project = await getProject(app, actor, projectId);
+  await transaction(app.db, async (tx) => {
+    await lockImages(tx, project.id);
+    const image = (await views(tx, project.id)).find((view) => view.tag === tag);
+    if (!image) throw imageNotFound();
+    if (image.isLive) throw imageLive(tag);
+    await pruneAppImages(tx, [image.row.id], app.clock.now());
+    await addJob(tx, sweepTask, {}, { key: sweepTask });
+    await recordActivity(tx, actor, "image.deleted", target(project), project.workspace_id, { tag });
+  });
+}
+
+/** Of a project that the actor reaches. */
+export async function getImage(app: Pick<App, "db">, actor: Actor, projectId: string, tag: string) {
+  const project = await getProject(app, actor, projectId);
+  const row = await findAppImageRow(app.db, project.id, tag);
+  if (!row) throw imageNotFound();
+  return { project, row };
+}
+
+async function views(db: Db, projectId: string): Promise<ImageView[]> {
+  const rows = await listAppImages(db, projectId);
+  const { live, pinned } = heldTags(rows, await usesOfImages(db, projectId));
+  return rows.map((row) => {
+    const tag = tagOf(row);
+    return { row, tag, isLive: live.has(tag), isPinned: pinned.has(tag) };
+  });
+}

@@ -1,0 +1,79 @@
+/**
+ * How long an image is kept. What is live, being deployed, or one of the last three that an environment served is kept
+ * whatever else holds; of the rest the newest ten of a project, for thirty days, within the plan's bytes. A sweep says
+ * so of every project, an hour after the last one and after each build.
+ */
+import type { App } from "#app.ts";
+import { listAppImages, pruneAppImages, sweepAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
+import { transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { type ImageUse, lockImages, projectsWithImages, usesOfImages } from "./store.ts";
+
+type Image = Awaited<ReturnType<typeof listAppImages>>[number];
+
+const rollbackTargets = 3;
+const keptImages = 10;
+const keptMs = 30 * 24 * 60 * 60_000;
+const sweepEveryMs = 60 * 60_000;
+/** Of a project's images that are not pinned. Layers they share count for each of them. */
+export const imageBytes = {
+  starter: 5 * 1024 ** 3,
+  pro: 20 * 1024 ** 3,
+  team: 50 * 1024 ** 3,
+} as const;
+
+/** Tags that are live or will be in a moment, and those that are kept for a rollback as well. Pure. */
+export function heldTags(
+  images: readonly Pick<Image, "number" | "deployment_id">[],
+  uses: readonly ImageUse[],
+): { live: ReadonlySet<string>; pinned: ReadonlySet<string> } {
+  const live = new Set<string>();
+  const targets = new Map<string, Set<string>>();
+  for (const { tag, environmentId, isLive, isUnderWay } of uses) {
+    if (tag === null) continue;
+    if (isLive || isUnderWay) live.add(tag);
+    if (isUnderWay) continue;
+    const served = targets.get(environmentId) ?? new Set();
+    if (served.size < rollbackTargets) targets.set(environmentId, served.add(tag));
+  }
+  // Built, and its deployment is about to say so.
+  const underWay = new Set(uses.filter((use) => use.isUnderWay).map(({ deploymentId }) => deploymentId));
+  for (const image of images)
+    if (image.deployment_id !== null && underWay.has(image.deployment_id)) live.add(tagOf(image));
+  return { live, pinned: new Set([...live, ...[...targets.values()].flatMap((tags) => [...tags])]) };
+}
+
+/** Ids of those that go; `images` newest first. Pure. */
+export function surplus(
+  images: readonly Pick<Image, "id" | "number" | "deployment_id" | "created_at" | "size_bytes">[],
+  uses: readonly ImageUse[],
+  { now, maxBytes }: { now: Date; maxBytes: number },
+): string[] {
+  const { pinned } = heldTags(images, uses);
+  let count = 0;
+  let bytes = 0;
+  return images.flatMap((image) => {
+    if (pinned.has(tagOf(image))) return [];
+    count += 1;
+    bytes += image.size_bytes;
+    const isOld = now.getTime() - image.created_at.getTime() > keptMs;
+    return isOld || count > keptImages || bytes > maxBytes ? [image.id] : [];
+  });
+}
+
+/** The job. */
+export async function sweepImages(
+  app: Pick<App, "db" | "machines" | "config" | "clock" | "log">,
+): Promise<void> {
+  for (const { id, plan } of await projectsWithImages(app.db)) {
+    await transaction(app.db, async (tx) => {
+      await lockImages(tx, id);
+      const now = app.clock.now();
+      const limits = { now, maxBytes: imageBytes[plan] };
+      await pruneAppImages(tx, surplus(await listAppImages(tx, id), await usesOfImages(tx, id), limits), now);
+    });
+  }
+  await sweepAppImages(app);
+  const runAt = new Date(app.clock.now().getTime() + sweepEveryMs);
+  await addJob(app.db, sweepTask, {}, { key: `${sweepTask}:later`, runAt });
+}

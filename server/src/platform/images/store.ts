@@ -1,0 +1,62 @@
+/** What deployments say of images. Their own rows are those of `builds`. */
+import { sql } from "kysely";
+import type { Db } from "#db/db.ts";
+
+export interface ImageUse {
+  tag: string | null;
+  deploymentId: string;
+  environmentId: string;
+  isLive: boolean;
+  isUnderWay: boolean;
+}
+
+/** Deployments of the project that hold on to an image, or have not got as far as one; the newest first. */
+export async function usesOfImages(db: Db, projectId: string): Promise<ImageUse[]> {
+  const rows = await db
+    .selectFrom("deployments")
+    .innerJoin("environments", "environments.id", "deployments.environment_id")
+    .select([
+      "deployments.id",
+      "deployments.environment_id",
+      "deployments.image_tag",
+      "deployments.status",
+      sql<boolean>`environments.live_deployment_id is not distinct from deployments.id`.as("is_live"),
+    ])
+    .where("deployments.project_id", "=", projectId)
+    .where("deployments.status", "in", ["queued", "building", "deploying", "live", "superseded"])
+    .orderBy("deployments.number", "desc")
+    .execute();
+  return rows.map(({ id, environment_id, image_tag, status, is_live }) => ({
+    tag: image_tag,
+    deploymentId: id,
+    environmentId: environment_id,
+    isLive: is_live || status === "live",
+    isUnderWay: status === "queued" || status === "building" || status === "deploying",
+  }));
+}
+
+/** Images of one project change one after the other. */
+export async function lockImages(tx: Db, projectId: string): Promise<void> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
+}
+
+/** Projects that have images, with their workspaces' plans. */
+export async function projectsWithImages(
+  db: Db,
+): Promise<{ id: string; plan: "starter" | "pro" | "team" }[]> {
+  return db
+    .selectFrom("projects")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select(["projects.id", "workspaces.plan"])
+    .where((eb) =>
+      eb.exists(
+        eb
+          .selectFrom("app_images")
+          .select("app_images.id")
+          .whereRef("app_images.project_id", "=", "projects.id")
+          .where("app_images.pruned_at", "is", null),
+      ),
+    )
+    .orderBy("projects.id")
+    .execute();
+}
