@@ -13,7 +13,7 @@ export interface CgroupLayout {
   version: "v1" | "v2";
   /** Root of the tree that holds each controller's files. On v2 all are the same. */
   trees: Record<Controller, string>;
-  /** Every tree of the host: runsc makes a group in each of them. */
+  /** Every tree of the host, an empty v2 one included: runsc and runc make a group in each of them. */
   allTrees: string[];
 }
 
@@ -38,7 +38,8 @@ export function parseLayout(mountinfo: string): CgroupLayout | undefined {
   if (v1.has("memory")) {
     const trees = CONTROLLERS.map((controller) => [controller, v1.get(controller)] as const);
     if (trees.some(([, tree]) => tree === undefined)) return undefined;
-    return { version: "v1", trees: Object.fromEntries(trees) as Record<Controller, string>, allTrees: allV1 };
+    const allTrees = v2 === undefined ? allV1 : [...allV1, v2];
+    return { version: "v1", trees: Object.fromEntries(trees) as Record<Controller, string>, allTrees };
   }
   if (v2 === undefined) return undefined;
   const tree = v2;

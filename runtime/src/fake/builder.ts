@@ -42,6 +42,10 @@ export class FakeBuilder implements AppBuilder {
     return [...this.#images];
   }
 
+  async layers(id: string): Promise<string[] | undefined> {
+    return this.#images.has(id) ? [] : undefined;
+  }
+
   async remove(id: string): Promise<void> {
     this.#images.delete(id);
   }

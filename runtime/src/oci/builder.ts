@@ -46,6 +46,8 @@ export interface AppBuilder {
   build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
   /** Ids of images that are whole. */
   images(): Promise<string[]>;
+  /** Directories of an image's layers, the lowest first; undefined where there is no such image. */
+  layers(id: string): Promise<string[] | undefined>;
   /** Of what is not there too. Nothing uses its layers any more. */
   remove(id: string): Promise<void>;
   /** Takes caches away, of whoever built longest ago first, until all is below the limit. What images need stays. */
@@ -209,6 +211,14 @@ export class OciBuilder implements AppBuilder {
   async images(): Promise<string[]> {
     const names = await readdir(this.#path("images"));
     return names.filter((name) => name.endsWith(".json")).map((name) => name.slice(0, -".json".length));
+  }
+
+  async layers(id: string): Promise<string[] | undefined> {
+    const record = await this.#record(id);
+    if (!record) return undefined;
+    const own = await this.#store(record.workspace);
+    const image = own.images.find((each) => each.id === record.image);
+    return image && layersOf(image, [own, await readStore(this.#path(BASES, "store"))]).directories;
   }
 
   async remove(id: string): Promise<void> {

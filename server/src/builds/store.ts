@@ -246,3 +246,7 @@ export async function wantedAppImages(db: Db, hostId: string): Promise<Set<strin
     .execute();
   return new Set(rows.map(({ id }) => id));
 }
+
+export async function saveScan(db: Db, id: string, scan: string): Promise<void> {
+  await db.updateTable("app_images").set({ scan }).where("id", "=", id).execute();
+}

@@ -16,6 +16,7 @@ import type {
   Resources,
 } from "@kontor/runtime/driver.ts";
 import type { AppBuild, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import type { Scan } from "@kontor/runtime/oci/scan.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 
 export interface Order {
@@ -102,6 +103,8 @@ export interface Host {
   buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage>;
   /** Ids of the images that were built so, halves of a removal included. */
   appImages(): Promise<string[]>;
+  /** Looks it through for known faults; `cwd` is where its app lies. Fails with `not_found`. */
+  scanAppImage(image: string, cwd: string): Promise<Scan>;
   /** No machine and no snapshot needs it. Also of what is not there. */
   removeAppImage(image: string): Promise<void>;
   /** Takes what builds keep for the next ones down to what it may take. */

@@ -17,6 +17,7 @@ import type {
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { AppBuilder, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import { type Scan, Scanner } from "@kontor/runtime/oci/scan.ts";
 import { share } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
@@ -42,6 +43,7 @@ export class LocalHost implements Host {
   readonly epoch: number;
   readonly #driver: Driver;
   readonly #builder: AppBuilder;
+  readonly #scanner: Scanner;
   readonly #buildEnv: Readonly<Record<string, string>>;
   readonly #recipes: Map<string, ImageRecipe>;
   readonly #snapshots: string;
@@ -61,6 +63,8 @@ export class LocalHost implements Host {
     concurrentStarts: number;
     snapshotsDirectory: string;
     builder: AppBuilder;
+    /** Keeps what scans know of package archives. */
+    scansDirectory: string;
     /** What commands of builds need to know to reach this host's package registries. */
     buildEnv: Readonly<Record<string, string>>;
     /** Region's code → where its volumes lie. */
@@ -72,6 +76,7 @@ export class LocalHost implements Host {
     this.epoch = options.epoch;
     this.#driver = options.driver;
     this.#builder = options.builder;
+    this.#scanner = new Scanner(options.scansDirectory);
     this.#buildEnv = options.buildEnv;
     this.#snapshots = options.snapshotsDirectory;
     this.#volumes = options.volumesDirectories;
@@ -135,6 +140,12 @@ export class LocalHost implements Host {
 
   appImages(): Promise<string[]> {
     return this.#builder.images();
+  }
+
+  async scanAppImage(image: string, cwd: string): Promise<Scan> {
+    const layers = await this.#builder.layers(image);
+    if (!layers) throw new RuntimeError("not_found", `there is no image ${image}`);
+    return this.#scanner.scan({ layers, cwd });
   }
 
   async removeAppImage(image: string): Promise<void> {

@@ -67,6 +67,7 @@ export async function openMachines(deps: {
       epoch,
       driver,
       builder,
+      scansDirectory: join(config.dataDir, "scans"),
       buildEnv: config.runtime === "fake" ? {} : await hostRegistries(),
       recipes,
       snapshotsDirectory: join(config.dataDir, "snapshots"),

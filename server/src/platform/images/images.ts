@@ -5,13 +5,14 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { findAppImageRow, listAppImages, pruneAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
+import { listAppImages, pruneAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
+import { scanImage } from "#builds/scan.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { getProject, target } from "../projects/projects.ts";
 import { imageLive, imageNotFound } from "./errors.ts";
 import { heldTags } from "./retention.ts";
-import { type RegistryImage, toImage } from "./schema.ts";
+import { type RegistryImage, type ScanReport, toImage, toScan } from "./schema.ts";
 import { lockImages, usesOfImages } from "./store.ts";
 
 export interface ImageView {
@@ -46,12 +47,17 @@ export async function deleteImage(
   });
 }
 
-/** Of a project that the actor reaches. */
-export async function getImage(app: Pick<App, "db">, actor: Actor, projectId: string, tag: string) {
+/** On demand, and as long as its sources take. */
+export async function scan(
+  app: Pick<App, "db" | "machines" | "clock">,
+  actor: Actor,
+  projectId: string,
+  tag: string,
+): Promise<ScanReport> {
   const project = await getProject(app, actor, projectId);
-  const row = await findAppImageRow(app.db, project.id, tag);
-  if (!row) throw imageNotFound();
-  return { project, row };
+  const scanned = await scanImage(app, project.id, tag);
+  if (!scanned) throw imageNotFound();
+  return toScan(scanned);
 }
 
 async function views(db: Db, projectId: string): Promise<ImageView[]> {

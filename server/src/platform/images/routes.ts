@@ -3,8 +3,8 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { imageLive, imageNotFound } from "./errors.ts";
-import { deleteImage, list } from "./images.ts";
-import { ImageParams, RegistryImage } from "./schema.ts";
+import { deleteImage, list, scan } from "./images.ts";
+import { ImageParams, RegistryImage, ScanReport } from "./schema.ts";
 
 const common = { api: "platform", tag: "Registry" } as const;
 const path = "/api/v1/projects/{project_id}/images";
@@ -36,5 +36,19 @@ export const imageRoutes = (app: App): Route[] => [
     responses: { 204: null },
     errors: [projectNotFound, imageNotFound, imageLive],
     handler: ({ actor, params }) => deleteImage(app, actor, params.project_id, params.tag),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/{tag}/scan`,
+    operationId: "scanImage",
+    summary: "Look an image through for known faults",
+    description:
+      "Debian's security suite for its packages, npm's registry for its lockfile. Nothing of the image is run.",
+    scope: "platform:write",
+    params: ImageParams,
+    responses: { 200: ScanReport },
+    errors: [projectNotFound, imageNotFound],
+    handler: ({ actor, params }) => scan(app, actor, params.project_id, params.tag),
   }),
 ];

@@ -1,5 +1,6 @@
 /** The wire of images. */
 import { z } from "zod";
+import type { ImageScan } from "#builds/scan.ts";
 import type { ImageView } from "./images.ts";
 
 const timestamp = z.iso.datetime();
@@ -32,5 +33,60 @@ export function toImage({ row, tag, isLive, isPinned }: ImageView): RegistryImag
     deployment_id: row.deployment_id,
     live: isLive,
     pinned: isPinned,
+  };
+}
+
+const severity = z.enum(["critical", "high", "medium", "low", "unknown"]);
+
+export const ScanReport = z
+  .object({
+    tag: z.string(),
+    scanned_at: timestamp,
+    scanner: z.string(),
+    source_date: timestamp.nullable().describe("How old the oldest of what was asked is."),
+    status: z
+      .enum(["complete", "partial", "unavailable"])
+      .describe("`partial`: a source did not answer. `unavailable`: none did; that is not to have found nothing."),
+    summary: z.object({
+      critical: z.int(),
+      high: z.int(),
+      medium: z.int(),
+      low: z.int(),
+      unknown: z.int().describe("The source does not say."),
+    }),
+    findings: z.array(
+      z.object({
+        id: z.string(),
+        package: z.string(),
+        installed: z.string(),
+        fixed_in: z.string().nullable(),
+        severity,
+        title: z.string(),
+        source: z.string(),
+      }),
+    ),
+    sources: z
+      .array(
+        z.object({
+          source: z.string(),
+          status: z.enum(["answered", "unavailable", "not_applicable"]),
+          detail: z.string().nullable(),
+        }),
+      )
+      .describe("What was asked, and why what did not answer did not."),
+  })
+  .meta({ id: "ScanReport" });
+export type ScanReport = z.output<typeof ScanReport>;
+
+export function toScan(scan: ImageScan): ScanReport {
+  return {
+    tag: scan.tag,
+    scanned_at: scan.scannedAt.toISOString(),
+    scanner: scan.scanner,
+    source_date: scan.sourceDate?.toISOString() ?? null,
+    status: scan.status,
+    summary: scan.summary,
+    findings: scan.findings.map(({ fixedIn, ...finding }) => ({ ...finding, fixed_in: fixedIn })),
+    sources: scan.sources,
   };
 }

@@ -89,6 +89,7 @@ export async function testHost(
         epoch,
         driver,
         builder: new FakeBuilder(),
+        scansDirectory: join(directory, "scans"),
         buildEnv: {},
         recipes: [recipe, interpreter],
         concurrentStarts: 4,

@@ -154,6 +154,10 @@ export const platformCases: Cases = {
     success: async (world) => ({ params: { project_id: (await image(world)).project_id } }),
     unknown: noProject,
   },
+  scanImage: {
+    success: async (world) => ({ params: await image(world) }),
+    unknown: { project_id: nobody, tag: "b1" },
+  },
   deleteImage: {
     success: async (world) => ({ params: await image(world) }),
     unknown: { project_id: nobody, tag: "b1" },

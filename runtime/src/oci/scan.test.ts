@@ -1,0 +1,51 @@
+import { expect, test } from "vitest";
+import { parseAudit, parseOsRelease, parseUpgrades } from "./scan.ts";
+
+test("of apt's plan the security fixes count, and nothing else", () => {
+  const output = `Reading package lists...
+Inst libc6 [2.36-9+deb12u4] (2.36-9+deb12u10 Debian:12.9/oldstable [amd64])
+Inst openssl [3.0.15-1~deb12u1] (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
+Inst libnew (1.0 Debian-Security:12/oldstable-security [amd64])
+Conf openssl (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
+`;
+  expect(parseUpgrades(output)).toEqual([
+    expect.objectContaining({
+      id: "openssl@3.0.17-1~deb12u2",
+      package: "openssl",
+      installed: "3.0.15-1~deb12u1",
+      fixedIn: "3.0.17-1~deb12u2",
+      severity: "unknown",
+    }),
+  ]);
+});
+
+test("an image says which suite it is of, and can say nothing that is no name", () => {
+  expect(parseOsRelease('PRETTY_NAME="Debian"\nID=debian\nVERSION_CODENAME=bookworm\n')).toEqual({
+    id: "debian",
+    codename: "bookworm",
+  });
+  expect(parseOsRelease("ID=debian\nVERSION_CODENAME=../../etc\n")).toEqual({ id: "debian", codename: null });
+});
+
+test("npm's report names each advisory once", () => {
+  const via = [
+    { title: "ReDoS", url: "https://example.test/advisories/GHSA-aaaa-bbbb-cccc", severity: "high", range: "<2" },
+    "other",
+  ];
+  expect(parseAudit(JSON.stringify({ vulnerabilities: { ms: { via, range: "<2" }, other: { via: ["ms"] } } }))).toEqual([
+    {
+      id: "GHSA-aaaa-bbbb-cccc",
+      package: "ms",
+      installed: "<2",
+      fixedIn: null,
+      severity: "high",
+      title: "ReDoS",
+      source: "npm-audit",
+    },
+  ]);
+});
+
+test("a registry that does not answer is no report", () => {
+  expect(() => parseAudit('{"message":"405 Method Not Allowed","method":"POST"}')).toThrow("405");
+  expect(() => parseAudit('{"error":{"summary":"audit endpoint returned an error"}}')).toThrow("endpoint");
+});

@@ -1,0 +1,54 @@
+/** Looking an app's image through for known faults; the last look stays in its row. It never says whether it may run. */
+import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
+import type { App } from "#app.ts";
+import { findAppImageRow } from "./app-images.ts";
+import { saveScan } from "./store.ts";
+
+export interface ImageScan {
+  tag: string;
+  scannedAt: Date;
+  scanner: string;
+  /** How old the oldest of what was asked is; null where nothing answered. */
+  sourceDate: Date | null;
+  /** `partial`: a source that has to do with the image did not answer. `unavailable`: none did, or none has. */
+  status: "complete" | "partial" | "unavailable";
+  summary: Record<Severity, number>;
+  findings: Finding[];
+  sources: { source: string; status: "answered" | "unavailable" | "not_applicable"; detail: string | null }[];
+}
+
+type Needs = Pick<App, "db" | "machines" | "clock">;
+
+/** Undefined where there is no such image (any more). Takes seconds, and never fails for a source's sake. */
+export async function scanImage(app: Needs, projectId: string, tag: string): Promise<ImageScan | undefined> {
+  const row = await findAppImageRow(app.db, projectId, tag);
+  if (!row) return undefined;
+  const { scanner, sources } = await app.machines.host.scanAppImage(row.id, row.run.cwd);
+  const answered = sources.filter(({ findings }) => findings !== null);
+  const unavailable = sources.filter((source) => source.unavailable !== null);
+  const findings = answered.flatMap((source) => source.findings ?? []);
+  const summary = { critical: 0, high: 0, medium: 0, low: 0, unknown: 0 };
+  for (const { severity } of findings) summary[severity] += 1;
+  const dates = answered.flatMap(({ dataOf }) => dataOf?.getTime() ?? []);
+  const scan: ImageScan = {
+    tag,
+    scannedAt: app.clock.now(),
+    scanner,
+    sourceDate: dates.length > 0 ? new Date(Math.min(...dates)) : null,
+    status: answered.length === 0 ? "unavailable" : unavailable.length > 0 ? "partial" : "complete",
+    summary,
+    findings,
+    sources: sources.map((source) => ({
+      source: source.source,
+      status:
+        source.findings !== null
+          ? "answered"
+          : source.unavailable !== null
+            ? "unavailable"
+            : "not_applicable",
+      detail: source.unavailable,
+    })),
+  };
+  await saveScan(app.db, row.id, JSON.stringify(scan));
+  return scan;
+}
