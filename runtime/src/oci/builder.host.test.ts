@@ -49,6 +49,7 @@ beforeAll(async () => {
   hostService.listen(HOST_PORT, "0.0.0.0");
   await once(hostService, "listening");
   builder = await openBuilder();
+  await mkdir(checkout);
   // The base is imported once: what every test would wait for else.
   await built("FROM debian:12-slim\nRUN true\n");
 });
@@ -243,9 +244,12 @@ CMD ["cat", "hello.txt"]
       },
     );
     expect(bomb.error).toBeDefined();
-    const hog = await build("FROM debian:12-slim\nRUN held=$(head -c 1G /dev/zero | tr '\\\\0' x); echo $held | wc -c\n", {
-      memoryBytes: 256 * 1024 ** 2,
-    });
+    const hog = await build(
+      "FROM debian:12-slim\nRUN held=$(head -c 1G /dev/zero | tr '\\\\0' x); echo $held | wc -c\n",
+      {
+        memoryBytes: 256 * 1024 ** 2,
+      },
+    );
     expect(hog.error).toBeDefined();
     await expectNothingLeft();
   });

@@ -29,10 +29,17 @@ test("an image says which suite it is of, and can say nothing that is no name", 
 
 test("npm's report names each advisory once", () => {
   const via = [
-    { title: "ReDoS", url: "https://example.test/advisories/GHSA-aaaa-bbbb-cccc", severity: "high", range: "<2" },
+    {
+      title: "ReDoS",
+      url: "https://example.test/advisories/GHSA-aaaa-bbbb-cccc",
+      severity: "high",
+      range: "<2",
+    },
     "other",
   ];
-  expect(parseAudit(JSON.stringify({ vulnerabilities: { ms: { via, range: "<2" }, other: { via: ["ms"] } } }))).toEqual([
+  expect(
+    parseAudit(JSON.stringify({ vulnerabilities: { ms: { via, range: "<2" }, other: { via: ["ms"] } } })),
+  ).toEqual([
     {
       id: "GHSA-aaaa-bbbb-cccc",
       package: "ms",

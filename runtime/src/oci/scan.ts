@@ -84,7 +84,8 @@ export class Scanner {
       (await readFromLayers(image.layers, "usr/lib/os-release", 65_536));
     const { id, codename } = parseOsRelease(release?.toString() ?? "");
     if (status === undefined) return { findings: null };
-    if (id !== "debian" || codename === null) throw new Error(`there is no source for packages of ${id ?? "it"}`);
+    if (id !== "debian" || codename === null)
+      throw new Error(`there is no source for packages of ${id ?? "it"}`);
     const statusFile = join(work, "status");
     await writeFile(statusFile, status);
     return this.#turns.take(codename, async () => {
@@ -127,10 +128,7 @@ export class Scanner {
 
 const aptEnvironment = { PATH: process.env["PATH"], LC_ALL: "C.UTF-8", DEBIAN_FRONTEND: "noninteractive" };
 
-async function report(
-  source: string,
-  ask: () => Promise<Partial<SourceReport>>,
-): Promise<SourceReport> {
+async function report(source: string, ask: () => Promise<Partial<SourceReport>>): Promise<SourceReport> {
   const nothing = { source, findings: null, unavailable: null, dataOf: null };
   try {
     const { findings = null, ...rest } = await ask();
@@ -228,7 +226,8 @@ export function parseAudit(output: string): Finding[] {
     for (const cause of via) {
       // A name alone is another package's fault, which has an entry of its own.
       if (typeof cause === "string") continue;
-      const id = /(GHSA-[\w-]+|CVE-\d+-\d+)/.exec(cause.url ?? "")?.[1] ?? `${name}: ${cause.title ?? "advisory"}`;
+      const id =
+        /(GHSA-[\w-]+|CVE-\d+-\d+)/.exec(cause.url ?? "")?.[1] ?? `${name}: ${cause.title ?? "advisory"}`;
       found.set(`${id} ${name}`, {
         id,
         package: name,

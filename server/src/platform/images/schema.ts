@@ -46,7 +46,9 @@ export const ScanReport = z
     source_date: timestamp.nullable().describe("How old the oldest of what was asked is."),
     status: z
       .enum(["complete", "partial", "unavailable"])
-      .describe("`partial`: a source did not answer. `unavailable`: none did; that is not to have found nothing."),
+      .describe(
+        "`partial`: a source did not answer. `unavailable`: none did; that is not to have found nothing.",
+      ),
     summary: z.object({
       critical: z.int(),
       high: z.int(),
