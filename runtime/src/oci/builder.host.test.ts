@@ -6,7 +6,7 @@ import { once } from "node:events";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { RuntimeError } from "../driver.ts";
+import type { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 import { HostNetwork } from "../network/network.ts";
 import {
@@ -196,7 +196,7 @@ CMD ["cat", "hello.txt"]
     for (let turn = 0; turn < 10; turn += 1) {
       const { error, log } = await build(failing);
       expect(error?.kind).toBe("image_failed");
-      expect(error?.message).toContain("exit 7");
+      expect(error?.message).toBe("RUN echo looks bad >&2; exit 7 failed: exit status 7");
       expect(log).toContain("looks bad");
     }
     expect((await storeOf()).images).toHaveLength(images);
@@ -245,7 +245,7 @@ CMD ["cat", "hello.txt"]
     );
     expect(bomb.error).toBeDefined();
     const hog = await build(
-      "FROM debian:12-slim\nRUN held=$(head -c 1G /dev/zero | tr '\\\\0' x); echo $held | wc -c\n",
+      "FROM debian:12-slim\nRUN held=$(head -c 1G /dev/zero | tr '\\0' x); echo $held | wc -c\n",
       {
         memoryBytes: 256 * 1024 ** 2,
       },

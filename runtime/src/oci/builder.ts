@@ -33,7 +33,7 @@ import {
   removeImagesArgv,
 } from "./buildah.ts";
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
-import { environmentFile, readDockerfile } from "./dockerfile.ts";
+import { environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import type { Enclosure } from "./enclosure.ts";
 import { LogLines } from "./log.ts";
 import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
@@ -165,11 +165,13 @@ export class OciBuilder implements AppBuilder {
     const context = await contextIn(build.checkout, build.context);
     const variables = { ...build.env, ...build.secrets };
     const stamp = await this.#stamp(build.workspace, variables);
+    const wrap = stamp === undefined ? undefined : { file: "/run/kontor-env", secret: "env", stamp };
     const { text, bases: wanted } = readDockerfile(build.dockerfile, {
       isPlainPath: (path) => isPlainPath(context, path),
-      ...(stamp === undefined ? {} : { environment: { file: "/run/kontor-env", secret: "env", stamp } }),
+      ...(wrap === undefined ? {} : { environment: wrap }),
     });
-    const lines = new LogLines(Object.values(build.secrets), hooks.log);
+    const ours = wrap === undefined ? [] : [wrapping(wrap).mount, `${wrapping(wrap).read}; `];
+    const lines = new LogLines(Object.values(build.secrets), ours, hooks.log);
     return this.#turns.take(build.workspace, async () => {
       signal.throwIfAborted();
       const network = (await this.#options.network?.()) ?? null;
@@ -199,7 +201,7 @@ export class OciBuilder implements AppBuilder {
           return await this.#finished(build);
         } catch (error) {
           await this.#forget(build.workspace, before);
-          throw error;
+          throw explain(error, lines.last);
         }
       } finally {
         lines.flush();
@@ -559,6 +561,18 @@ export class OciBuilder implements AppBuilder {
 /** By name in a store. */
 function nameOf(id: string): string {
   return `localhost/kontor/${id}:app`;
+}
+
+/** The builder's last words, as its owner reads them. */
+function explain(error: unknown, last: string): unknown {
+  const isBuilders =
+    error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;
+  if (!isBuilders) return error;
+  // `Error: building at STEP "RUN false": while running runtime: exit status 1`
+  const [, step = "", why = ""] =
+    /building at STEP "(.*)": (?:while running runtime: )?(.*)$/s.exec(last) ?? [];
+  const message = step === "" ? (last.split("\n").at(-1) ?? "") : `${step.slice(0, 300)} failed: ${why}`;
+  return new RuntimeError("image_failed", message || "The builder ended without a word.", { cause: error });
 }
 
 function isApp(name: string): boolean {

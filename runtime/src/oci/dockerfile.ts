@@ -212,11 +212,18 @@ function withEnvironment(
   command: string,
   { file, secret, stamp }: NonNullable<RewriteOptions["environment"]>,
 ): string {
-  const mount = `--mount=type=secret,id=${secret},target=${file},mode=0444 `;
-  const read = `: ${stamp}; set -a; . ${file}; set +a`;
+  const { mount, read } = wrapping({ file, secret, stamp });
   const argv = execForm(command);
   if (argv === undefined) return `${mount}${read}; ${command}`;
   return `${mount}${JSON.stringify(["/bin/sh", "-c", `${read}; exec "$@"`, "sh", ...argv])}`;
+}
+
+/** What is ours in a command that has the build's variables; its reader did not write it. */
+export function wrapping({ file, secret, stamp }: NonNullable<RewriteOptions["environment"]>) {
+  return {
+    mount: `--mount=type=secret,id=${secret},target=${file},mode=0444 `,
+    read: `: ${stamp}; set -a; . ${file}; set +a`,
+  };
 }
 
 function execForm(command: string): string[] | undefined {

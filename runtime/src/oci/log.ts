@@ -8,16 +8,19 @@ const hidden = "[secret]";
 
 export class LogLines {
   readonly #secrets: string[];
+  readonly #dropped: readonly string[];
   readonly #to: (text: string) => void;
   #text = "";
   #last = "";
 
-  constructor(secrets: readonly string[], to: (text: string) => void) {
+  /** `dropped`: what is in the builder's own words and not in anybody's Dockerfile. */
+  constructor(secrets: readonly string[], dropped: readonly string[], to: (text: string) => void) {
     // Lines of those that have several are printed one by one; the longest first, as one may hold another.
     const all = secrets.flatMap((secret) => [secret, ...secret.split(/\r?\n/)]);
     this.#secrets = [...new Set(all)]
       .filter((secret) => secret.trim().length >= secretMinChars)
       .toSorted((a, b) => b.length - a.length);
+    this.#dropped = dropped;
     this.#to = to;
   }
 
@@ -50,7 +53,8 @@ export class LogLines {
 
   #give(text: string): void {
     if (text === "") return;
-    const shown = this.#secrets.reduce((rest, secret) => rest.replaceAll(secret, hidden), text);
+    const ours = this.#dropped.reduce((rest, words) => rest.replaceAll(words, ""), text);
+    const shown = this.#secrets.reduce((rest, secret) => rest.replaceAll(secret, hidden), ours);
     this.#last = (this.#last + shown).slice(-4000);
     this.#to(shown);
   }
