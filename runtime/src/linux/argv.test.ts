@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { mountPointsBelow } from "../mounts.ts";
-import { lastError, mkfsArgv, mountArgv, shimArgv } from "./argv.ts";
+import { lastError, mkfsArgv, mountArgv, ownRootArgv, sharedRootArgv, shimArgv } from "./argv.ts";
 import { hostPaths, isMachineId, machinePaths } from "./paths.ts";
 import { freeSlot } from "./records.ts";
 
@@ -35,6 +35,22 @@ test("the disk image is one filesystem for one file, mounted without devices and
   expect(mountArgv("/d.img", "/d").join(" ")).toBe(
     "mount -o loop,nodev,nosuid,noatime,noinit_itable /d.img /d",
   );
+});
+
+test("a native machine's disk has an inode for each 16 KiB", () => {
+  const argv = mkfsArgv("/d.img", "many files");
+  expect(argv).toContain("-i16384");
+  expect(argv).not.toContain("-N16");
+});
+
+test("a root is layers, the lowest first, and what is a machine's own", () => {
+  const root = { at: "/at", layers: ["/low", "/-high:with,signs"] };
+  expect(sharedRootArgv("shim", root)).toEqual(["shim", "root", "--at", "/at", "--", ...root.layers]);
+  const own = { ...root, map: { first: 100_000, count: 65_536 }, disk: "/disk", netns: "/run/netns/n" };
+  expect(ownRootArgv("shim", { ...own, volume: "/volume" }).join(" ")).toBe(
+    "shim root --at /at --map 100000:65536 --disk /disk --netns /run/netns/n --volume /volume -- /low /-high:with,signs",
+  );
+  expect(ownRootArgv("shim", own)).not.toContain("--volume");
 });
 
 test("socket paths fit the kernel's 107 bytes whatever the state directory is called", () => {

@@ -1,6 +1,345 @@
-import { conformance } from "../conformance.ts";
-import { makeDriver as make } from "../linux/testing/driver.ts";
+import { execFile } from "node:child_process";
+import { chmod, mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { Cgroups } from "../cgroup/cgroups.ts";
+import { conformance, execute, failureKind, machineId, machineSpec } from "../conformance.ts";
+import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
+import type { LinuxDriver } from "../linux/driver.ts";
+import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
+
+const exec = promisify(execFile);
+const MIB = 1024 * 1024;
 
 const native = async () => ({ ...(await make()), isolation: "native" as const });
 
 conformance("native", native, { isolation: true, checkpoints: false, processesContinue: false });
+
+describe("what only a machine on the host's kernel promises", () => {
+  let subject: Awaited<ReturnType<typeof make>>;
+  let driver: LinuxDriver;
+  let cgroups: Cgroups;
+
+  beforeAll(async () => {
+    subject = await make();
+    ({ driver } = subject);
+    cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
+  });
+  afterAll(() => subject?.dispose());
+
+  async function boot(change: Partial<MachineSpec> = {}) {
+    const spec = machineSpec(subject.image, { isolation: "native", ...change });
+    onTestFinished(() => driver.remove(spec.id));
+    await driver.create(spec);
+    return spec;
+  }
+
+  const withResources = (small: Partial<MachineSpec["resources"]>) => ({
+    resources: { ...machineSpec("").resources, ...small },
+  });
+  const out = async (id: MachineId, shell: string) => (await execute(driver, id, shell)).stdout.toString();
+
+  function exitOf(id: MachineId): Promise<MachineExit["reason"]> {
+    return new Promise((resolve) => {
+      driver.onExit((which, { reason }) => {
+        if (which === id) resolve(reason);
+      });
+    });
+  }
+
+  /** Layers as overlayfs has them, each of what `make` puts there; below them the image with a shell. */
+  async function layered(...make: ((layer: string) => Promise<unknown>)[]): Promise<string> {
+    const directory = await mkdtemp(join(tmpdir(), "kontor-layers-"));
+    onTestFinished(() => rm(directory, { recursive: true }));
+    const layers = await Promise.all(
+      make.map(async (fill, index) => {
+        const layer = join(directory, String(index));
+        await mkdir(layer);
+        await fill(layer);
+        return layer;
+      }),
+    );
+    const image = { id: `layers-${machineId()}`, name: "layers", env: {}, sizeBytes: 1 };
+    onTestFinished(() => driver.removeImage(image.id));
+    await driver.importImage({ ...image, layers: [...subject.layers, ...layers] });
+    return image.id;
+  }
+
+  test("its root is nobody on the host, with few rights and a filter of system calls", async () => {
+    const { id } = await boot();
+    expect(await out(id, "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '")).toBe(
+      " 0 100000 65536\n".repeat(2),
+    );
+    const status = await out(id, "cat /proc/self/status");
+    for (const line of [
+      "NoNewPrivs:\t1",
+      "Seccomp:\t2",
+      "CapBnd:\t00000000000004fb",
+      "CapEff:\t00000000000004fb",
+    ])
+      expect(status).toContain(line);
+    const [pid] = await cgroups.processes(id);
+    expect(await readFile(`/proc/${pid}/status`, "utf8")).toMatch(/^Uid:\t100000\t100000\t100000\t100000$/m);
+  });
+
+  test("what looks at the host or would change it is refused", async () => {
+    const { id } = await boot();
+    // Of x86_64: mount, umount2, unshare, setns, keyctl, bpf, process_vm_writev, open_by_handle_at and add_key.
+    const calls = [
+      "165,0,0,0,0,0",
+      "166,0,0",
+      "272,1<<28",
+      "308,0,0",
+      "250,0,0",
+      "321,0,0,0",
+      "311,1,0,0,0,0,0",
+    ];
+    const perl = [...calls, "304,0,0,0", "248,0,0,0,0,0"]
+      .map((call) => `syscall(${call}); print $! + 0, " ";`)
+      .join("");
+    if (process.arch === "x64") expect(await out(id, `perl -e '${perl}'`)).toBe("1 ".repeat(9));
+    for (const shell of [
+      "mount -t tmpfs none /mnt",
+      "mknod /tmp/disk b 8 0",
+      "unshare -r true",
+      "unshare -n true",
+      "dmesg",
+      "echo 1 > /proc/sys/kernel/panic",
+      "echo b > /proc/sysrq-trigger",
+      "head -c 1 /proc/kcore | grep .",
+      "ip link set eth0 down || ip addr add 10.0.0.3/30 dev eth0",
+      "chroot / true",
+      "echo 0 > /sys/class/net/lo/mtu",
+      "hostname other",
+    ])
+      expect((await execute(driver, id, shell)).exit.code, shell).not.toBe(0);
+    expect(await out(id, "ls /sys/firmware /proc/acpi /sys/fs/cgroup; cat /proc/keys")).toBe(
+      "/proc/acpi:\n\n/sys/firmware:\n\n/sys/fs/cgroup:\n",
+    );
+    expect(await out(id, "ls /sys/class/net")).toBe("eth0\nlo\n");
+    expect(await out(id, "ls /proc | grep -c '^[0-9]*$'")).toMatch(/^[2-9]\n$/);
+  });
+
+  test("its root installs, changes owners, becomes another user and listens on port 80", async () => {
+    const { id } = await boot();
+    const shell = `set -e; install -o 1000 -g 1000 /bin/true /opt/own; stat -c %u:%g /opt/own; sed -i s/root:x/root:x/ /etc/passwd
+      chown 65535 /opt/own; su -s /bin/sh -c 'id -u' nobody
+      perl -e 'use Socket; socket S,2,1,0; bind S,sockaddr_in(80,INADDR_ANY) or die; listen S,9; print "listens\\n"'`;
+    expect(await out(id, shell)).toBe("1000:1000\n65534\nlistens\n");
+  });
+
+  test("memory that runs out ends the process that has most, and not the machine", async () => {
+    const { id } = await boot(withResources({ memoryBytes: 256 * MIB }));
+    await driver.guest(id).startCommand({ id: "cmd_small", argv: ["sleep", "300"] });
+    const eater = `perl -e '$x = "a" x (400 << 20)'`;
+    expect((await execute(driver, id, `exec ${eater}`)).exit).toMatchObject({ code: null, signal: 9 });
+    expect((await execute(driver, id, `${eater}; exit $?`)).exit.code).toBe(137);
+    expect(await driver.guest(id).getCommand("cmd_small")).toMatchObject({ status: "running" });
+    expect(await out(id, "cat /proc/1/oom_score_adj /proc/self/oom_score_adj")).toBe("0\n500\n");
+  });
+
+  test("a machine whose PID 1 is gone is dead", async () => {
+    const { id } = await boot();
+    const reason = exitOf(id);
+    await cgroups.killAll(id);
+    expect(await reason).toBe("failed");
+    expect((await driver.list()).find((each) => each.id === id)).toMatchObject({ state: "dead" });
+    await driver.remove(id);
+  });
+
+  test("limits go up and down while it runs", async () => {
+    const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
+    const resources = { vcpus: 1, maxProcesses: 200 };
+    const eaten = "head -c 200M /dev/zero | tail -c 200M | wc -c";
+    expect(await out(id, eaten)).toBe("0\n");
+    await driver.setResources(id, { ...resources, memoryBytes: 512 * MIB });
+    expect(await out(id, eaten)).toBe(`${200 * MIB}\n`);
+    await driver.setResources(id, { ...resources, memoryBytes: 128 * MIB });
+    expect(await out(id, eaten)).toBe("0\n");
+  });
+
+  test("a full disk is ENOSPC inside, also when it is full of small files, and has room again after", async () => {
+    const { id } = await boot(withResources({ diskBytes: 64 * MIB }));
+    const filled = await execute(driver, id, "head -c 64M /dev/zero > within && cp within beyond");
+    expect(filled.stderr.toString()).toContain("No space left on device");
+    expect(
+      await out(id, "rm within beyond; i=0; while echo > f$i; do i=$((i+1)); done 2>/dev/null; echo $i"),
+    ).toMatch(/^[45]\d{3}\n$/);
+    expect(await out(id, "rm f*; echo small > small; cat small")).toBe("small\n");
+  });
+
+  test.each([undefined, "nobody"])(
+    "a fork bomb of user %s stops at maxProcesses, and the machine goes on",
+    async (user) => {
+      const { id } = await boot(withResources({ maxProcesses: 40 }));
+      const argv = ["/bin/sh", "-c", "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done"];
+      const bomb = await execute(driver, id, { argv, ...(user === undefined ? {} : { user }) });
+      expect(bomb.stderr.toString()).toContain("Cannot fork");
+      expect((await driver.stats(id)).processes).toBeLessThan(80);
+      expect((await execute(driver, id, { argv: ["pkill", "sleep"] })).exit.code).toBe(0);
+      expect((await execute(driver, id, { argv: ["echo", "alive"] })).stdout.toString()).toBe("alive\n");
+    },
+  );
+
+  test("a fork bomb of many users stops at the group's limit, and is ended with its machine", async () => {
+    const { id } = await boot(withResources({ maxProcesses: 20 }));
+    const perl = `for my $user (1000 .. 1100) { next if fork; $> = $< = $user; fork for 1 .. 5; sleep 60; exit } sleep 60`;
+    await driver.guest(id).startCommand({ id: "cmd_bomb", argv: ["perl", "-e", perl] });
+    await expect.poll(async () => (await driver.stats(id)).processes).toBe(256 + 4 * 20);
+    await driver.remove(id);
+    expect(await cgroups.list()).not.toContain(id);
+  });
+
+  test("what one machine writes neither another one nor the image has", async () => {
+    const [one, other] = await Promise.all([boot(), boot()]);
+    await execute(
+      driver,
+      one.id,
+      "echo changed > /etc/issue; rm -rf /usr/share/doc /bin/ls; echo > /usr/new",
+    );
+    expect(await out(one.id, "cat /etc/issue; test -e /bin/ls || echo gone")).toBe("changed\ngone\n");
+    expect(await out(other.id, "test -e /usr/new || ls -d /bin/ls; grep -c Debian /etc/issue")).toBe(
+      "/bin/ls\n1\n",
+    );
+    const last = await boot();
+    expect(await out(last.id, "test -e /usr/new || ls -d /bin/ls; grep -c Debian /etc/issue")).toBe(
+      "/bin/ls\n1\n",
+    );
+  });
+
+  test("nothing of the host's can be written from inside", async () => {
+    const { id } = await boot();
+    for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf", "/sys/kernel/profiling"]) {
+      expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toMatch(
+        /Read-only file system/,
+      );
+    }
+    // Nobody but root dials the host: what runs as another user speaks in nobody's name.
+    const dial = `perl -MSocket -e 'socket S,1,1,0; connect(S, sockaddr_un("/.kontor/run/guest.sock")) or print $! + 0'`;
+    expect((await execute(driver, id, { shell: dial, user: "nobody" })).stdout.toString()).toBe("13");
+  });
+
+  test("a volume's files are the same to machines of both kinds", async () => {
+    const volume = { directory: join(subject.stateDir, "shared-volume"), sizeBytes: 256 * MIB, isNew: true };
+    onTestFinished(() => rm(volume.directory, { recursive: true, force: true }));
+    const first = await boot({ volume });
+    await execute(driver, first.id, "echo kept > /persist/file; chown 1000 /persist/file");
+    await driver.remove(first.id);
+    const second = await boot({ volume, isolation: "gvisor" });
+    expect(
+      await out(second.id, "cat /persist/file; stat -c %u /persist/file; echo more >> /persist/file"),
+    ).toBe("kept\n1000\n");
+    await driver.remove(second.id);
+    const third = await boot({ volume });
+    expect(await out(third.id, "cat /persist/file; stat -c %u /persist/file")).toBe("kept\nmore\n1000\n");
+  });
+
+  test("machines outlive a server that is killed, and the next one has them back", async () => {
+    const victim = await make({ instance: 61 });
+    onTestFinished(victim.dispose);
+    await victim.driver.close();
+    const specs = [1, 2].map(() => machineSpec(victim.image, { isolation: "native" }));
+    const script = `
+      const { LinuxDriver } = await import(${JSON.stringify(join(import.meta.dirname, "../linux/driver.ts"))});
+      const driver = new LinuxDriver({ ...JSON.parse(process.argv[1]), log: () => {} });
+      await driver.open();
+      for (const spec of JSON.parse(process.argv[2])) await driver.create(spec);
+      process.kill(process.pid, "SIGKILL");`;
+    const { log: _, ...plain } = victim.options;
+    const argv = ["--input-type=module", "-e", script, JSON.stringify(plain), JSON.stringify(specs)];
+    await expect(exec(process.execPath, argv)).rejects.toMatchObject({ signal: "SIGKILL" });
+    const next = await victim.again();
+    const found = (await next.list()).map(({ id, state }) => `${id} ${state}`);
+    expect(found.toSorted()).toEqual(specs.map(({ id }) => `${id} running`).toSorted());
+    for (const { id } of specs) {
+      expect((await execute(next, id, "printf $BASE")).stdout.toString()).toBe("base");
+    }
+  });
+
+  describe.each<Isolation>(["native", "gvisor"])("images of layers, %s", (isolation) => {
+    test("layers lie over each other, with what they take away", async () => {
+      const image = await layered(
+        async (layer) => {
+          await mkdir(join(layer, "srv/kept"), { recursive: true });
+          await writeFile(join(layer, "srv/one"), "one\n");
+          await writeFile(join(layer, "srv/kept/old"), "old\n");
+          await exec("mknod", [join(layer, "gone"), "c", "0", "0"]);
+          await mkdir(join(layer, "etc"));
+          await exec("mknod", [join(layer, "etc/issue"), "c", "0", "0"]);
+        },
+        async (layer) => {
+          await mkdir(join(layer, "srv/kept"), { recursive: true });
+          const opaque = "import os, sys; os.setxattr(sys.argv[1], 'trusted.overlay.opaque', b'y')";
+          await exec("python3", ["-c", opaque, join(layer, "srv/kept")]);
+          await writeFile(join(layer, "srv/kept/new"), "new\n");
+        },
+        ...Array.from(
+          { length: 40 },
+          (_, index) => (layer: string) => writeFile(join(layer, `layer${index}`), ""),
+        ),
+      );
+      const [one, two] = await Promise.all([boot({ image, isolation }), boot({ image, isolation })]);
+      expect(
+        await out(one.id, "cd /srv; cat one; ls kept; ls / | grep -c layer; ls /etc/issue 2>&1 | wc -l"),
+      ).toBe("one\nnew\n40\n1\n");
+      expect(await out(one.id, "echo changed > /srv/one; stat -c %a /tmp")).toBe("1777\n");
+      expect(await out(two.id, "cat /srv/one")).toBe("one\n");
+      await Promise.all([driver.remove(one.id), driver.remove(two.id)]);
+      await driver.removeImage(image);
+      expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(image);
+    });
+
+    test("no symlink of an image leads our mounts out of it, or aside", async () => {
+      const trap = await mkdtemp(join(tmpdir(), "kontor-trap-"));
+      onTestFinished(() => rm(trap, { recursive: true }));
+      await chmod(trap, 0o777);
+      const image = await layered(async (layer) => {
+        for (const name of [".kontor", "etc", "proc", "dev", "sys", "tmp", "persist"])
+          await symlink(trap, join(layer, name));
+      });
+      const { id } = await boot({ image, isolation });
+      expect(
+        await out(id, "cat /etc/resolv.conf | head -1; test -d /proc/self && test -c /dev/null && echo real"),
+      ).toBe("nameserver 10.0.0.1\nreal\n");
+      expect(await readdir(trap)).toEqual([]);
+    });
+
+    test("a link in the place of resolv.conf is not followed", async () => {
+      const image = await layered(async (layer) => {
+        await mkdir(join(layer, "etc"));
+        await symlink("../../../../../../tmp/resolv.conf", join(layer, "etc/resolv.conf"));
+      });
+      const { id } = await boot({ image, isolation });
+      expect(await out(id, "head -1 /etc/resolv.conf; ls /tmp")).toBe("nameserver 10.0.0.1\n");
+    });
+  });
+
+  test("an image whose layers are gone boots nothing, and leaves nothing", async () => {
+    expect(
+      await failureKind(
+        driver.importImage({ id: "missing", name: "x", layers: ["/nonexistent"], env: {}, sizeBytes: 1 }),
+      ),
+    ).toBe("image_failed");
+    const image = await layered(async () => {});
+    const directory = (
+      await readFile(join(subject.options.imagesDirectory!, image, "image.json"), "utf8")
+    ).match(/"(\/[^"]*kontor-layers-[^"]*)"/)![1]!;
+    await rm(directory, { recursive: true });
+    const spec = machineSpec(image, { isolation: "native" });
+    expect(await failureKind(driver.create(spec))).toBe("failed");
+    await driver.settled();
+    expect(await leftOf(subject.stateDir, INSTANCE)).toEqual([]);
+  });
+
+  test("after the last machine is removed nothing of any is left on the host", async () => {
+    const volume = { directory: join(subject.stateDir, "left-volume"), sizeBytes: 64 * MIB, isNew: true };
+    onTestFinished(() => rm(volume.directory, { recursive: true, force: true }));
+    const specs = await Promise.all([boot(), boot({ volume })]);
+    await driver.freeze(specs[1]?.id ?? "");
+    await Promise.all(specs.map(({ id }) => driver.remove(id)));
+    await driver.settled();
+    await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
+  });
+});

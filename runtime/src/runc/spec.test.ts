@@ -1,0 +1,116 @@
+import { expect, test } from "vitest";
+import { runcArgv } from "./runc.ts";
+import { nativeSpec, ownLimits } from "./spec.ts";
+import { systemCallFilter } from "./system-calls.ts";
+
+const input = {
+  paths: { guestDirectory: "/run/kontor/0/m1/guest", root: "/run/kontor/0/m1/root" },
+  guestBinary: "/opt/kontor-guest",
+  resolvConf: "/state/resolv.conf",
+  hostname: "box",
+  netnsPath: "/run/netns/kv0-3",
+  cgroupsPath: "/kontor0/m1",
+  maxProcesses: 200,
+  limits: { openFiles: 20_000, processes: 90_000 },
+  architecture: "x64",
+};
+
+const specOf = (change: Partial<typeof input> = {}) =>
+  nativeSpec({ ...input, ...change }) as {
+    process: {
+      args: string[];
+      noNewPrivileges: boolean;
+      capabilities: Record<string, string[]>;
+      rlimits: { type: string; hard: number; soft: number }[];
+    };
+    hostname: string;
+    mounts: { destination: string; type: string; options: string[] }[];
+    linux: {
+      namespaces: { type: string; path?: string }[];
+      uidMappings: { hostID: number; containerID: number; size: number }[];
+      resources: { devices: { allow: boolean; access: string }[] };
+      maskedPaths: string[];
+    };
+    root: { path: string };
+  };
+
+test("a machine has namespaces of its own, and users that are nobody on the host", () => {
+  const { linux } = specOf();
+  expect(linux.namespaces.map(({ type }) => type)).toEqual(["pid", "ipc", "uts", "mount", "user", "network"]);
+  expect(linux.namespaces).toContainEqual({ type: "network", path: "/run/netns/kv0-3" });
+  expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 100_000, size: 65_536 }]);
+});
+
+test("its root has eight of the capabilities, gains no others, and may open no device", () => {
+  const { process, linux } = specOf();
+  for (const set of ["bounding", "effective", "permitted"]) expect(process.capabilities[set]).toHaveLength(8);
+  expect(process.capabilities["inheritable"]).toBeUndefined();
+  expect(process.capabilities["ambient"]).toBeUndefined();
+  expect(process.noNewPrivileges).toBe(true);
+  expect(linux.resources.devices).toEqual([{ allow: false, access: "rwm" }]);
+});
+
+test("what is bound in of the host's is read-only", () => {
+  for (const { type, options } of specOf().mounts) if (type === "bind") expect(options).toContain("ro");
+});
+
+test("limits are never above this process's own, which cannot be raised", () => {
+  expect(specOf().process.rlimits).toEqual([
+    { type: "RLIMIT_NOFILE", soft: 20_000, hard: 20_000 },
+    { type: "RLIMIT_NPROC", soft: 200, hard: 1056 },
+    { type: "RLIMIT_CORE", soft: 0, hard: 0 },
+  ]);
+  const small = specOf({ limits: { openFiles: Infinity, processes: 100 } }).process.rlimits;
+  expect(small[0]).toMatchObject({ hard: 65_536 });
+  expect(small[1]).toMatchObject({ soft: 100, hard: 100 });
+});
+
+test("this process's own limits are the hard ones", () => {
+  const text = [
+    "Limit                     Soft Limit           Hard Limit           Units     ",
+    "Max processes             96365                unlimited            processes ",
+    "Max open files            1024                 20000                files     ",
+  ].join("\n");
+  expect(ownLimits(text)).toEqual({ openFiles: 20_000, processes: Infinity });
+});
+
+test("no system call is both allowed and refused, and none that mounts or makes namespaces is allowed", () => {
+  const { syscalls, architectures } = systemCallFilter("arm64") as {
+    architectures: string[];
+    syscalls: { names: string[]; action: string; args?: { value: number; op: string }[] }[];
+  };
+  expect(architectures).toEqual(["SCMP_ARCH_AARCH64"]);
+  const names = syscalls.flatMap(({ names, args }) => (args === undefined ? names : []));
+  expect(new Set(names).size).toBe(names.length);
+  const always = new Set(
+    syscalls.flatMap(({ names, action, args }) =>
+      action === "SCMP_ACT_ALLOW" && args === undefined ? names : [],
+    ),
+  );
+  for (const name of "mount umount2 unshare setns clone clone3 bpf keyctl pivot_root socket io_uring_setup".split(
+    " ",
+  ))
+    expect(always.has(name), name).toBe(false);
+  expect(syscalls.find(({ names }) => names[0] === "clone")?.args).toMatchObject([
+    // The namespaces' bits must all be 0: `value` is the mask.
+    { op: "SCMP_CMP_MASKED_EQ", value: 0x7e020000 },
+  ]);
+});
+
+test("runc is started with the machine's own state, log and bundle", () => {
+  const paths = {
+    directory: "/state/machines/m1",
+    log: "/state/machines/m1/engine.log",
+    engineRoot: "/run/m1/runsc",
+  };
+  expect(runcArgv({ runc: "runc", paths, id: "m1" })).toEqual([
+    "runc",
+    "--root=/run/m1/runsc",
+    "--log=/state/machines/m1/engine.log",
+    "--log-format=json",
+    "run",
+    "--detach",
+    "--bundle=/state/machines/m1",
+    "m1",
+  ]);
+});
