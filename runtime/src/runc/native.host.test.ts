@@ -2,13 +2,15 @@ import { execFile } from "node:child_process";
 import { chmod, mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineId, machineSpec } from "../conformance.ts";
 import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
 import type { LinuxDriver } from "../linux/driver.ts";
 import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
+import { DNS_ADDRESS, METADATA_ADDRESS, startInternet, WEB_ADDRESS } from "../network/testing/internet.ts";
 
 const exec = promisify(execFile);
 const MIB = 1024 * 1024;
@@ -331,6 +333,31 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await failureKind(driver.create(spec))).toBe("failed");
     await driver.settled();
     expect(await leftOf(subject.stateDir, INSTANCE)).toEqual([]);
+  });
+
+  test("it reaches what its network mode says, by the host's own protocols", async () => {
+    const internet = await startInternet();
+    onTestFinished(() => internet.close());
+    const online = await make({ instance: 61, uplink: internet.uplink, dnsServers: [DNS_ADDRESS] });
+    onTestFinished(online.dispose);
+    const spec = machineSpec(online.image, { isolation: "native", network: "open" });
+    await online.driver.create(spec);
+    const get = async (host: string) =>
+      (await execute(online.driver, spec.id, `curl -s -o /dev/null -m 5 -w '%{http_code}' http://${host}/`))
+        .stdout;
+    const answers = async () =>
+      (await Promise.all([WEB_ADDRESS, "web.test", "10.66.0.1", METADATA_ADDRESS].map(get))).map(String);
+    expect(await answers()).toEqual(["200", "200", "000", "000"]);
+    for (const mode of ["off", "restricted"] as const) {
+      await online.driver.setNetwork(spec.id, mode);
+      expect(await answers(), mode).toEqual(["000", "000", "000", "000"]);
+    }
+    await online.driver.setNetwork(spec.id, "open");
+    expect(await answers()).toEqual(["200", "200", "000", "000"]);
+    const serves = `perl -MSocket -e 'socket S,2,1,0; bind S,sockaddr_in(80,INADDR_LOOPBACK); listen S,9; accept C,S; syswrite C,"served"'`;
+    await online.driver.guest(spec.id).startCommand({ id: "cmd_serves", shell: serves });
+    const tunnel = await vi.waitFor(() => online.driver.guest(spec.id).connect(80), { timeout: 10_000 });
+    expect(await text(tunnel)).toBe("served");
   });
 
   test("after the last machine is removed nothing of any is left on the host", async () => {
