@@ -1,9 +1,9 @@
 /**
- * The rival: `podman run --runtime runsc` and `podman exec` on the same root filesystem, as somebody would do it who
+ * The rival: `podman run --runtime runsc` (or `runc`) and `podman exec` on the same root filesystem, as somebody would do it who
  * has no server. Its storage is a throwaway folder and its network a throwaway namespace, so that nothing of it stays.
  *
  * - `--ulimit`: podman's defaults need CAP_SYS_RESOURCE, which many virtual machines lack.
- * - The runtime is a wrapper: runsc takes every network namespace for the host's on kernels since 6.17, which show
+ * - The runtime runsc is a wrapper: it takes every network namespace for the host's on kernels since 6.17, which show
  *   /proc/sys/net/core/rmem_default in all of them, unless that is hidden. It also keeps runsc from writing cgroups:
  *   conmon's have them already.
  */
@@ -26,15 +26,16 @@ exec unshare -m --propagation unchanged sh -c '
 export type PodmanNetwork = "bridge" | "none";
 
 export class Podman {
+  readonly #engine: "runsc" | "runc";
   readonly #folder: string;
   readonly #namespace: string;
   #count = 0;
 
   /** Undefined where podman is not installed. */
-  static async open(rootfs: string): Promise<Podman | undefined> {
+  static async open(rootfs: string, engine: "runsc" | "runc" = "runsc"): Promise<Podman | undefined> {
     const found = await run(["podman", "--version"]).catch(() => undefined);
     if (!found) return undefined;
-    const podman = new Podman(mkdtempSync(join(tmpdir(), "kontor-bench-podman-")));
+    const podman = new Podman(engine, mkdtempSync(join(tmpdir(), "kontor-bench-podman-")));
     try {
       await podman.#setUp(rootfs);
     } catch (error) {
@@ -44,7 +45,8 @@ export class Podman {
     return podman;
   }
 
-  private constructor(folder: string) {
+  private constructor(engine: "runsc" | "runc", folder: string) {
+    this.#engine = engine;
     this.#folder = folder;
     this.#namespace = `kbench-${process.pid}`;
   }
@@ -83,7 +85,7 @@ export class Podman {
   }
 
   async #setUp(rootfs: string): Promise<void> {
-    for (const network of ["bridge", "none"] as const) {
+    for (const network of this.#engine === "runsc" ? (["bridge", "none"] as const) : []) {
       writeFileSync(this.#runtime(network), wrapper(network === "bridge" ? "sandbox" : "none"), {
         mode: 0o755,
       });
@@ -96,7 +98,7 @@ export class Podman {
   }
 
   #runtime(network: PodmanNetwork): string {
-    return join(this.#folder, `runsc-${network}`);
+    return this.#engine === "runc" ? "runc" : join(this.#folder, `runsc-${network}`);
   }
 
   #podman(network: PodmanNetwork, ...args: string[]) {

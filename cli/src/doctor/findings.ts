@@ -37,12 +37,12 @@ const looks: Record<string, Look> = {
   },
   kernel: async () => {
     const [major = 0, minor = 0] = release().split(".").map(Number);
-    // 5.12: mount_setattr with id mapping; 4.16: the netdev hooks the address rewrite uses came later, in 5.16 (egress)
-    const ok = major > 5 || (major === 5 && minor >= 16);
+    // 5.16: the netdev egress hook the address rewrite uses; 5.19: overlayfs over layers with mapped users
+    const ok = major > 5 || (major === 5 && minor >= 19);
     return {
       ok,
       found: release(),
-      ...(ok ? {} : { advice: "Linux 5.16 or newer is needed (nftables netdev egress)." }),
+      ...(ok ? {} : { advice: "Linux 5.19 or newer is needed (overlayfs over mapped layers)." }),
     };
   },
   root: async () => ({
@@ -58,6 +58,15 @@ const looks: Record<string, Look> = {
     const { output } = await run([program, "--version"]);
     const packaged = await run(["dpkg-query", "-W", "-f", "${Version}", "runsc"]);
     return { ok: true, found: packaged.code === 0 ? packaged.output : (output.split("\n")[0] ?? "") };
+  },
+  runc: async () => {
+    const program = findProgram("runc");
+    if (!program) return { ok: false, found: "missing", advice: "apt-get install runc" };
+    const version = /runc version (\S+)/.exec((await run([program, "--version"])).output)?.[1] ?? "unknown";
+    const [major = 0, minor = 0] = version.split(".").map(Number);
+    // 1.1 opens what it binds into a machine before it becomes the machine's root, who may not see it
+    const ok = major > 1 || (major === 1 && minor >= 1);
+    return { ok, found: version, ...(ok ? {} : { advice: "runc 1.1 or newer is needed." }) };
   },
   "runsc platform": async () => platforms(),
   nftables: async () =>
