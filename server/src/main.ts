@@ -32,6 +32,11 @@ import { createLog } from "#lib/log.ts";
 import { writeStateFile } from "#lib/state-file.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
+import { pushed } from "#platform/deployments/deploy.ts";
+import { followDeployment } from "#platform/deployments/logs.ts";
+import { sweepCheckouts } from "#platform/git/checkout.ts";
+import { gitSite } from "#platform/git/hosting-routes.ts";
+import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
@@ -140,6 +145,8 @@ async function start(): Promise<void> {
   void prepareTemplates(machines);
   const expiry = startExpiry(app);
   running.defer(() => expiry.stop());
+  // Before the jobs: a deployment that goes on checks out anew.
+  await sweepCheckouts(app);
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     { ...sandboxTasks(app), ...platformTasks(app, apps), ...builds.tasks },
@@ -154,6 +161,11 @@ async function start(): Promise<void> {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);
   });
 
+  const pushes = new Pushes(app, {
+    pushed: (push) => pushed(app, push),
+    follow: (id, signal) => followDeployment(app, id, signal),
+  });
+  await pushes.catchUp();
   const http = await createHttpServer(
     app,
     {
@@ -165,6 +177,7 @@ async function start(): Promise<void> {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),
       front: ingress,
+      raw: [gitSite(app, pushes)],
     },
   );
   running.defer(() => rmSync(serverFile, { force: true }));

@@ -5,7 +5,13 @@
  * `defineRoute`; this file knows none of them.
  */
 import { randomUUID } from "node:crypto";
-import http, { type IncomingMessage, type RequestListener, type Server, type ServerOptions } from "node:http";
+import http, {
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerOptions,
+  type ServerResponse,
+} from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import fastifyFactory, { type FastifyInstance, type FastifyReply, type FastifyRequest } from "fastify";
@@ -20,6 +26,7 @@ import { IdempotencyKeys } from "./idempotency.ts";
 import { takeJsonOnly } from "./json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
 import { openApiDocument } from "./openapi.ts";
+import { type RawSite, serveRaw } from "./raw-site.ts";
 import { RateLimiter } from "./rate-limit.ts";
 import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
@@ -33,6 +40,8 @@ export interface HttpOptions {
   /** What `/readyz` says beside the database; 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
   front?: Front;
+  /** What is served beside the routes, by the beginning of its address. */
+  raw?: readonly RawSite[];
 }
 
 /** What stands before the APIs and sees every request first. */
@@ -78,13 +87,20 @@ export async function createHttpServer(
   options: HttpOptions,
 ): Promise<HttpServer> {
   const { config, log } = app;
+  const draining = new AbortController();
+  const serveSite = (request: IncomingMessage, response: ServerResponse): boolean =>
+    serveRaw(options.raw ?? [], request, response, {
+      requestId: requestIdOf(request.headers["x-request-id"]),
+      draining: draining.signal,
+      log,
+    });
   const fastify = fastifyFactory({
     logger: false,
     trustProxy: false,
     bodyLimit: defaultBodyLimitBytes,
     serverFactory: (handle) =>
       makeServer(options.front, {
-        handle,
+        handle: (request, response) => serveSite(request, response) || serveApi(handle, request, response),
         shouldUpgrade: upgradeFilter(Object.values(routes).flat()),
         upgrade: (request, socket, head) => takeHandshake(fastify, request, socket, head),
       }),
@@ -108,11 +124,10 @@ export async function createHttpServer(
     publicOrigin: config.publicUrl,
     log,
   };
-  let isDraining = false;
 
   fastify.decorateRequest("actor");
   takeJsonOnly(fastify);
-  observe(fastify, log, () => isDraining);
+  observe(fastify, log, () => draining.signal.aborted);
   renderErrors(fastify, log);
   answerUnknown(fastify, Object.values(routes).flat());
   const [streams, json] = partition(Object.values(routes).flat());
@@ -124,7 +139,7 @@ export async function createHttpServer(
   });
   serveDocuments(fastify, routes);
   serveDocs(fastify);
-  serveHealth(fastify, app, services, options, () => isDraining);
+  serveHealth(fastify, app, services, options, () => draining.signal.aborted);
   await fastify.ready();
 
   return {
@@ -136,11 +151,9 @@ export async function createHttpServer(
       const bound = fastify.server.address();
       return typeof bound === "object" && bound !== null ? bound.port : address.port;
     },
-    startDraining: () => {
-      isDraining = true;
-    },
+    startDraining: () => draining.abort(),
     async close(graceMs = 0) {
-      isDraining = true;
+      draining.abort();
       keys.close();
       // They have no end to wait for.
       endAllSockets();
@@ -165,10 +178,7 @@ function makeServer(
   },
 ): Server {
   const apis: Apis = {
-    handle: (request, response) => {
-      endLateBody(request);
-      return handle(request, response);
-    },
+    handle,
     upgrade,
     clientError: answerBrokenRequest,
     options: {
@@ -182,6 +192,11 @@ function makeServer(
   };
   // A front's server tells of upgrades that are none of ours.
   return front?.createServer(apis) ?? http.createServer(apis.options, apis.handle).on("upgrade", upgrade);
+}
+
+function serveApi(handle: RequestListener, request: IncomingMessage, response: ServerResponse): void {
+  endLateBody(request);
+  handle(request, response);
 }
 
 /** Not by the server's own `requestTimeout`, which would end a visitor's long upload to a site as well. */

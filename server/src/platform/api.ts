@@ -11,6 +11,7 @@ import { domainRoutes } from "./domains/routes.ts";
 import type { Apps } from "./apps/apps.ts";
 import { appRoutes } from "./apps/routes.ts";
 import { environmentRoutes } from "./environments/routes.ts";
+import { gitRoutes } from "./git/routes.ts";
 import { imageRoutes } from "./images/routes.ts";
 import { groupRoutes } from "./groups/routes.ts";
 import { metricRoutes } from "./metrics/routes.ts";
@@ -29,6 +30,7 @@ export interface PlatformNeeds extends Beside {
 }
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
+  ...gitRoutes(app),
   ...projectRoutes(app),
   ...environmentRoutes(app),
   ...imageRoutes(app),

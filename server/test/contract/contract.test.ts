@@ -78,7 +78,11 @@ function filled(operation: Operation, call: Call): string {
 }
 
 const send = (operation: Operation, call: Call, token: string | null) =>
-  world.call(operation.method, filled(operation, call), { token, body: call.body });
+  world.call(operation.method, filled(operation, call), {
+    token,
+    body: call.body,
+    ...(call.headers ? { headers: call.headers } : {}),
+  });
 
 test("every operation has a case that shows it working, and every case an operation", () => {
   expect(Object.keys(cases).toSorted()).toEqual(operations.map(({ id }) => id).toSorted());

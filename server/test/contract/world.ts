@@ -52,9 +52,17 @@ export interface World {
   stranger: Caller;
   tokenWith(scopes: readonly Scope[]): Promise<string>;
   /** `path` with its query; `token` null for none. */
-  call(method: string, path: string, options: { token: string | null; body?: unknown }): Promise<Reply>;
+  call(
+    method: string,
+    path: string,
+    options: { token: string | null; body?: unknown; headers?: Readonly<Record<string, string>> },
+  ): Promise<Reply>;
   /** The same with a body's very text. */
-  callRaw(method: string, path: string, options: { token: string | null; payload?: string }): Promise<Reply>;
+  callRaw(
+    method: string,
+    path: string,
+    options: { token: string | null; payload?: string; headers?: Readonly<Record<string, string>> },
+  ): Promise<Reply>;
 }
 
 export async function openWorld(): Promise<World> {
@@ -116,13 +124,14 @@ export async function openWorld(): Promise<World> {
     const { plaintext } = await makeToken(db, user.id);
     return { userId: user.id, email: user.email, workspaceId: workspace.id, token: plaintext };
   };
-  const callRaw: World["callRaw"] = async (method, path, { token, payload }) => {
+  const callRaw: World["callRaw"] = async (method, path, { token, payload, headers }) => {
     const response = await server.fastify.inject({
       method: method as "GET",
       url: path,
       headers: {
         ...(token === null ? {} : { authorization: `Bearer ${token}` }),
         ...(payload === undefined ? {} : { "content-type": "application/json" }),
+        ...headers,
       },
       ...(payload === undefined ? {} : { payload }),
     });
@@ -150,8 +159,8 @@ export async function openWorld(): Promise<World> {
       tokens.set(key, made);
       return made;
     },
-    call: (method, path, { token, body }) =>
-      callRaw(method, path, body === undefined ? { token } : { token, payload: JSON.stringify(body) }),
+    call: (method, path, { body, ...rest }) =>
+      callRaw(method, path, body === undefined ? rest : { ...rest, payload: JSON.stringify(body) }),
     callRaw,
   };
 }

@@ -46,3 +46,36 @@ export const hostKeyChanged = defineError(
   (host: string) =>
     `The ssh host key of ${host} is not the one that is trusted. Somebody may be in between. If the forge did change its key, set the project's repo_url again to trust the new one.`,
 );
+
+// ---- of hosting, said to a git client
+
+export const tokenWanted = defineError(
+  "unauthenticated",
+  401,
+  () => "Use any user name, and an API token as the password.",
+);
+
+export const repositoryNotFound = defineError("repository_not_found", 404, () => "No such repository.");
+
+export const repositoryElsewhere = defineError(
+  "repository_elsewhere",
+  404,
+  (url: string) => `This project is fetched from ${url}: push there.`,
+);
+
+export const repositoryFull = defineError("repository_full", 413, (limitMb: number) => ({
+  detail: `There is no room for a push: a repository holds ${limitMb} MB at most, and the disk keeps some free.`,
+  meta: { limit_bytes: limitMb * 1024 ** 2 },
+}));
+
+// ---- of hooks
+
+export const hookNotFound = defineError("hook_not_found", 404, () => "No such webhook.");
+
+export const signatureInvalid = defineError(
+  "signature_invalid",
+  401,
+  () => "The signature does not fit the body and the project's secret, or there is none.",
+);
+
+export const payloadInvalid = defineError("payload_invalid", 400, () => "The body is no JSON.");

@@ -21,6 +21,14 @@ export async function removeRepository(app: Needs, projectId: string): Promise<v
   await rm(repositoryDirectory(app, projectId), { recursive: true, force: true, maxRetries: 3 });
 }
 
+/** Takes what pushes of a server that is no more put aside and never finished; for when none is under way. */
+export async function sweepRepository(app: Needs, projectId: string): Promise<void> {
+  const objects = join(repositoryDirectory(app, projectId), "objects");
+  for (const name of await readdir(objects)) {
+    if (name.startsWith("tmp_objdir-")) await rm(join(objects, name), { recursive: true, force: true });
+  }
+}
+
 /** Which branch a clone is given: the project's. Written aside by git, so that no reader sees half of it. */
 export async function pointHead(app: Needs, projectId: string, branch: string): Promise<void> {
   const cwd = repositoryDirectory(app, projectId);
@@ -44,15 +52,16 @@ export async function headsOf(app: Needs, projectId: string): Promise<Map<string
   return heads;
 }
 
-/** Bytes of all its files. */
+/** Bytes of the disk that its files take. */
 export async function sizeOf(app: Needs, projectId: string): Promise<number> {
   const directory = repositoryDirectory(app, projectId);
   let bytes = 0;
   for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile()) continue;
     // A push or a clean-up under way takes files away.
+    // As it lies on the disk: of many small files each takes a block.
     bytes += await stat(join(entry.parentPath, entry.name)).then(
-      ({ size }) => size,
+      ({ blocks }) => blocks * 512,
       () => 0,
     );
   }

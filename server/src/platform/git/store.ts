@@ -75,6 +75,19 @@ export function findByHook(db: Db, hookId: string): Promise<ProjectRow | undefin
     .executeTakeFirst();
 }
 
+export function changeHook(
+  tx: Db,
+  projectId: string,
+  change: Pick<ProjectRow, "auto_deploy" | "updated_at"> & Partial<Pick<ProjectRow, "hook_secret_sealed">>,
+): Promise<ProjectRow> {
+  return tx
+    .updateTable("projects")
+    .set(change)
+    .where("id", "=", projectId)
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
 export async function saveDelivery(
   db: Db,
   projectId: string,

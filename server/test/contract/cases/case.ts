@@ -11,6 +11,8 @@ export interface Call {
   /** Already encoded, without the question mark. */
   query?: string;
   body?: unknown;
+  /** For who signs a request in place of showing a token. */
+  headers?: Readonly<Record<string, string>>;
 }
 
 export interface Case {

@@ -162,6 +162,38 @@ export const platformCases: Cases = {
     success: async (world) => ({ params: await image(world) }),
     unknown: { project_id: nobody, tag: "b1" },
   },
+  getProjectWebhook: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  toggleProjectWebhook: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      query: "enable=false&rotate_secret=true",
+    }),
+    unknown: noProject,
+  },
+  getProjectDeployKey: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  receiveGitHook: {
+    success: async (world) => {
+      const { project_id } = await project(world);
+      const { json } = await world.call(
+        "POST",
+        `/api/v1/projects/${project_id}/webhook/toggle?rotate_secret=true`,
+        { token: world.owner.token },
+      );
+      const { url, secret } = json as { url: string; secret: string };
+      return {
+        params: { hook_id: url.split("/").at(-1)! },
+        body: { ref: "refs/heads/main", after: "1".repeat(40) },
+        headers: { "x-gitlab-token": secret, "x-gitlab-event": "Push Hook" },
+      };
+    },
+    isPublic: true,
+  },
 
   listProjects: { success: async (world) => (await project(world), { query: "limit=5" }) },
   createProject: {

@@ -80,7 +80,7 @@ export async function makeProject(
 export async function userGit(
   cwd: string,
   args: readonly string[],
-  options: { env?: Record<string, string>; okCodes?: number[]; stdin?: string } = {},
+  options: { env?: Record<string, string>; okCodes?: number[]; stdin?: string; signal?: AbortSignal } = {},
 ): Promise<{ code: number; stdout: string; stderr: string }> {
   return run(["git", ...args], {
     cwd,
@@ -99,6 +99,8 @@ export async function userGit(
     },
     ...(options.okCodes ? { okCodes: options.okCodes } : {}),
     ...(options.stdin === undefined ? {} : { stdin: options.stdin }),
+    ...(options.signal ? { signal: options.signal } : {}),
+    group: true,
     timeoutMs: 60_000,
   });
 }

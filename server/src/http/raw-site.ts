@@ -1,0 +1,43 @@
+/**
+ * Addresses that are no routes: what lies below a prefix is answered as it comes, with streams both ways and no limit on
+ * a body but the site's own. It has a request id and a line in the log like any other, and nothing else of a route.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Logger } from "pino";
+
+export interface RawSite {
+  /** `/git/` */
+  prefix: string;
+  /** `draining` is aborted when the server begins to end: what has no end of its own ends then. */
+  handle(request: IncomingMessage, response: ServerResponse, draining: AbortSignal): Promise<void>;
+}
+
+/** True where the request is a site's, and is being answered. */
+export function serveRaw(
+  sites: readonly RawSite[],
+  request: IncomingMessage,
+  response: ServerResponse,
+  options: { requestId: string; draining: AbortSignal; log: Pick<Logger, "info" | "error"> },
+): boolean {
+  const site = sites.find(({ prefix }) => request.url?.startsWith(prefix));
+  if (site === undefined) return false;
+  const { requestId, draining, log } = options;
+  const began = performance.now();
+  const { method } = request;
+  const line = { request_id: requestId, method, route: `${site.prefix}*` };
+  response.setHeader("x-request-id", requestId);
+  response.setHeader("x-content-type-options", "nosniff");
+  if (draining.aborted) response.setHeader("connection", "close");
+  response.on("error", () => {});
+  response.once("close", () => {
+    const duration_ms = Math.round((performance.now() - began) * 10) / 10;
+    log.info({ ...line, status: response.statusCode, duration_ms }, "request");
+  });
+  site.handle(request, response, draining).catch((error: unknown) => {
+    log.error({ ...line, error }, "request failed");
+    if (response.headersSent) return void response.destroy();
+    response.writeHead(500, { "content-type": "text/plain; charset=utf-8" });
+    response.end(`Something went wrong on our side. Quote ${requestId} when you ask about it.\n`);
+  });
+  return true;
+}

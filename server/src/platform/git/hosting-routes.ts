@@ -1,0 +1,366 @@
+/**
+ * Hosted repositories over smart HTTP: `/git/<slug>.git`. Who asks shows an API token as the password of any user
+ * name; a project of others answers like none. A fetch is git's own answer. A push is too, but for its end: the report
+ * waits until what was pushed is dealt with, and what its deployment says is streamed behind it. Whoever hangs up
+ * misses that, and stops nothing.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { stat, statfs } from "node:fs/promises";
+import type { Writable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { Actor } from "#accounts/actor.ts";
+import { findActor } from "#accounts/find-actor.ts";
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { hasScope } from "#http/authenticate.ts";
+import { methodNotAllowed, missingScope, rateLimited, unavailable } from "#http/errors.ts";
+import { RateLimiter } from "#http/rate-limit.ts";
+import { rateRules } from "#http/rate-rules.ts";
+import type { RawSite } from "#http/raw-site.ts";
+import { DomainError } from "#lib/errors.ts";
+import { Semaphore } from "#lib/semaphore.ts";
+import { urlOf } from "../environments/schema.ts";
+import {
+  type BackendAnswer,
+  type BackendRequest,
+  readAnswer,
+  type Service,
+  services,
+  startBackend,
+} from "./backend.ts";
+import { repositoryFull, repositoryNotFound, repositoryElsewhere, tokenWanted } from "./errors.ts";
+import {
+  type GitSettings,
+  mebibyte,
+  repositoriesDirectory,
+  repositoryDirectory,
+  timeoutMsOf,
+} from "./git.ts";
+import type { Pushes, PushNews } from "./push.ts";
+import { createRepository, pointHead, sizeOf } from "./repositories.ts";
+import { keepAlive, message, Report } from "./sideband.ts";
+import { findBySlug, type ProjectRow } from "./store.ts";
+
+type Needs = Pick<App, "config" | "db" | "clock" | "log">;
+
+/** Nothing moves for this long: whoever is there is not. Git itself says something every five seconds. */
+const idleMs = 60_000;
+const keepAliveMs = 5_000;
+/** A sender that was answered is listened to for this long, so that it comes to read the answer. */
+const hearOutMs = 30_000;
+/** Requests that wait for their turn; beyond, callers are told to come back. */
+const maxWaiting = 100;
+
+interface Wanted {
+  slug: string;
+  service: Service;
+  isAnnouncement: boolean;
+}
+
+export function gitSite(app: Needs, pushes: Pushes): RawSite {
+  const hosting = new Hosting(app, pushes);
+  return {
+    prefix: "/git/",
+    handle: async (request, response, draining) => {
+      try {
+        await hosting.answer(request, response, draining);
+      } catch (error) {
+        // Nobody is there to be told, and whatever broke off did so for that.
+        if (response.destroyed) return;
+        if (!(error instanceof DomainError) || response.headersSent) throw error;
+        refuse(request, response, error);
+      }
+    },
+  };
+}
+
+class Hosting {
+  readonly #app: Needs;
+  readonly #pushes: Pushes;
+  readonly #limiter: RateLimiter;
+  readonly #slots: Semaphore;
+  #waiting = 0;
+
+  constructor(app: Needs, pushes: Pushes) {
+    this.#app = app;
+    this.#pushes = pushes;
+    this.#limiter = new RateLimiter(app.clock);
+    this.#slots = new Semaphore(app.config.gitConcurrency);
+  }
+
+  async answer(request: IncomingMessage, response: ServerResponse, draining: AbortSignal): Promise<void> {
+    const wanted = parseTarget(request);
+    const actor = await this.#authenticate(request);
+    const isPush = wanted.service === "git-receive-pack";
+    const scope = isPush ? "platform:write" : "platform:read";
+    if (!hasScope(actor, scope)) throw missingScope(scope);
+    const project = await this.#projectOf(actor, wanted.slug, isPush);
+    const settings = isPush ? await this.#pushSettings(project) : [];
+    const call: BackendRequest = {
+      ...wanted,
+      repositories: repositoriesDirectory(this.#app),
+      name: `${project.id}.git`,
+      headers: headersOf(request),
+      user: actor.id,
+      settings,
+      timeoutMs: timeoutMsOf(this.#app),
+    };
+    request.setTimeout(idleMs, () => request.socket.destroy());
+    try {
+      if (isPush && !wanted.isAnnouncement)
+        await this.#push(project, actor, call, { request, response, draining });
+      else
+        await this.#inTurn(() => exchange(call, request, response, ({ body }) => pipeline(body, response)));
+    } finally {
+      request.setTimeout(0);
+      if (!request.complete) hearOut(request);
+    }
+  }
+
+  async #authenticate(request: IncomingMessage): Promise<Actor> {
+    const secret = secretOf(request.headers.authorization);
+    const actor = secret === undefined ? undefined : await findActor(this.#app, { kind: "token", secret });
+    if (!actor) throw tokenWanted();
+    if (this.#app.config.rateLimits) {
+      for (const rule of rateRules(this.#app.config, { api: "platform" }, actor)) {
+        const { isAllowed, retryAfterSeconds } = this.#limiter.take(actor.tokenId ?? actor.id, rule);
+        if (!isAllowed) throw rateLimited(retryAfterSeconds);
+      }
+    }
+    return { ...actor, ip: request.socket.remoteAddress ?? null };
+  }
+
+  async #projectOf(actor: Actor, slug: string, isPush: boolean): Promise<ProjectRow> {
+    const project = await findBySlug(this.#app.db, slug);
+    const workspace = actor.workspaces.find(({ id }) => id === project?.workspace_id);
+    if (project === undefined || workspace === undefined) throw repositoryNotFound();
+    if (project.repo_url !== null) throw repositoryElsewhere(project.repo_url);
+    if (isPush && workspace.suspended) throw accountSuspended();
+    const directory = repositoryDirectory(this.#app, project.id);
+    const isThere = await stat(directory).then(
+      () => true,
+      () => false,
+    );
+    if (!isThere) await createRepository(this.#app, project.id);
+    return project;
+  }
+
+  /** What a push may bring; a repository that is full, or a disk, takes none. */
+  async #pushSettings(project: ProjectRow): Promise<GitSettings> {
+    const { gitPushMaxMb, gitRepositoryMaxMb, diskReserveGb } = this.#app.config;
+    const [used, disk] = await Promise.all([
+      sizeOf(this.#app, project.id),
+      statfs(repositoriesDirectory(this.#app)),
+    ]);
+    const free = disk.bavail * disk.bsize - diskReserveGb * 1024 ** 3;
+    const room = Math.min(gitPushMaxMb * mebibyte, gitRepositoryMaxMb * mebibyte - used, free);
+    if (room < mebibyte) throw repositoryFull(gitRepositoryMaxMb);
+    return [
+      ["receive.maxInputSize", String(Math.floor(room))],
+      // Branches and tags; what else a client may name is no business of its.
+      ["receive.hideRefs", "refs"],
+      ["receive.hideRefs", "!refs/heads"],
+      ["receive.hideRefs", "!refs/tags"],
+      ["receive.denyNonFastForwards", "false"],
+      ["receive.denyDeletes", "false"],
+      ["receive.denyDeleteCurrent", "ignore"],
+      ["receive.denyCurrentBranch", "ignore"],
+    ];
+  }
+
+  async #push(
+    project: ProjectRow,
+    actor: Actor,
+    call: BackendRequest,
+    {
+      request,
+      response,
+      draining,
+    }: { request: IncomingMessage; response: ServerResponse; draining: AbortSignal },
+  ): Promise<void> {
+    const report = new Report();
+    const receive = () =>
+      exchange(call, request, response, async ({ status, body }) => {
+        if (status !== 200) return pipeline(body, response);
+        for await (const piece of body as AsyncIterable<Buffer>) await write(response, report.take(piece));
+      });
+    await this.#inTurn(receive).catch((error: unknown) => {
+      if (!response.destroyed) throw error;
+    });
+    // Also where the pusher is gone: what it pushed is here.
+    const news = await this.#pushes.settle(project, actor);
+    if (news.lines.length + news.deployments.length > 0)
+      await pointHead(this.#app, project.id, project.branch);
+    await write(response, report.report());
+    if (report.isBanded) await this.#tell(response, news, draining);
+    await write(response, report.end());
+    response.end();
+  }
+
+  /** To the pusher, as long as there is one. */
+  async #tell(
+    response: ServerResponse,
+    { lines, deployments }: PushNews,
+    draining: AbortSignal,
+  ): Promise<void> {
+    for (const line of lines) await write(response, message(`${line}\n`));
+    const gone = new AbortController();
+    response.once("close", () => gone.abort());
+    if (response.destroyed) gone.abort();
+    const signal = AbortSignal.any([gone.signal, draining]);
+    const alive = setInterval(() => response.write(keepAlive), keepAliveMs);
+    try {
+      for (const deployment of deployments) {
+        if (signal.aborted) break;
+        const url = urlOf(this.#app, deployment.host_label);
+        await write(response, message(`Deploying to ${url}\n`));
+        await this.#follow(response, { id: deployment.id, url }, signal);
+      }
+      if (draining.aborted && deployments.length > 0)
+        await write(response, message("The server restarts; the deployment goes on after that.\n"));
+    } finally {
+      clearInterval(alive);
+    }
+  }
+
+  async #follow(
+    response: ServerResponse,
+    { id, url }: { id: string; url: string },
+    signal: AbortSignal,
+  ): Promise<void> {
+    let step = "";
+    for await (const news of this.#pushes.follow(id, signal)) {
+      if (signal.aborted) return;
+      if ("text" in news) {
+        const head = news.step === step ? "" : `-----> ${news.step}\n`;
+        step = news.step;
+        await write(response, message(head + news.text));
+      } else {
+        const said = endings[news.status]?.(url, news.error);
+        if (said !== undefined) await write(response, message(`${said}\n`));
+      }
+    }
+  }
+
+  async #inTurn(work: () => Promise<void>): Promise<void> {
+    if (this.#waiting >= maxWaiting) throw unavailable("Many fetch and push at the moment.");
+    this.#waiting += 1;
+    try {
+      await this.#slots.run(work);
+    } finally {
+      this.#waiting -= 1;
+    }
+  }
+}
+
+const endings: Record<string, (url: string, error: string | null) => string> = {
+  live: (url) => `-----> live at ${url}`,
+  failed: (_url, error) =>
+    `-----> failed: ${error ?? "see its log"}\n       What was served before goes on being served.`,
+  cancelled: (_url, error) => `-----> cancelled${error === null ? "" : `: ${error}`}`,
+  superseded: () => "-----> a newer deployment took over",
+};
+
+/**
+ * Runs the backend on the request, and hands its answer on. A client that goes ends a fetch; a push it was still sending
+ * ends where its bytes do, so that git tidies up, and one that came whole is carried out.
+ */
+async function exchange(
+  call: BackendRequest,
+  request: IncomingMessage,
+  response: ServerResponse,
+  handOn: (answer: BackendAnswer) => Promise<void>,
+): Promise<void> {
+  const backend = startBackend(call);
+  const give = () => {
+    if (call.service === "git-upload-pack") backend.end();
+  };
+  response.once("close", give);
+  if (response.destroyed) give();
+  // A refusal may come before the body was read: what git thinks of it is in its answer.
+  const sent = pipeline(request.iterator({ destroyOnReturn: false }), backend.stdin).catch(() => {});
+  try {
+    const answer = await readAnswer(backend);
+    if (!response.destroyed) {
+      response.writeHead(answer.status, { "cache-control": "no-store", ...answer.headers });
+    }
+    await handOn(answer);
+    await backend.ended;
+  } catch (cause) {
+    backend.end();
+    const { stderr } = await backend.ended;
+    throw new Error(`git http-backend failed: ${stderr.trim().slice(-500)}`, { cause });
+  } finally {
+    response.off("close", give);
+    backend.stdin.destroy();
+    await sent;
+  }
+}
+
+/** Waits while the reader is slow; nothing for one that is gone. */
+async function write(to: Writable, bytes: Buffer): Promise<void> {
+  if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
+  await new Promise<void>((resolve) => {
+    const done = () => {
+      to.off("drain", done);
+      to.off("close", done);
+      resolve();
+    };
+    to.once("drain", done);
+    to.once("close", done);
+  });
+}
+
+function parseTarget({ url = "", method = "" }: IncomingMessage): Wanted {
+  const [, slug = "", rest, query = ""] =
+    /^\/git\/([a-z0-9-]{1,64})\.git\/([a-z/-]{1,40})(?:\?(.*))?$/.exec(url) ?? [];
+  const isAnnouncement = rest === "info/refs";
+  const named = isAnnouncement ? new URLSearchParams(query).get("service") : rest;
+  const service = services.find((known) => known === named);
+  if (service === undefined) throw repositoryNotFound();
+  const allowed = isAnnouncement ? "GET" : "POST";
+  if (method !== allowed) throw methodNotAllowed([allowed]);
+  return { slug, service, isAnnouncement };
+}
+
+/** A token as Basic's password, or as its user where there is no password; or as Bearer. */
+function secretOf(authorization: string | undefined): string | undefined {
+  const [, kind = "", value = ""] =
+    /^(basic|bearer) +([\x21-\x7e]{1,512}) *$/i.exec(authorization ?? "") ?? [];
+  if (kind.toLowerCase() === "bearer") return value;
+  const [user = "", ...password] = Buffer.from(value, "base64").toString().split(":");
+  return password.join(":") || user || undefined;
+}
+
+/** As they stand in the backend's environment; what is not shaped like one is left out. */
+function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
+  const shaped = (value: string | string[] | undefined, shape: RegExp) =>
+    typeof value === "string" && shape.test(value) ? value : undefined;
+  return {
+    contentType: shaped(headers["content-type"], /^[\w./+-]{1,100}$/),
+    contentEncoding: shaped(headers["content-encoding"], /^(?:x-)?gzip$/),
+    gitProtocol: shaped(headers["git-protocol"], /^[\w=:.-]{1,100}$/),
+  };
+}
+
+/** Git shows a plain text to its user. */
+function refuse(request: IncomingMessage, response: ServerResponse, error: DomainError): void {
+  const { status, detail, meta } = error;
+  response.writeHead(status, {
+    "content-type": "text/plain; charset=utf-8",
+    "cache-control": "no-store",
+    ...(status === 401 ? { "www-authenticate": 'Basic realm="Kontor", charset="UTF-8"' } : {}),
+    ...(typeof meta["retry_after"] === "number" ? { "retry-after": String(meta["retry_after"]) } : {}),
+  });
+  response.end(`${detail}\n`);
+  if (!request.complete) hearOut(request);
+}
+
+/** Closing under a client that still writes would break its pipe: it would never read why. */
+function hearOut(request: IncomingMessage): void {
+  request.resume();
+  const cut = setTimeout(() => request.socket.destroy(), hearOutMs);
+  const done = () => clearTimeout(cut);
+  request.once("end", done);
+  request.socket.once("close", done);
+}

@@ -1,0 +1,343 @@
+/** Hosted repositories, with git as its users have it, over real HTTP. */
+import { randomBytes } from "node:crypto";
+import { connect } from "node:net";
+import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, beforeEach, expect, test } from "vitest";
+import { forgetActors } from "#accounts/find-actor.ts";
+import { createHttpServer } from "#http/server.ts";
+import { makePerson, makeToken } from "../../../test/factories.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { repositoryDirectory } from "./git.ts";
+import { gitSite } from "./hosting-routes.ts";
+import { type Deployments, type Pushed, Pushes } from "./push.ts";
+import type { ProjectRow } from "./store.ts";
+import { commitFiles, gitApp, makeProject, temporary, userGit } from "./testing/git-app.ts";
+
+const { db } = await testDatabase();
+const app = await gitApp(db, {
+  appsDomain: "apps.test",
+  gitPushMaxMb: "2",
+  gitRepositoryMaxMb: "4",
+  rateLimits: "off",
+});
+const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } });
+const stranger = await makePerson(db);
+const token = (await makeToken(db, user.id)).plaintext;
+
+/** Deployments as a test says. */
+const deployments = {
+  pushes: [] as Pushed[],
+  news: [] as ({ step: string; text: string } | { status: string; error: string | null })[],
+  /** Awaited before the last news. */
+  hold: Promise.resolve() as Promise<void>,
+  /** How many follow now. */
+  followed: 0,
+};
+const played: Deployments = {
+  pushed: async (push) => {
+    deployments.pushes.push(push);
+    return [{ id: `deployment-${deployments.pushes.length}`, host_label: "shop" }];
+  },
+  async *follow(_id, signal) {
+    deployments.followed += 1;
+    try {
+      for (const one of deployments.news.slice(0, -1)) yield one;
+      const gone = new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+      await Promise.race([deployments.hold, gone]);
+      yield* deployments.news.slice(-1);
+    } finally {
+      deployments.followed -= 1;
+    }
+  },
+};
+const pushes = new Pushes(app, played);
+const server = await createHttpServer(
+  app,
+  { platform: [], sandbox: [], agent: [] },
+  {
+    findActor: async () => undefined,
+    raw: [gitSite(app, pushes)],
+  },
+);
+const port = await server.listen({ host: "127.0.0.1", port: 0 });
+afterAll(() => server.close());
+
+beforeEach(() => {
+  deployments.pushes = [];
+  deployments.news = [{ status: "live", error: null }];
+  deployments.hold = Promise.resolve();
+});
+
+const urlOf = (project: Pick<ProjectRow, "name">, password: string | null = token) =>
+  `http://${password === null ? "" : `any:${password}@`}127.0.0.1:${port}/git/${project.name}.git`;
+
+/** A repository of the user's with one commit on `main`. */
+async function work(files: Record<string, string> = { "index.html": "one" }): Promise<string> {
+  const directory = await temporary();
+  await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
+  await commitFiles(directory, "main", files);
+  return directory;
+}
+
+const push = (directory: string, project: Pick<ProjectRow, "name">, ...refs: string[]) =>
+  userGit(directory, ["push", urlOf(project), ...(refs.length === 0 ? ["main"] : refs)], {
+    okCodes: [0, 1, 128],
+  });
+const headOf = async (directory: string, ref = "main") =>
+  (await userGit(directory, ["rev-parse", ref])).stdout.trim();
+
+test("a push is stored, deployed, and heard to its end; a clone has what was pushed", async () => {
+  const project = await makeProject(app, workspace.id);
+  deployments.news = [
+    { status: "building", error: null },
+    { step: "clone", text: "Fetching\n" },
+    { step: "build", text: "step 1\nstep \u001b[2J2\n" },
+    { status: "live", error: null },
+  ];
+  const directory = await work();
+  const { code, stderr } = await push(directory, project);
+  expect(code, stderr).toBe(0);
+  const said = [...stderr.matchAll(/^remote: (.*?) *$/gm)].map(([, line]) => line);
+  expect(said).toEqual([
+    "Deploying to https://shop.apps.test",
+    "-----> clone",
+    "Fetching",
+    "-----> build",
+    "step 1",
+    "step 2",
+    "-----> live at https://shop.apps.test",
+  ]);
+  const sha = await headOf(directory);
+  expect(deployments.pushes).toMatchObject([
+    { projectId: project.id, branch: "main", sha, actor: { kind: "api_token", userId: user.id } },
+  ]);
+  const copy = await temporary();
+  await userGit(copy, ["clone", "--quiet", urlOf(project), "copy"]);
+  expect(await readFile(join(copy, "copy", "index.html"), "utf8")).toBe("one");
+  const activity = await db
+    .selectFrom("activity")
+    .select(["action", "detail"])
+    .where("target_id", "=", project.id)
+    .execute();
+  expect(activity).toEqual([{ action: "repository.pushed", detail: { branch: "main", sha } }]);
+});
+
+test("a push has succeeded when its deployment fails, and says why it did", async () => {
+  const project = await makeProject(app, workspace.id);
+  deployments.news = [{ status: "failed", error: "the build ended with 1" }];
+  const { code, stderr } = await push(await work(), project);
+  expect(code).toBe(0);
+  expect(stderr).toContain("failed: the build ended with 1");
+});
+
+test("whoever hangs up while it is deployed stops nothing, and has pushed", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await work();
+  deployments.hold = new Promise(() => {});
+  const gone = new AbortController();
+  const pushing = userGit(directory, ["push", urlOf(project), "main"], { signal: gone.signal });
+  await expect.poll(() => deployments.pushes.length).toBe(1);
+  gone.abort();
+  await expect(pushing).rejects.toThrow("was stopped");
+  // Nobody is followed for nobody.
+  await expect.poll(() => deployments.followed).toBe(0);
+  const { stdout } = await userGit(directory, ["ls-remote", urlOf(project)]);
+  expect(stdout).toContain(await headOf(directory));
+  expect((await push(directory, project)).stderr).toContain("Everything up-to-date");
+});
+
+test("only a branch that an environment follows is deployed, and the pusher is told what to do", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await work();
+  const { code, stderr } = await push(directory, project, "main:master");
+  expect([code, deployments.pushes]).toEqual([0, []]);
+  expect(stderr).toContain("environments of this project follow main");
+  expect(stderr).toContain("master:main");
+});
+
+test("with auto-deploy off a push is stored, and told so", async () => {
+  const project = await makeProject(app, workspace.id, { auto_deploy: false });
+  const { code, stderr } = await push(await work(), project);
+  expect([code, deployments.pushes]).toEqual([0, []]);
+  expect(stderr).toContain("auto-deploy is off");
+});
+
+test("a push that brings nothing new deploys nothing; history may be rewritten, and a branch deleted", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await work();
+  await push(directory, project);
+  expect((await push(directory, project)).stderr).toContain("Everything up-to-date");
+  const other = await work({ "index.html": "rewritten" });
+  expect((await push(other, project, "+main")).code).toBe(0);
+  expect(deployments.pushes.map(({ sha }) => sha)).toEqual([await headOf(directory), await headOf(other)]);
+  expect((await push(directory, project, ":main")).code).toBe(0);
+  expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toBe("");
+  // The same commit again is news after that.
+  await push(other, project);
+  expect(deployments.pushes).toHaveLength(3);
+});
+
+test("what was pushed while the server died is deployed by the next one, once", async () => {
+  const project = await makeProject(app, workspace.id);
+  const repository = repositoryDirectory(app, project.id);
+  const sha = await commitFiles(repository, "main", { f: "x" });
+  await mkdir(join(repository, "objects", "tmp_objdir-incoming-x", "pack"), { recursive: true });
+  const next = new Pushes(app, played);
+  await next.catchUp();
+  await next.catchUp();
+  expect(deployments.pushes.filter(({ projectId }) => projectId === project.id)).toMatchObject([
+    { sha, actor: { kind: "system" } },
+  ]);
+  expect((await readdir(join(repository, "objects"))).filter((name) => name.startsWith("tmp_"))).toEqual([]);
+});
+
+test("a token is wanted; a project of others answers as none, and scopes hold", async () => {
+  const project = await makeProject(app, workspace.id);
+  const foreign = (await makeToken(db, stranger.user.id)).plaintext;
+  const reading = (await makeToken(db, user.id, { scopes: ["platform:read"] })).plaintext;
+  const sandboxes = (await makeToken(db, user.id, { scopes: ["sandboxes:write"] })).plaintext;
+  const info = async (name: string, password: string | null, service = "git-upload-pack") => {
+    const response = await fetch(`http://127.0.0.1:${port}/git/${name}.git/info/refs?service=${service}`, {
+      headers: password === null ? {} : { authorization: `Basic ${btoa(`any:${password}`)}` },
+    });
+    return [response.status, await response.text()] as const;
+  };
+  expect((await info(project.name, null))[0]).toBe(401);
+  expect((await info("no-such", null))[0]).toBe(401);
+  expect((await info(project.name, "svc_wrong"))[0]).toBe(401);
+  expect((await info(project.name, foreign))[0]).toBe(404);
+  expect(await info(project.name, foreign)).toEqual(await info("no-such", token));
+  expect((await info(project.name, reading))[0]).toBe(200);
+  expect((await info(project.name, reading, "git-receive-pack"))[0]).toBe(403);
+  expect((await info(project.name, sandboxes))[0]).toBe(403);
+  const elsewhere = await makeProject(app, workspace.id, { repo_url: "https://forge.test/a/b" });
+  expect(await info(elsewhere.name, token)).toEqual([404, expect.stringContaining("https://forge.test/a/b")]);
+  const denied = await userGit(await work(), ["push", urlOf(project, reading), "main"], { okCodes: [128] });
+  expect(denied.stderr).toContain("platform:write");
+});
+
+test("a suspended account reads, and pushes nothing", async () => {
+  const person = await makePerson(db, { workspace: { suspended_at: new Date() } });
+  const project = await makeProject(app, person.workspace.id);
+  const held = (await makeToken(db, person.user.id)).plaintext;
+  forgetActors(app);
+  const directory = await work();
+  const { stderr } = await userGit(directory, ["push", urlOf(project, held), "main"], { okCodes: [128] });
+  expect(stderr).toContain("suspended");
+  expect((await userGit(directory, ["ls-remote", urlOf(project, held)])).code).toBe(0);
+});
+
+test("requests are limited by the token's plan", async () => {
+  const limited = await gitApp(db, { rateLimitPlatformTeam: "2" });
+  const site = gitSite(limited, pushes);
+  const other = await createHttpServer(
+    limited,
+    { platform: [], sandbox: [], agent: [] },
+    { findActor: async () => undefined, raw: [site] },
+  );
+  afterAll(() => other.close());
+  const at = await other.listen({ host: "127.0.0.1", port: 0 });
+  const statuses = [];
+  for (let n = 0; n < 3; n += 1) {
+    const { status } = await fetch(`http://127.0.0.1:${at}/git/none.git/info/refs?service=git-upload-pack`, {
+      headers: { authorization: `Bearer ${token}` },
+    });
+    statuses.push(status);
+  }
+  expect(statuses).toEqual([404, 404, 429]);
+});
+
+test("refs are branches and tags, nothing else is taken or heard of", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await work();
+  await userGit(directory, ["tag", "v1", "main"]);
+  for (const ref of ["refs/kontor/x", "refs/notes/x", "refs/replace/x", "refs/pull/1/head"]) {
+    expect((await push(directory, project, `main:${ref}`)).stderr).toContain("deny updating a hidden ref");
+  }
+  expect((await push(directory, project, "v1")).code).toBe(0);
+  expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toMatch(/^\S+\trefs\/tags\/v1\n$/);
+});
+
+test("objects that are broken or mean harm are refused", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await work();
+  const { stdout: blob } = await userGit(directory, ["hash-object", "-w", "--stdin"], { stdin: "x" });
+  const tree = Buffer.concat([Buffer.from("100644 .git\0"), Buffer.from(blob.trim(), "hex")]);
+  await writeFile(join(directory, "tree"), tree);
+  const made = await userGit(directory, ["hash-object", "-t", "tree", "-w", "--literally", "tree"]);
+  const commit = await userGit(directory, ["commit-tree", made.stdout.trim(), "-m", "evil"]);
+  await userGit(directory, ["update-ref", "refs/heads/evil", commit.stdout.trim()]);
+  const { code, stderr } = await push(directory, project, "evil:main");
+  expect([code, deployments.pushes]).toEqual([1, []]);
+  expect(stderr).toContain("hasDotgit");
+});
+
+test("a push above the limit is refused with a reason, and leaves nothing", async () => {
+  const project = await makeProject(app, workspace.id);
+  const directory = await temporary();
+  await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
+  await commitFiles(directory, "main", { big: randomBytes(2.5 * 1024 ** 2).toString("base64") });
+  const { code, stderr } = await push(directory, project);
+  expect(code).not.toBe(0);
+  expect(stderr).toContain("exceeds maximum allowed size");
+  const objects = await readdir(join(repositoryDirectory(app, project.id), "objects"), { recursive: true });
+  expect(objects.filter((name) => /pack-|tmp_|incoming/.test(name))).toEqual([]);
+});
+
+test("a client that goes in the middle of its push leaves nothing, and no program behind", async () => {
+  const project = await makeProject(app, workspace.id);
+  const socket = connect(port, "127.0.0.1");
+  const head = [
+    `POST /git/${project.name}.git/git-receive-pack HTTP/1.1`,
+    "host: localhost",
+    `authorization: Basic ${btoa(`x:${token}`)}`,
+    "content-type: application/x-git-receive-pack-request",
+    "content-length: 100000",
+  ];
+  const command = `${"0".repeat(40)} ${"1".repeat(40)} refs/heads/main\0 report-status side-band-64k`;
+  const line = (command.length + 4).toString(16).padStart(4, "0") + command;
+  socket.write(`${head.join("\r\n")}\r\n\r\n${line}0000PACK\0\0\0\u0002\0\0\0\u0001`);
+  const objects = join(repositoryDirectory(app, project.id), "objects");
+  // Git has begun: what comes is put aside until it is whole.
+  await expect
+    .poll(async () => (await readdir(objects)).some((name) => /incoming/.test(name)), { timeout: 10_000 })
+    .toBe(true);
+  socket.destroy();
+  await expect
+    .poll(async () => (await readdir(objects)).some((name) => /incoming/.test(name)), { timeout: 10_000 })
+    .toBe(false);
+  expect(deployments.pushes).toEqual([]);
+});
+
+test("hooks and settings in the repository's directory have no say", async () => {
+  const project = await makeProject(app, workspace.id);
+  const repository = repositoryDirectory(app, project.id);
+  const trace = join(await temporary(), "ran");
+  await mkdir(join(repository, "hooks"), { recursive: true });
+  for (const hook of ["pre-receive", "update", "post-receive", "post-update", "reference-transaction"])
+    await writeFile(join(repository, "hooks", hook), `#!/bin/sh\ntouch ${trace}\n`, { mode: 0o755 });
+  expect((await push(await work(), project)).code).toBe(0);
+  await expect(readFile(trace)).rejects.toThrow("ENOENT");
+});
+
+test.each([
+  ["GET", "/git/../../etc/passwd"],
+  ["GET", "/git/shop.git/HEAD"],
+  ["GET", "/git/shop.git/objects/info/packs"],
+  ["GET", "/git/shop.git/info/refs"],
+  ["GET", "/git/shop.git/info/refs?service=git-upload-archive"],
+  ["POST", "/git/shop.git/git-upload-archive"],
+  ["GET", "/git/a%2f..%2fb.git/info/refs?service=git-upload-pack"],
+])("%s %s is no address of a repository", async (method, path) => {
+  const answer = await new Promise<string>((resolve, reject) => {
+    const socket = connect(port, "127.0.0.1");
+    let text = "";
+    socket.on("data", (piece) => (text += piece.toString()));
+    socket.on("end", () => resolve(text)).on("error", reject);
+    socket.write(
+      `${method} ${path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer ${token}\r\n\r\n`,
+    );
+  });
+  expect(answer).toMatch(/^HTTP\/1\.1 404 /);
+});

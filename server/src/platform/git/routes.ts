@@ -1,0 +1,110 @@
+import type { FastifyRequest } from "fastify";
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { answer, defineRoute, type Route } from "#http/define-route.ts";
+import { payloadTooLarge, rateLimited } from "#http/errors.ts";
+import { RateLimiter } from "#http/rate-limit.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import { hookNotFound, payloadInvalid, signatureInvalid } from "./errors.ts";
+import { findHookProject, receiveHook } from "./receive-hook.ts";
+import {
+  DeployKey,
+  HookParams,
+  HookResult,
+  ProjectParams,
+  ToggleQuery,
+  toWebhook,
+  Webhook,
+} from "./schema.ts";
+import { getDeployKey, getWebhook, toggleWebhook } from "./webhook.ts";
+
+const common = { api: "platform", tag: "Webhooks" } as const;
+
+/** A push of thousands of commits, with what each one changed. GitHub's cap is 25 MB, and none comes near it. */
+const hookMaxBytes = 8 * 1024 * 1024;
+/** More than anybody pushes; who floods one project's hook is told to wait. */
+const hooksPerMinute = 60;
+
+export const gitRoutes = (app: App): Route[] => {
+  const limiter = new RateLimiter(app.clock);
+  return [
+    defineRoute({
+      ...common,
+      method: "GET",
+      path: "/api/v1/projects/{project_id}/webhook",
+      operationId: "getProjectWebhook",
+      summary: "How a push reaches the project",
+      description:
+        "Set `url` as the webhook's address at the forge, with content type JSON, push events and the secret that the create of the project answered.",
+      scope: "platform:read",
+      params: ProjectParams,
+      responses: { 200: Webhook },
+      errors: [projectNotFound],
+      handler: async ({ actor, params }) => toWebhook(app, await getWebhook(app, actor, params.project_id)),
+    }),
+    defineRoute({
+      ...common,
+      method: "POST",
+      path: "/api/v1/projects/{project_id}/webhook/toggle",
+      operationId: "toggleProjectWebhook",
+      summary: "Deploy on a push, or do not",
+      scope: "platform:write",
+      params: ProjectParams,
+      query: ToggleQuery,
+      responses: { 200: Webhook },
+      errors: [projectNotFound, accountSuspended],
+      handler: async ({ actor, params, query }) =>
+        toWebhook(app, await toggleWebhook(app, actor, params.project_id, query)),
+    }),
+    defineRoute({
+      ...common,
+      method: "GET",
+      path: "/api/v1/projects/{project_id}/deploy-key",
+      operationId: "getProjectDeployKey",
+      summary: "The public key an ssh repository is fetched with",
+      scope: "platform:read",
+      params: ProjectParams,
+      responses: { 200: DeployKey },
+      errors: [projectNotFound],
+      extension: true,
+      handler: async ({ actor, params }) => ({
+        public_key: await getDeployKey(app, actor, params.project_id),
+      }),
+    }),
+    defineRoute({
+      ...common,
+      method: "POST",
+      path: "/api/v1/hooks/git/{hook_id}",
+      operationId: "receiveGitHook",
+      summary: "What a forge calls at a push",
+      description:
+        "Takes pushes of GitHub, GitLab, Gitea, Forgejo and Bitbucket. `X-Hub-Signature-256`, `X-Gitea-Signature`, `X-Forgejo-Signature` or `X-Hub-Signature` is the hexadecimal HMAC-SHA256 of the body's very bytes under the project's secret; GitLab shows the secret as `X-Gitlab-Token`. What deploys nothing is `ignored`, and `detail` says why. The same delivery deploys once.",
+      scope: "public",
+      params: HookParams,
+      bodyType: "stream",
+      bodyLimit: hookMaxBytes,
+      responses: { 202: HookResult },
+      errors: [hookNotFound, signatureInvalid, payloadInvalid, accountSuspended, rateLimited],
+      extension: true,
+      handler: async ({ params, request }) => {
+        const project = await findHookProject(app, params.hook_id);
+        const rule = { name: "hook", perMinute: hooksPerMinute, capacity: hooksPerMinute };
+        const { isAllowed, retryAfterSeconds } = limiter.take(project.id, rule);
+        if (!isAllowed && app.config.rateLimits) throw rateLimited(retryAfterSeconds);
+        const body = await bodyOf(request);
+        return answer(202, await receiveHook(app, project, { headers: request.headers, body }));
+      },
+    }),
+  ];
+};
+
+async function bodyOf(request: FastifyRequest): Promise<Buffer> {
+  const pieces: Buffer[] = [];
+  let bytes = 0;
+  for await (const piece of request.raw as AsyncIterable<Buffer>) {
+    bytes += piece.length;
+    if (bytes > hookMaxBytes) throw payloadTooLarge(hookMaxBytes);
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces);
+}
