@@ -7,6 +7,7 @@ import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
+import { analyzeRoutes } from "./analyze/routes.ts";
 import { domainRoutes } from "./domains/routes.ts";
 import type { Apps } from "./apps/apps.ts";
 import { appRoutes } from "./apps/routes.ts";
@@ -32,6 +33,7 @@ export interface PlatformNeeds extends Beside {
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...gitRoutes(app),
   ...projectRoutes(app),
+  ...analyzeRoutes(app),
   ...environmentRoutes(app),
   ...imageRoutes(app),
   ...groupRoutes(app),

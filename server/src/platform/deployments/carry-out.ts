@@ -12,6 +12,7 @@ import { directoryTree } from "#builds/detection/tree.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
 import { variablesOf } from "../environments/variables.ts";
+import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import { imagePruned } from "./errors.ts";
 import type { DeploymentLog } from "./log.ts";
@@ -179,18 +180,6 @@ async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
   } catch (error) {
     throw error instanceof RangeError ? new DeploymentFailed(`${error.message}.`) : error;
   }
-}
-
-function overridesOf(project: ProjectRow): Parameters<typeof recipeOf>[1] {
-  const { install_command, build_command, start_command, output_directory, port } = project;
-  return {
-    ...(install_command === null ? {} : { installCommand: install_command }),
-    ...(build_command === null ? {} : { buildCommand: build_command }),
-    ...(start_command === null ? {} : { startCommand: start_command }),
-    ...(output_directory === null ? {} : { outputDirectory: output_directory }),
-    ...(port === null ? {} : { port }),
-    ...(project.health_check_path === "/" ? {} : { healthCheckPath: project.health_check_path }),
-  };
 }
 
 /** As the project's owner says, else as the image does. */

@@ -10,7 +10,7 @@ import { dirname, join, resolve } from "node:path";
 import type { App } from "#app.ts";
 import { branchNotFound, commitNotFound, repositoryEmpty, repositoryRefused } from "./errors.ts";
 import { Fetcher, type Wanted } from "./fetch.ts";
-import { git, mebibyte, repositoriesDirectory, repositoryDirectory, timeoutMsOf } from "./git.ts";
+import { checkoutsDirectory, git, mebibyte, repositoryDirectory, timeoutMsOf } from "./git.ts";
 import { isBranchName, isCommitId } from "./names.ts";
 import { parseRemote, type Remote, resolveRemote } from "./remotes.ts";
 import { headsOf } from "./repositories.ts";
@@ -43,7 +43,7 @@ const maxSubmoduleDepth = 5;
 
 /** Takes what checkouts of a server that is no more left behind. */
 export async function sweepCheckouts(app: Pick<App, "config">): Promise<void> {
-  await rm(join(repositoriesDirectory(app), "checkouts"), { recursive: true, force: true });
+  await rm(checkoutsDirectory(app), { recursive: true, force: true });
 }
 
 /** Refuses with a row of errors.ts, or the signal's reason; what is in `into` then is nobody's. */
@@ -55,7 +55,7 @@ export async function checkout(
   if (!isBranchName(branch)) throw branchNotFound(branch);
   if (sha !== null && !isCommitId(sha)) throw commitNotFound(sha);
   const until = Date.now() + timeoutMsOf(app);
-  const parent = join(repositoriesDirectory(app), "checkouts");
+  const parent = checkoutsDirectory(app);
   await mkdir(parent, { recursive: true, mode: 0o700 });
   const scratch = await mkdtemp(join(parent, checkoutPrefix));
   const limitBytes = app.config.gitCheckoutMaxMb * mebibyte;

@@ -124,6 +124,11 @@ export function repositoriesDirectory({ config }: Pick<App, "config">): string {
   return join(config.dataDir, "git");
 }
 
+/** What checkouts need while they are made; it goes with the next start. */
+export function checkoutsDirectory(app: Pick<App, "config">): string {
+  return join(repositoriesDirectory(app), "checkouts");
+}
+
 export function repositoryDirectory(app: Pick<App, "config">, projectId: string): string {
   if (!/^[0-9a-f-]{36}$/.test(projectId)) throw new Error("no project id");
   return join(repositoriesDirectory(app), `${projectId}.git`);

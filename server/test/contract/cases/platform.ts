@@ -3,6 +3,8 @@ import { systemActor } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { buildAppImage } from "#builds/app-images.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
+import { repositoryDirectory } from "#platform/git/git.ts";
+import { commitFiles } from "#platform/git/testing/git-app.ts";
 import { makePerson, makeTeam } from "../../factories.ts";
 import { release } from "#platform/apps/release.ts";
 import { freePort } from "#platform/apps/testing/apps-host.ts";
@@ -227,6 +229,14 @@ export const platformCases: Cases = {
   },
   deleteProject: {
     success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  analyzeProject: {
+    success: async (world) => {
+      const { project_id } = await project(world);
+      await commitFiles(repositoryDirectory(world.app, project_id), "main", { "index.html": "Hello" });
+      return { params: { project_id } };
+    },
     unknown: noProject,
   },
   getProjectVariables: {

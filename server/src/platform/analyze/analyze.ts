@@ -1,0 +1,60 @@
+/**
+ * What a project's repository is, and the recipe the next deployment would be built by: the newest commit of
+ * production's branch is checked out, read as data, and gone again.
+ */
+import { randomUUID } from "node:crypto";
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { Actor } from "#accounts/actor.ts";
+import { requireNotSuspended } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { analyze } from "#builds/detection/detection.ts";
+import { recipeOf } from "#builds/detection/recipe.ts";
+import { directoryTree } from "#builds/detection/tree.ts";
+import { Semaphore } from "#lib/semaphore.ts";
+import { checkout } from "../git/checkout.ts";
+import { repositoryEmpty, repositoryUnavailable } from "../git/errors.ts";
+import { checkoutsDirectory } from "../git/git.ts";
+import { invalidField } from "../projects/errors.ts";
+import { overridesOf } from "../projects/overrides.ts";
+import { getProject, type ProjectRow, workspaceOf } from "../projects/projects.ts";
+import { type RepoAnalysis, toRepoAnalysis } from "./schema.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets">;
+
+/** Somebody waits for the answer; a repository that takes longer to fetch is a deployment's to fetch. */
+const deadlineMs = 60_000;
+/** Each is a git program and the files of a whole repository. */
+const atOnce = new Semaphore(2);
+
+export async function analyzeProject(app: Needs, actor: Actor, projectId: string): Promise<RepoAnalysis> {
+  const project = await getProject(app, actor, projectId);
+  requireNotSuspended(workspaceOf(actor, project));
+  const signal = AbortSignal.timeout(deadlineMs);
+  return atOnce.run(async () => {
+    // Beside git's own, which the next start sweeps.
+    const into = join(checkoutsDirectory(app), `analysis-${randomUUID()}`);
+    try {
+      await checkout(app, project, { branch: project.branch, sha: null, into, log: () => {}, signal });
+      return await read(project, into);
+    } catch (error) {
+      throw signal.aborted ? repositoryUnavailable(`it took more than ${deadlineMs / 1000} seconds.`) : error;
+    } finally {
+      await rm(into, { recursive: true, force: true });
+    }
+  });
+}
+
+async function read(project: ProjectRow, directory: string): Promise<RepoAnalysis> {
+  try {
+    const analysis = await analyze(directoryTree(directory), {
+      rootDirectory: project.root_directory,
+      ...(project.framework === null ? {} : { framework: project.framework }),
+    });
+    if (!analysis) throw repositoryEmpty();
+    return toRepoAnalysis(project, analysis, recipeOf(analysis, overridesOf(project)));
+  } catch (error) {
+    // What no recipe can hold.
+    throw error instanceof RangeError ? invalidField("project", `${error.message}.`) : error;
+  }
+}

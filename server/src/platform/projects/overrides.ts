@@ -1,0 +1,15 @@
+import type { Overrides } from "#builds/detection/recipe.ts";
+import type { ProjectRow } from "./store.ts";
+
+/** What a project's owner has laid down of its recipe; the rest is found out from the repository. */
+export function overridesOf(project: ProjectRow): Overrides {
+  const { install_command, build_command, start_command, output_directory, port } = project;
+  return {
+    ...(install_command === null ? {} : { installCommand: install_command }),
+    ...(build_command === null ? {} : { buildCommand: build_command }),
+    ...(start_command === null ? {} : { startCommand: start_command }),
+    ...(output_directory === null ? {} : { outputDirectory: output_directory }),
+    ...(port === null ? {} : { port }),
+    ...(project.health_check_path === "/" ? {} : { healthCheckPath: project.health_check_path }),
+  };
+}
