@@ -11,6 +11,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import tls from "node:tls";
 import { LocalCertificates } from "../server/src/ingress/tls/local.ts";
+import { serveDns, type TestDns } from "../server/src/platform/domains/testing/dns-server.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { eventually } from "./fixtures.ts";
 import { freePort } from "../cli/src/serve/port.ts";
@@ -20,6 +21,8 @@ const domain = "preview.test";
 const directory = mkdtempSync(join(tmpdir(), "kontor-acme-"));
 const programs: ChildProcess[] = [];
 let server: Server;
+/** What our server asks about custom names; the authority has a resolver of its own. */
+let names: TestDns;
 
 function start(program: string, args: string[], env: Record<string, string> = {}): void {
   programs.push(spawn(program, args, { stdio: "ignore", env: { ...process.env, ...env } }));
@@ -35,6 +38,7 @@ beforeAll(async () => {
   // The authority's own address needs a certificate that we trust.
   const own = await LocalCertificates.open(directory, { domains: ["localhost"], wildcards: [] });
   const { key, cert } = await own.nameless();
+  names = await serveDns({});
   server = await startServer(
     {
       KONTOR_RUNTIME: "fake",
@@ -43,6 +47,7 @@ beforeAll(async () => {
       KONTOR_TLS_MODE: "acme",
       KONTOR_PREVIEW_DOMAIN: domain,
       KONTOR_APPS_DOMAIN: "apps.test",
+      KONTOR_DNS_SERVERS: names.address,
       KONTOR_PUBLIC_URL: "https://kontor.test",
       KONTOR_ACME_EMAIL: "operator@kontor.test",
       KONTOR_ACME_DIRECTORY: `https://localhost:${acme}/dir`,
@@ -77,6 +82,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await server?.destroy();
+  await names?.close();
   for (const program of programs) {
     program.kill("SIGKILL");
     if (program.exitCode === null && program.signalCode === null) await once(program, "exit");
@@ -114,6 +120,19 @@ function shownFor(name: string): Promise<{ names: string; serial: string } | nul
       },
     );
     socket.on("error", () => resolve(null));
+  });
+}
+
+/** All that is answered to a request by TLS. */
+function headOf(name: string): Promise<string> {
+  const port = Number(server.description.env["KONTOR_TLS_PORT"]);
+  return new Promise((resolve) => {
+    const socket = tls.connect({ host: "127.0.0.1", port, servername: name, rejectUnauthorized: false }, () =>
+      socket.write(`GET / HTTP/1.1\r\nHost: ${name}\r\nConnection: close\r\n\r\n`),
+    );
+    let got = "";
+    socket.on("data", (piece: Buffer) => (got += piece.toString()));
+    socket.on("close", () => resolve(got));
   });
 }
 
@@ -161,20 +180,36 @@ test("plain HTTP leads to HTTPS for every name of ours; loopback is as it was", 
   expect((await plainly(name, "/.well-known/acme-challenge/unknown")).statusCode).toBe(308);
 });
 
+test("a custom name gets a certificate once DNS says whose it is, leads to HTTPS and is pinned to it", async () => {
+  const name = "www.customer.test";
+  const made = await server.api("POST", "/api/v1/projects", { body: { name: "shop", custom_domain: name } });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const verify = async () => (await server.api("POST", `/api/v1/domains/${made.body.id}/verify`)).body.status;
+  expect(await verify()).toBe("failed");
+  expect(await shownFor(name)).toBeNull();
+  names.zone[name] = { CNAME: "shop.apps.test" };
+  expect(await verify()).toBe("verified");
+  // Which environments there are is read at the start.
+  await server.stop();
+  await server.start();
+  const shown = await eventually(
+    () => shownFor(name),
+    (one) => one !== null,
+  );
+  expect(shown?.names).toBe(`DNS:${name}`);
+  const { statusCode, headers } = await plainly(name, "/a?b=c");
+  expect([statusCode, headers.location]).toEqual([308, `https://${name}/a?b=c`]);
+  const answer = await headOf(name);
+  expect(answer).toMatch(/^HTTP\/1.1 404 /);
+  expect(answer).toContain("X-Kontor-Error: not_deployed\r\n");
+  expect(answer).toContain("Strict-Transport-Security: max-age=31536000\r\n");
+});
+
 test("answers say that a name is served by HTTPS alone", async () => {
   const name = await previewName();
   await eventually(
     () => shownFor(name),
     (shown) => shown !== null,
   );
-  const port = Number(server.description.env["KONTOR_TLS_PORT"]);
-  const headers = await new Promise<string>((resolve) => {
-    const socket = tls.connect({ host: "127.0.0.1", port, servername: name, rejectUnauthorized: false }, () =>
-      socket.write(`GET / HTTP/1.1\r\nHost: ${name}\r\nConnection: close\r\n\r\n`),
-    );
-    let got = "";
-    socket.on("data", (piece: Buffer) => (got += piece.toString()));
-    socket.on("close", () => resolve(got));
-  });
-  expect(headers).toContain("Strict-Transport-Security: max-age=31536000\r\n");
+  expect(await headOf(name)).toContain("Strict-Transport-Security: max-age=31536000\r\n");
 });
