@@ -90,8 +90,6 @@ async function exchange(
     sendBody(request, response, outgoing, maxBodyBytes);
     const answer = await answerTo(outgoing);
     response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", toVisitor(answer));
-    // The head is the news; a stream of events may have nothing to say for a while.
-    response.flushHeaders();
     await passOn(answer, response);
   } catch (error) {
     outgoing.destroy();
@@ -177,17 +175,23 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
 /** A half answer must not look like a whole one: where it breaks off, the visitor's connection does. */
 function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void> {
   return new Promise((resolve) => {
+    // The head is the news; a stream of events may have nothing to say for a while. What came with it leaves with it,
+    // by one call to the system: most answers are here as a whole by now.
+    const head = setImmediate(() => response.flushHeaders());
     answer.on("data", (piece: Buffer) => {
+      clearImmediate(head);
       if (!response.write(piece)) answer.pause();
     });
     response.on("drain", () => answer.resume());
     answer.once("end", () => {
+      clearImmediate(head);
       if (!answer.complete) return;
       response.addTrailers(pairsOf(answer.rawTrailers));
       response.end();
     });
     answer.once("error", () => response.destroy());
     answer.once("close", () => {
+      clearImmediate(head);
       if (!answer.complete) response.destroy();
       // Its own end was told before anybody listened here.
       if (response.destroyed) resolve();
