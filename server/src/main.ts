@@ -42,6 +42,9 @@ import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
+import { partsOf } from "#platform/deployments/parts.ts";
+import { Deployments } from "#platform/deployments/run.ts";
+import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
@@ -136,6 +139,7 @@ async function start(): Promise<void> {
   // Before the jobs: a deployment that goes on is switched to by way of it.
   const { ingress, ...wayIn } = await openWayIn(app, apps);
   running.defer(() => wayIn.close());
+  const deployments = new Deployments(app, partsOf(apps));
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());
@@ -147,9 +151,11 @@ async function start(): Promise<void> {
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
   await sweepCheckouts(app);
+  await deployments.begin();
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     { ...sandboxTasks(app), ...platformTasks(app, apps), ...builds.tasks },
+    { ...sandboxTasks(app), ...platformTasks(app), ...deployments.tasks, ...builds.tasks },
     { concurrency: 25 },
   );
   await scheduleRecheck(app);

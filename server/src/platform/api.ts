@@ -5,12 +5,14 @@ import { notificationRoutes } from "#accounts/notifications/routes.ts";
 import { sessionRoutes } from "#accounts/sessions/routes.ts";
 import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
+import { findAppImage } from "#builds/app-images.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
 import { analyzeRoutes } from "./analyze/routes.ts";
 import { domainRoutes } from "./domains/routes.ts";
 import type { Apps } from "./apps/apps.ts";
 import { appRoutes } from "./apps/routes.ts";
+import { deploymentRoutes } from "./deployments/routes.ts";
 import { environmentRoutes } from "./environments/routes.ts";
 import { gitRoutes } from "./git/routes.ts";
 import { imageRoutes } from "./images/routes.ts";
@@ -36,6 +38,7 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...analyzeRoutes(app),
   ...environmentRoutes(app),
   ...imageRoutes(app),
+  ...deploymentRoutes(app, { findAppImage }),
   ...groupRoutes(app),
   ...metricRoutes(app),
   ...domainRoutes(app),

@@ -6,11 +6,13 @@
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
+import { BuildFailed } from "#builds/app-images.ts";
 import { analyze } from "#builds/detection/detection.ts";
 import { recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
+import { AppUnhealthy } from "../apps/errors.ts";
 import { variablesOf } from "../environments/variables.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
@@ -247,6 +249,7 @@ class Scan {
 
   async #run(projectId: string, tag: string): Promise<void> {
     const { app, pipeline, log } = this.#context;
+    if (!pipeline.scanImage) return this.#end("skipped", null);
     await this.#steps.mark("scan", "running");
     try {
       const found = await pipeline.scanImage(app, projectId, tag);
@@ -358,9 +361,11 @@ class Steps {
   }
 }
 
+const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
+
 /** As its owner may read it; undefined for what is the server's own. */
 function told(error: unknown): string | undefined {
-  return error instanceof DomainError || error instanceof DeploymentFailed ? error.message : undefined;
+  return readable.some((kind) => error instanceof kind) ? (error as Error).message : undefined;
 }
 
 /** A sentence behind a colon. */

@@ -88,8 +88,8 @@ export interface Pipeline {
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
   /** Undefined once it is not kept any more. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
-  /** A sentence of what it found. */
-  scanImage(app: App, projectId: string, tag: string): Promise<string>;
+  /** A sentence of what it found. Absent where nothing scans. */
+  scanImage?(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
   /** Settles once what an environment serves answers through the public listener. */
   proveServed(app: App, environment: EnvironmentRow, signal: AbortSignal): Promise<void>;

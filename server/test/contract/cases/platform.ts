@@ -150,6 +150,25 @@ async function image(world: World): Promise<{ project_id: string; tag: string }>
 }
 
 const noProject = { project_id: nobody };
+const noDeployment = { deployment_id: nobody };
+
+/** One that waits: no job worker runs here. */
+async function deployment(world: World): Promise<{ deployment_id: string }> {
+  const { project_id } = await project(world);
+  const path = `/api/v1/projects/${project_id}/deployments`;
+  const { json } = await world.call("POST", path, { token: world.owner.token });
+  return { deployment_id: (json as { id: string }).id };
+}
+
+async function liveDeployment(world: World): Promise<{ deployment_id: string }> {
+  const made = await deployment(world);
+  await world.app.db
+    .updateTable("deployments")
+    .set({ status: "live", started_at: new Date(), finished_at: new Date() })
+    .where("id", "=", made.deployment_id)
+    .execute();
+  return made;
+}
 
 export const platformCases: Cases = {
   listImages: {
@@ -347,6 +366,44 @@ export const platformCases: Cases = {
   getProjectHealth: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
   sleepProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
   wakeProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  createDeployment: {
+    success: async (world) => {
+      const { project_id, env_id } = await project(world);
+      return { params: { project_id }, query: `environment_id=${env_id}` };
+    },
+    unknown: noProject,
+  },
+  listDeployments: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      query: "skip=0&limit=5",
+    }),
+    unknown: noProject,
+  },
+  getDeploymentStats: {
+    success: async (world) => ({ params: { project_id: (await project(world)).project_id } }),
+    unknown: noProject,
+  },
+  getDeployment: {
+    success: async (world) => ({ params: await deployment(world) }),
+    unknown: noDeployment,
+  },
+  readDeploymentLogs: {
+    success: async (world) => ({ params: await deployment(world) }),
+    unknown: noDeployment,
+  },
+  readBuildLog: {
+    success: async (world) => ({ params: await deployment(world) }),
+    unknown: noDeployment,
+  },
+  rollBackDeployment: {
+    success: async (world) => ({ params: await liveDeployment(world), query: "allow_rebuild=true" }),
+    unknown: noDeployment,
+  },
+  cancelDeployment: {
+    success: async (world) => ({ params: await deployment(world) }),
+    unknown: noDeployment,
+  },
 
   listActivity: { success: () => ({ query: "limit=5&actor=user" }) },
 

@@ -52,7 +52,7 @@ export class PlayedPipeline implements Pipeline {
   readonly findAppImage: Pipeline["findAppImage"] = async (_app, _project, tag) =>
     this.#stage.images.get(tag);
 
-  readonly scanImage: Pipeline["scanImage"] = async () => {
+  readonly scanImage: NonNullable<Pipeline["scanImage"]> = async () => {
     await this.during.scan?.({ log: async () => {}, signal: new AbortController().signal });
     return "nothing found";
   };
