@@ -41,10 +41,9 @@ import { platformRoutes } from "#platform/api.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
-import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { partsOf } from "#platform/deployments/parts.ts";
 import { Deployments } from "#platform/deployments/run.ts";
-import { sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
@@ -154,8 +153,7 @@ async function start(): Promise<void> {
   await deployments.begin();
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
-    { ...sandboxTasks(app), ...platformTasks(app, apps), ...builds.tasks },
-    { ...sandboxTasks(app), ...platformTasks(app), ...deployments.tasks, ...builds.tasks },
+    { ...sandboxTasks(app), ...platformTasks(app, apps), ...deployments.tasks, ...builds.tasks },
     { concurrency: 25 },
   );
   await scheduleRecheck(app);
@@ -198,6 +196,7 @@ async function start(): Promise<void> {
   const [plain, tls] = inheritedSockets();
   const port = await http.listen({ host: config.host, port: config.port, ...onSocket(plain) });
   const tls_port = await ingress.listenTls({ host: config.host, port: config.tlsPort, ...onSocket(tls) });
+  await deployments.begin();
   const base_url = baseUrl({ port });
   writeStateFile(serverFile, { pid: process.pid, port, tls_port, base_url, started_at: startedAt }, 0o644);
   log.info(

@@ -43,6 +43,7 @@ export class Deployments {
   readonly #carriedOut = new Set<string>();
   /** Two looks at once would each take what the other has for left by an earlier server. */
   readonly #taking = new Semaphore(1);
+  #isBegun = false;
 
   constructor(app: App, pipeline: Pipeline) {
     this.#app = app;
@@ -51,15 +52,19 @@ export class Deployments {
 
   readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
 
-  /** The server starts: what an earlier one checked out goes, and what it had under way is gone on with. */
+  /**
+   * The server takes visitors, which is what proves a deployment. What an earlier one checked out goes, and what it had
+   * under way is gone on with.
+   */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
+    this.#isBegun = true;
     await addJob(this.#app.db, runTask, {});
   }
 
-  /** Takes deployments until none waits that may begin. */
+  /** Takes deployments until none waits that may begin; none before `begin`, which asks for another run. */
   async run(signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) {
+    while (this.#isBegun && !signal.aborted) {
       const id = await this.#taking.run(() => this.#take());
       if (id === undefined) return;
       try {

@@ -98,6 +98,7 @@ export async function testDeployments(
       await test.deployments.begin();
     },
   };
+  await test.deployments.begin();
   return test;
 }
 
