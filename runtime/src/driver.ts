@@ -23,6 +23,7 @@ export interface Resources {
   memoryBytes: number;
   /** What the machine may write on its root disk; the guest gets ENOSPC past it. Fixed at create. */
   diskBytes: number;
+  /** Of each user inside. A native machine counts threads as well, as Linux does: a Node process has about eleven. */
   maxProcesses: number;
 }
 
@@ -70,6 +71,7 @@ export interface ClaimSpec {
   generation: number;
   resources: Omit<Resources, "diskBytes">;
   network: NetworkMode;
+  /** A native machine keeps the one it was started with; `not_permitted` for another. */
   hostname: string;
   env: Record<string, string>;
 }
@@ -89,7 +91,10 @@ export interface Machine {
 }
 
 export interface MachineExit {
-  /** `out_of_memory` where the kernel killed it for its limit, `removed` where we did. */
+  /**
+   * `out_of_memory` where the kernel killed it for its limit, `removed` where we did. In a native machine the limit kills
+   * the process that has most, with SIGKILL, and the machine lives.
+   */
   reason: "out_of_memory" | "removed" | "failed";
   at: Date;
 }
@@ -125,7 +130,7 @@ export interface MachineStats {
   cpuSeconds: number;
   /** The working set: without the page cache the kernel can drop. */
   memoryBytes: number;
-  /** Tasks on the host: about two for each process inside, and twenty for the machine itself. */
+  /** Tasks on the host: in gVisor about two for each process inside, and twenty for the machine itself. */
   processes: number;
   diskBytes: number;
   egressDenied: number;
