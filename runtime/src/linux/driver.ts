@@ -116,7 +116,7 @@ export class LinuxDriver implements Driver {
   readonly #background = new Set<Promise<unknown>>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
-  #guest: string | undefined;
+  #guest: Promise<string> | undefined;
   #openCgroups: Cgroups | undefined;
   #openEngines: Record<Isolation, Engine> | undefined;
 
@@ -361,8 +361,12 @@ export class LinuxDriver implements Driver {
   }
 
   /** The program of this server, as it was when it first started a machine. */
-  async #ownGuest(): Promise<string> {
-    this.#guest ??= await keepGuest(this.#host.guests, this.#options.guestBinary);
+  #ownGuest(): Promise<string> {
+    // One copy for all who start at once; one that failed is tried again.
+    this.#guest ??= keepGuest(this.#host.guests, this.#options.guestBinary).catch((error: unknown) => {
+      this.#guest = undefined;
+      throw error;
+    });
     return this.#guest;
   }
 

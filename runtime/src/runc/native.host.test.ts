@@ -238,6 +238,14 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await out(third.id, "cat /persist/file; stat -c %u /persist/file")).toBe("kept\nmore\n1000\n");
   });
 
+  test("the first machines of a new installation can start at the same time", async () => {
+    const fresh = await make({ instance: 61 });
+    onTestFinished(fresh.dispose);
+    const specs = Array.from({ length: 6 }, () => machineSpec(fresh.image, { isolation: "native" }));
+    await Promise.all(specs.map((spec) => fresh.driver.create(spec)));
+    expect(await fresh.driver.list()).toHaveLength(6);
+  });
+
   test("machines outlive a server that is killed, and the next one has them back", async () => {
     const victim = await make({ instance: 61 });
     onTestFinished(victim.dispose);
