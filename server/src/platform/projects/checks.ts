@@ -22,7 +22,7 @@ export async function requireFreeName(tx: Db, name: string): Promise<void> {
   if (await isTaken(tx, name)) throw nameTaken(name);
 }
 
-/** Free, and none that this installation serves by itself. `projectId` null: of a project that is not there yet. */
+/** Serves no other project, and is none of our own names. `projectId` null: of a project that is not there yet. */
 export async function requireDomain(
   { config }: Pick<App, "config">,
   tx: Db,
@@ -34,6 +34,5 @@ export async function requireDomain(
       throw invalidField("custom_domain", `names under ${own} are given by this server.`);
     }
   }
-  await hold(tx, domain);
   if (await isDomainOfAnother(tx, domain, projectId)) throw domainTaken(domain);
 }

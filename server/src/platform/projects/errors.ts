@@ -13,7 +13,7 @@ export const projectDeployed = defineError(
 export const domainTaken = defineError(
   "domain_taken",
   409,
-  (hostname: string) => `${hostname} is the domain of another project.`,
+  (hostname: string) => `${hostname} serves another project. Remove it there first.`,
 );
 
 /** What a field says does not fit what else is known; `field` names it. */

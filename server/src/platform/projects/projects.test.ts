@@ -319,7 +319,7 @@ describe("update", () => {
     expect(await change(actor, made.id, { name: "renamed", port: 81 })).toMatchObject({ port: 81 });
   });
 
-  test("a domain is one project's once it is verified, and null gives it back", async () => {
+  test("a domain is one project's once it is verified, is looked up anew after a rename, and null gives it back", async () => {
     const actor = await on("pro");
     const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
     expect(await change(actor, one.id, { custom_domain: "www.example.com" })).toMatchObject({
@@ -337,6 +337,10 @@ describe("update", () => {
     await expect(change(actor, other.id, { custom_domain: "www.example.com" })).rejects.toThrow(
       refusal("domain_taken", 409),
     );
+    expect(await change(actor, one.id, { port: 1 })).toMatchObject({ custom_domain: { status: "verified" } });
+    expect(await change(actor, one.id, { name: "with-domain" })).toMatchObject({
+      custom_domain: { status: "pending", cname_target: "with-domain.apps.test", checked_at: null },
+    });
     expect(await change(actor, one.id, { custom_domain: null })).toMatchObject({ custom_domain: null });
     await change(actor, other.id, { custom_domain: "www.example.com" });
   });

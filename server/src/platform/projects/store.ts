@@ -82,7 +82,7 @@ export async function countRows(db: Db, workspaceId: string): Promise<number> {
   return count;
 }
 
-/** Nobody else takes this name or domain before this transaction ends: two that want it wait for one another. */
+/** Nobody else takes this name before this transaction ends: two that want it wait for one another. */
 export async function hold(tx: Db, name: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${name}, 12))`.execute(tx);
 }

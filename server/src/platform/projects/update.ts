@@ -36,7 +36,7 @@ export async function updateProject(
       ...plain(input),
       ...(input.region === undefined ? {} : { region: requireRegion(app, input.region) }),
       ...(await source(app, project, input)),
-      ...(await domain(app, tx, project, input.custom_domain)),
+      ...(await domain(app, tx, project, input)),
       ...variables(app, project, input.env_vars),
       updated_at: now,
     });
@@ -108,13 +108,11 @@ function hostOf(url: string | null): string | null {
   return "kind" in parsed ? `${parsed.kind}://${parsed.host}` : null;
 }
 
-async function domain(
-  app: Needs,
-  tx: Db,
-  project: ProjectRow,
-  hostname: string | null | undefined,
-): Promise<Change> {
-  if (hostname === undefined || hostname === project.custom_domain) return {};
+/** With another name its records have to name another target: it is looked up anew. */
+async function domain(app: Needs, tx: Db, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
+  const hostname = input.custom_domain === undefined ? project.custom_domain : input.custom_domain;
+  const isRenamed = input.name !== undefined && input.name !== project.name;
+  if (hostname === project.custom_domain && !isRenamed) return {};
   if (hostname !== null) await requireDomain(app, tx, hostname, project.id);
   return {
     custom_domain: hostname,

@@ -28,3 +28,15 @@ test("a team is not deleted from under a sandbox that runs in it", async () => {
   expect((await call("DELETE", `/v1/sandboxes/${made.json["id"]}`, crew)).status).toBe(200);
   expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
 });
+
+test("a team is not deleted from under a project, nor kept by one that was deleted", async () => {
+  const { token } = world.owner;
+  const team = (await call("POST", "/api/v1/teams", token, { name: "Shops" })).json["id"] ?? "";
+  const made = await call("POST", "/api/v1/projects", token, { name: "of-a-team", workspace: team });
+  expect(made.status).toBe(201);
+  const refused = await call("DELETE", `/api/v1/teams/${team}`, token);
+  expect(refused.status).toBe(409);
+  expect(refused.json["detail"]).toContain("1 projects");
+  expect((await call("DELETE", `/api/v1/projects/${made.json["id"]}`, token)).status).toBe(204);
+  expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
+});
