@@ -203,7 +203,7 @@ CMD ["cat", "hello.txt"]
     // Less than one of them wrote.
     expect((await bytes()) - before).toBeLessThan(10 * 1024 ** 2);
     await expectNothingLeft();
-  });
+  }, 600_000);
 
   test("that is ended by its owner ends at once and leaves nothing", async () => {
     const owner = new AbortController();

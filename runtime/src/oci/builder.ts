@@ -198,7 +198,7 @@ export class OciBuilder implements AppBuilder {
                 secrets: stamp === undefined ? [] : ["env"],
               }),
           );
-          return await this.#finished(build);
+          return await this.#finished(build, before);
         } catch (error) {
           await this.#forget(build.workspace, before);
           throw explain(error, lines.last);
@@ -249,7 +249,7 @@ export class OciBuilder implements AppBuilder {
     }
   }
 
-  async #finished(build: AppBuild): Promise<BuiltLayers> {
+  async #finished(build: AppBuild, before: ReadonlySet<string>): Promise<BuiltLayers> {
     const [own, shared] = await Promise.all([
       this.#store(build.workspace),
       readStore(this.#path(BASES, "store")),
@@ -261,8 +261,8 @@ export class OciBuilder implements AppBuilder {
     const record: ImageRecord = { workspace: build.workspace, image: image.id };
     const file = this.#path("images", `${build.id}.json`);
     await writeFile(`${file}.unfinished`, JSON.stringify(record), { mode: 0o600 });
-    // The builder leaves its bytes in the page cache (fsync=volatile).
-    await run(["sync", "-f", own.directory], { timeoutMs: HOUSEKEEPING_MS });
+    // The builder leaves its bytes in the page cache (fsync=volatile). An image that was there already is on disk.
+    if (!before.has(image.id)) await run(["sync", "-f", own.directory], { timeoutMs: HOUSEKEEPING_MS });
     await rename(`${file}.unfinished`, file);
     const now = new Date();
     await utimes(this.#workspace(build.workspace), now, now);

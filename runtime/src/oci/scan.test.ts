@@ -54,5 +54,6 @@ test("npm's report names each advisory once", () => {
 
 test("a registry that does not answer is no report", () => {
   expect(() => parseAudit('{"message":"405 Method Not Allowed","method":"POST"}')).toThrow("405");
+  expect(() => parseAudit('{"message":"405 Not Allowed","error":{"summary":""}}')).toThrow("405");
   expect(() => parseAudit('{"error":{"summary":"audit endpoint returned an error"}}')).toThrow("endpoint");
 });

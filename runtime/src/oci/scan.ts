@@ -220,7 +220,7 @@ export function parseAudit(output: string): Finding[] {
     vulnerabilities?: Record<string, { via?: Via[]; range?: string; fixAvailable?: unknown }>;
   };
   if (!answer.vulnerabilities)
-    throw new Error(firstLine(answer.error?.summary ?? answer.message ?? "the registry gave no report"));
+    throw new Error(firstLine(answer.error?.summary || answer.message || "the registry gave no report"));
   const found = new Map<string, Finding>();
   for (const [name, { via = [], range = "" }] of Object.entries(answer.vulnerabilities)) {
     for (const cause of via) {
