@@ -27,7 +27,8 @@ const rounds = 5;
 const instance = 60;
 const signal = new AbortController().signal;
 
-export async function run({ dataDirectory, report, progress }: BenchContext): Promise<void> {
+export async function run(context: BenchContext): Promise<void> {
+  const { dataDirectory } = context;
   const directory = mkdtempSync(join(tmpdir(), "kontor-bench-build-"));
   const checkout = join(directory, "checkout");
   cpSync(app, checkout, { recursive: true });
@@ -79,10 +80,10 @@ export async function run({ dataDirectory, report, progress }: BenchContext): Pr
   const change = () => writeFileSync(join(checkout, "changed.txt"), `${count}\n`);
   try {
     await builder.open();
-    progress("importing the base");
+    context.progress("importing the base");
     await build("FROM node:22-slim\nRUN true\n");
-    progress("the first build");
-    report({
+    context.progress("the first build");
+    context.report({
       what: "Express app, first build",
       value: await build(dockerfile),
       unit: "ms",
@@ -95,22 +96,22 @@ export async function run({ dataDirectory, report, progress }: BenchContext): Pr
     for (const { what, prepare } of cases) {
       const samples: number[] = [];
       for (let round = 0; round < rounds; round += 1) {
-        progress(`${what}, ${round + 1} of ${rounds}`);
+        context.progress(`${what}, ${round + 1} of ${rounds}`);
         prepare();
         samples.push(await build(dockerfile));
       }
       const value = percentile(samples, 50);
-      report({ what: `Express app, ${what}, p50`, value, unit: "ms", samples, note: `n=${rounds}` });
+      context.report({ what: `Express app, ${what}, p50`, value, unit: "ms", samples, note: `n=${rounds}` });
     }
     const samples: number[] = [];
     for (let round = 0; round < rounds; round += 1) {
-      progress(`bare buildah, ${round + 1} of ${rounds}`);
+      context.progress(`bare buildah, ${round + 1} of ${rounds}`);
       change();
       samples.push(await bare(join(directory, "oci"), checkout, dockerfile));
     }
     const value = percentile(samples.slice(1), 50);
     const note = `n=${rounds - 1}, the first is not counted`;
-    report({
+    context.report({
       what: "the same by bare buildah bud, its source changed, p50",
       value,
       unit: "ms",
