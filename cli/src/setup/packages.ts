@@ -27,6 +27,7 @@ export const serverPackages: readonly SystemPackage[] = [
   { name: "mmdebstrap", provides: ["mmdebstrap"], why: "makes the root file systems of templates" },
   { name: "buildah", provides: ["buildah"], why: "builds container images" },
   { name: "git", provides: ["git"], why: "fetches and keeps repositories" },
+  { name: "openssh-client", provides: ["ssh"], why: "fetches repositories by ssh" },
   {
     name: "e2fsprogs",
     provides: ["mkfs.ext4", "e2fsck", "filefrag"],
@@ -35,8 +36,8 @@ export const serverPackages: readonly SystemPackage[] = [
   { name: "mount", provides: ["mount", "losetup"], why: "mounts the machines' disks" },
   {
     name: "util-linux",
-    provides: ["unshare", "nsenter", "fstrim"],
-    why: "enters and leaves namespaces, trims volumes",
+    provides: ["unshare", "nsenter", "fstrim", "prlimit"],
+    why: "enters and leaves namespaces, trims volumes, bounds git",
   },
   { name: "procps", provides: ["ps", "sysctl"], why: "reads and sets kernel values" },
   {
@@ -57,6 +58,8 @@ export const testPackages: readonly SystemPackage[] = [
     provides: ["/usr/lib/postgresql/15/bin/initdb"],
     why: "keeps the SQL at the level of the oldest PostgreSQL supported (test only)",
   },
+  { name: "openssh-server", provides: ["sshd"], why: "plays a forge that is reached by ssh (test only)" },
+  { name: "openssl", provides: ["openssl"], why: "makes a certificate for a forge of the tests (test only)" },
   { name: "curl", provides: ["curl"], why: "calls the API as the README does (test only)" },
   { name: "chromium", provides: ["chromium"], why: "loads previews as a person does (test only)" },
   {

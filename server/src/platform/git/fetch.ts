@@ -151,8 +151,7 @@ export class Fetcher {
       explain: (stderr) => {
         const refused = refusal();
         if (refused !== undefined) return repositoryRefused(refused);
-        if (/signal 25\b|File too large|File size limit/.test(stderr))
-          return repositoryTooLarge("megabytes", config.gitCheckoutMaxMb);
+        if (isCut(stderr)) return repositoryTooLarge("megabytes", config.gitCheckoutMaxMb);
         return explain(stderr, remote);
       },
     };
@@ -249,6 +248,12 @@ function explain(stderr: string, remote: Remote): Error | undefined {
   if (/certificate|SSL|TLS/i.test(stderr))
     return repositoryUnavailable(`no secure connection to ${remote.host}: ${lastLine(stderr)}`);
   return undefined;
+}
+
+/** The kernel ended whoever wrote the pack (SIGXFSZ): all that is left to git is that it got no answer. */
+function isCut(stderr: string): boolean {
+  const complaints = stderr.split("\n").filter((line) => /^(?:fatal|error):/.test(line));
+  return complaints.length === 1 && /invalid index-pack output/.test(complaints[0]!);
 }
 
 /** The other side chose these words: one line of printable text. */

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { afterAll, beforeEach, expect, test } from "vitest";
+import { afterAll, beforeEach, expect, onTestFinished, test } from "vitest";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { createHttpServer } from "#http/server.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
@@ -236,7 +236,7 @@ test("requests are limited by the token's plan", async () => {
     { platform: [], sandbox: [], agent: [] },
     { findActor: async () => undefined, raw: [site] },
   );
-  afterAll(() => other.close());
+  onTestFinished(() => other.close());
   const at = await other.listen({ host: "127.0.0.1", port: 0 });
   const statuses = [];
   for (let n = 0; n < 3; n += 1) {

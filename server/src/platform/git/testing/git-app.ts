@@ -1,4 +1,5 @@
 /** An app for tests of this folder: a real database and a data directory, projects in it, and a git of the user's own. */
+import { mkdtempSync } from "node:fs";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -15,10 +16,13 @@ import type { ProjectRow } from "../store.ts";
 
 export type GitApp = Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
 
+/** Of this test file: gone with it, whichever test made what is in it. */
+const root = mkdtempSync(join(tmpdir(), "kontor-git-"));
+afterAll(() => rm(root, { recursive: true, force: true }));
+
 export async function temporary(): Promise<string> {
-  const directory = await mkdtemp(join(tmpdir(), "kontor-git-"));
-  await chmod(directory, 0o711);
-  afterAll(() => rm(directory, { recursive: true, force: true }));
+  const directory = await mkdtemp(join(root, "t-"));
+  await Promise.all([chmod(root, 0o711), chmod(directory, 0o711)]);
   return directory;
 }
 

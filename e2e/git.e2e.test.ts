@@ -1,0 +1,58 @@
+/** A repository that the server keeps, with git as its users have it. */
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { run } from "@kontor/runtime/exec.ts";
+import { startServer, type Server } from "./server.ts";
+
+let server: Server;
+let directory: string;
+
+beforeAll(async () => {
+  server = await startServer({ KONTOR_POOL_SIZE: "0", KONTOR_POOL_MAX: "0" });
+  directory = await mkdtemp(join(tmpdir(), "kontor-e2e-git-"));
+});
+afterAll(async () => {
+  await server?.destroy();
+  await rm(directory, { recursive: true, force: true });
+});
+
+const git = (cwd: string, ...args: string[]) =>
+  run(["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.test", ...args], {
+    cwd,
+    env: { PATH: process.env["PATH"], HOME: directory, GIT_TERMINAL_PROMPT: "0" },
+    timeoutMs: 60_000,
+  });
+
+/** The project's address with the operator's token in it. */
+async function create(name: string): Promise<{ id: string; url: string }> {
+  const made = await server.api("POST", "/api/v1/projects", { body: { name, auto_deploy: false } });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const url = new URL(made.body.git_url as string);
+  expect(url.pathname).toBe(`/git/${name}.git`);
+  Object.assign(url, { username: "any", password: server.token });
+  return { id: made.body.id, url: url.href };
+}
+
+test("what is pushed is there for a clone, also after the server was killed", async () => {
+  const { url } = await create("e2e-git");
+  await git(directory, "init", "--quiet", "--initial-branch=main", "work");
+  const work = join(directory, "work");
+  await writeFile(join(work, "index.html"), "hello");
+  await git(work, "add", ".");
+  await git(work, "commit", "--quiet", "-m", "first");
+  const { stderr } = await git(work, "push", url, "main");
+  expect(stderr).toContain("remote: main is stored and not deployed: auto-deploy is off");
+  await server.kill9();
+  await server.start();
+  await git(directory, "clone", "--quiet", url, "copy");
+  expect(await readFile(join(directory, "copy", "index.html"), "utf8")).toBe("hello");
+});
+
+test("a project that goes takes its repository with it", async () => {
+  const { id, url } = await create("e2e-git-gone");
+  await git(join(directory, "work"), "push", "--quiet", url, "main");
+  expect((await server.api("DELETE", `/api/v1/projects/${id}`)).status).toBe(204);
+  await expect(git(directory, "ls-remote", url)).rejects.toThrow("No such repository");
+});
