@@ -150,7 +150,6 @@ async function start(): Promise<void> {
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
   await sweepCheckouts(app);
-  await deployments.begin();
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     { ...sandboxTasks(app), ...platformTasks(app, apps), ...deployments.tasks, ...builds.tasks },
