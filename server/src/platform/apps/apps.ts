@@ -177,7 +177,16 @@ export class Apps {
   }
 
   async #look(): Promise<void> {
-    for (const running of this.running.values()) await running.look();
+    await Promise.all(
+      Array.from(this.running.values(), (running) =>
+        running.look().catch((error: unknown) => {
+          this.app.log.warn(
+            { instance: running.id, err: error },
+            "an app's memory could not be looked after",
+          );
+        }),
+      ),
+    );
     await letGoOfRested(this);
   }
 }

@@ -225,7 +225,7 @@ export class Running {
       this.command = null;
       this.ended.resolve(end);
       if (this.state !== "live") return;
-      await this.#waitToRestart(end);
+      await this.#waitToRestart(end).catch((error: unknown) => this.#waitAnyway(error));
     }
   }
 
@@ -273,6 +273,14 @@ export class Running {
     }
     app.log.info({ instance: this.id, inRow, delayMs }, "an app ended and is started again");
     await sleep(delayMs, undefined, { signal: this.#life.signal, ref: false });
+  }
+
+  /** The database was away, say: what could not be written down is no reason not to go on. */
+  async #waitAnyway(error: unknown): Promise<void> {
+    const { signal } = this.#life;
+    if (signal.aborted) return;
+    this.#apps.app.log.warn({ instance: this.id, err: error }, "an app's end could not be written down");
+    await sleep(restartDelayMs(1), undefined, { signal, ref: false }).catch(() => {});
   }
 
   async #watch(): Promise<End> {

@@ -27,6 +27,7 @@ export interface AppsHost {
   apps: Apps;
   driver: FakeDriver;
   front: PlayedFront;
+  image: string;
   /** The server ends, however it stands, and another one starts. Processes of the fake driver are lost to it. */
   restart(): Promise<void>;
 }
@@ -78,17 +79,17 @@ export async function appsHost(
   const overrides = { appDrainSeconds: "5", cpuOvercommit: "100", memoryOvercommit: "10", ...options.config };
   const config = { ...testConfig(overrides), dataDir: directory };
   const secrets = testSecrets();
-  const start = async (): Promise<Pick<AppsHost, "app" | "apps" | "driver">> => {
+  const start = async (): Promise<Pick<AppsHost, "app" | "apps" | "driver" | "image">> => {
     const driver = new FakeDriver({ directory: join(directory, "machines") });
     const log = silentLog;
     const machines = await openMachines({ config, db, clock: systemClock, log, driver });
-    await driver.ensureImage(recipe);
+    const { id: image } = await driver.ensureImage(recipe);
     const app = { config, db, machines, secrets, clock: systemClock, log };
     const apps = new Apps(app);
     await machines.start(app as App, { sandbox: nobody, build: nobody, app: apps.machineOwner });
     await apps.start();
     apps.serveThrough(front);
-    return { app, apps, driver };
+    return { app, apps, driver, image };
   };
   const front = new PlayedFront(() => host.apps);
   const host: AppsHost = {
@@ -190,12 +191,11 @@ export function program(name: string, before = ""): string[] {
 
 /** Released, not yet healthy. */
 export async function candidate(
-  host: AppsHost,
+  host: Pick<AppsHost, "app" | "apps"> & { image: string },
   environment: { id: string; project_id: string; host_label: string },
   number: number,
   input: Partial<Release> & { argv: string[] },
 ): Promise<Candidate & { port: number; deploymentId: string }> {
-  const { id } = await host.driver.ensureImage(recipe);
   const deployment = await makeDeployment(host.app.db, environment, number);
   const port = input.port ?? (await freePort());
   const made = await release(
@@ -203,7 +203,7 @@ export async function candidate(
     {
       environment,
       deployment,
-      image: { imageId: id, run: { env: {}, user: null, cwd: "/" } },
+      image: { imageId: host.image, run: { env: {}, user: null, cwd: "/" } },
       port,
       healthCheckPath: "/",
       env: {},
@@ -218,7 +218,7 @@ export async function candidate(
 
 /** Live when this returns. */
 export async function deploy(
-  host: AppsHost,
+  host: Parameters<typeof candidate>[0],
   environment: Parameters<typeof candidate>[1],
   number: number,
   input: Parameters<typeof candidate>[3],

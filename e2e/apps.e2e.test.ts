@@ -1,0 +1,205 @@
+/**
+ * Apps on real machines, of both kinds: what goes wrong inside costs the app and nothing else, and sleep, wake and a
+ * switch under load lose nothing. The layer is driven as deployments drive it; the way in to it is asked as its own.
+ */
+import { chmodSync, mkdtempSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { App } from "../server/src/app.ts";
+import { type Db, openDatabase } from "../server/src/db/db.ts";
+import { ensureEmbedded } from "../server/src/db/embedded.ts";
+import { migrate } from "../server/src/db/migrate.ts";
+import { systemClock } from "../server/src/lib/clock.ts";
+import { openMachines } from "../server/src/machines/open.ts";
+import { Apps } from "../server/src/platform/apps/apps.ts";
+import { ask } from "../server/src/platform/apps/probe.ts";
+import { sleep } from "../server/src/platform/apps/sleep.ts";
+import { candidate, deploy, makeEnvironment } from "../server/src/platform/apps/testing/apps-host.ts";
+import { wake } from "../server/src/platform/apps/wake.ts";
+import { silentLog, testConfig, testSecrets } from "../server/test/harness.ts";
+import { removeHostTraces } from "./clean.ts";
+import { eventually } from "./fixtures.ts";
+import { linkImages } from "./images.ts";
+
+const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
+const port = 3000;
+const { signal } = new AbortController();
+let host: { app: Omit<App, "jobs">; apps: Apps; image: string };
+let db: Db;
+let dataDir: string;
+
+beforeAll(async () => {
+  dataDir = mkdtempSync(join(parent, "kontor-apps-"));
+  chmodSync(dataDir, 0o711);
+  afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+  await linkImages(dataDir, ["node-22"]);
+  const embedded = await ensureEmbedded(dataDir);
+  afterAll(() => removeHostTraces(dataDir));
+  await migrate(embedded.connection);
+  const database = openDatabase(embedded.connection, { maxConnections: 10, onError: () => {} });
+  db = database.db;
+  afterAll(() => database.close());
+  const config = {
+    ...testConfig({ runtime: "gvisor", appDrainSeconds: "5", cpuOvercommit: "100", memoryOvercommit: "10" }),
+    dataDir,
+  };
+  const base = { config, db, clock: systemClock, log: silentLog };
+  const machines = await openMachines(base);
+  afterAll(() => machines.close());
+  const app = { ...base, machines, secrets: testSecrets() };
+  const apps = new Apps(app);
+  const nobody = { begins: async () => {}, ended: async () => {} };
+  await machines.start(app as App, { sandbox: nobody, build: nobody, app: apps.machineOwner });
+  await apps.start();
+  afterAll(() => apps.close());
+  apps.serveThrough({
+    drained: async () => {},
+    visit: async (name, path, { machine }) => {
+      const route = apps.routes.find(name);
+      if (route?.machine !== machine) throw new Error(`${name} leads elsewhere`);
+      const status = await ask(
+        machines.connect(machine),
+        { port, path, host: name },
+        AbortSignal.timeout(5_000),
+      );
+      if (status === undefined) throw new Error(`${name} does not answer`);
+    },
+  });
+  const { id: image } = await machines.images.ensure("node-22");
+  host = { app, apps, image };
+}, 120_000);
+
+/** A web server; `before` runs first. */
+function server(before = ""): string[] {
+  const script = `
+    const http = require("node:http");
+    ${before}
+    http.createServer((request, response) => {
+      if (request.url === "/hog") { const held = []; setInterval(() => held.push(Buffer.alloc(32 << 20, 1)), 20); }
+      if (request.url === "/bomb") {
+        const { spawn } = require("node:child_process");
+        for (let n = 0; n < 2000; n += 1) spawn("sleep", ["60"]).on("error", () => {});
+      }
+      if (request.url === "/flood") {
+        require("node:child_process").spawn("sh", ["-c", "yes a line of output | head -c 200000000"], { stdio: "inherit" });
+      }
+      response.end(String(process.pid));
+    }).listen(${port}, () => console.log("listens"));`;
+  return ["node", "-e", script];
+}
+
+/** A request by the way that leads to the app now, waking it first where it sleeps. */
+async function get(environmentId: string, path = "/"): Promise<number | undefined> {
+  for (let attempt = 0; attempt < 5; attempt += 1) {
+    const route = host.apps.routes.of(environmentId);
+    if (route?.state === "asleep") await wake(host.apps, environmentId);
+    else if (route?.machine) {
+      const status = await ask(
+        host.app.machines.connect(route.machine),
+        { port, path, host: "app.test" },
+        signal,
+      );
+      if (status !== undefined) return status;
+      await pause(50);
+    }
+  }
+  return undefined;
+}
+
+async function texts(environmentId: string): Promise<string[]> {
+  return (await host.apps.ring(environmentId).tail(1_000_000)).lines.map(({ text }) => text);
+}
+
+const stateOf = async (environmentId: string) => host.apps.routes.of(environmentId)?.state;
+
+describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
+  const given = { isolation, port };
+
+  test("an app is live, is switched away from, and ends as it is asked to", async () => {
+    const { environment } = await makeEnvironment(db);
+    const leaves = "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });";
+    await deploy(host, environment, 1, { ...given, argv: server(leaves) });
+    expect(await get(environment.id)).toBe(200);
+    await deploy(host, environment, 2, { ...given, argv: server() });
+    expect(await get(environment.id)).toBe(200);
+    await eventually(
+      () => texts(environment.id),
+      (lines) => lines.includes("asked to end"),
+    );
+  });
+
+  test("one that ends at its start says so", async () => {
+    const { environment } = await makeEnvironment(db);
+    const ends = await candidate(host, environment, 1, {
+      ...given,
+      argv: ["node", "-e", "console.error('no database'); process.exit(7)"],
+    });
+    await expect(ends.waitHealthy(signal)).rejects.toThrow(/exit code 7\. It said last:\nno database/);
+    await ends.discard();
+  });
+
+  // On gVisor under cgroup v1 the kernel lets such a machine stand still at its limit.
+  test.runIf(isolation === "native")(
+    "one that uses up its memory is killed, that is said, and it is back",
+    async () => {
+      const { environment } = await makeEnvironment(db);
+      await deploy(host, environment, 1, { ...given, argv: server() });
+      await get(environment.id, "/hog");
+      await eventually(
+        () => texts(environment.id),
+        (lines) => lines.some((line) => line.includes("out of memory")),
+      );
+      await eventually(
+        () => stateOf(environment.id),
+        (state) => state === "live",
+      );
+      expect(await get(environment.id)).toBe(200);
+    },
+  );
+
+  test("a fork bomb costs its own app alone", async () => {
+    const { environment } = await makeEnvironment(db);
+    const { environment: other } = await makeEnvironment(db);
+    await deploy(host, other, 1, { ...given, argv: server() });
+    await deploy(host, environment, 1, { ...given, argv: server() });
+    await get(environment.id, "/bomb");
+    expect(await get(other.id)).toBe(200);
+    await host.apps.of(environment.id)[0]?.guest()?.ping();
+  });
+
+  test("a flood of output holds up neither the app nor the server, and what is dropped is said", async () => {
+    const { environment } = await makeEnvironment(db);
+    await deploy(host, environment, 1, { ...given, argv: server() });
+    expect(await get(environment.id, "/flood")).toBe(200);
+    expect(await get(environment.id)).toBe(200);
+    await eventually(
+      () => texts(environment.id),
+      (lines) => lines.some((line) => /bytes of output were dropped/.test(line)),
+    );
+  });
+
+  test("sleep and wake under load lose nothing, and the process is the same", async () => {
+    const { environment } = await makeEnvironment(db);
+    await deploy(host, environment, 1, { ...given, argv: server() });
+    let isOver = false;
+    const statuses = new Map<number | undefined, number>();
+    const load = Array.from({ length: 4 }, async () => {
+      while (!isOver) {
+        const status = await get(environment.id);
+        statuses.set(status, (statuses.get(status) ?? 0) + 1);
+        await pause(10);
+      }
+    });
+    for (let n = 0; n < 5; n += 1) {
+      await sleep(host.apps, environment.id);
+      await pause(50);
+      await wake(host.apps, environment.id);
+      await pause(100);
+    }
+    isOver = true;
+    await Promise.all(load);
+    expect([...statuses.keys()]).toEqual([200]);
+    expect(host.apps.serving(environment.id)?.row.restart_count).toBe(0);
+  });
+});
