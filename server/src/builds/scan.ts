@@ -52,3 +52,19 @@ export async function scanImage(app: Needs, projectId: string, tag: string): Pro
   await saveScan(app.db, row.id, JSON.stringify(scan));
   return scan;
 }
+
+/** For a log: what was found, and who could not be asked. */
+export function describeScan({
+  status,
+  findings,
+  sources,
+}: Pick<ImageScan, "status" | "findings" | "sources">): string {
+  const silent = sources
+    .filter((source) => source.status === "unavailable")
+    .map(({ source, detail }) => `${source} did not answer${detail ? ` (${detail})` : ""}`);
+  const found =
+    status === "unavailable"
+      ? "No source could say anything of it"
+      : `${findings.length} known ${findings.length === 1 ? "fault" : "faults"}`;
+  return `${[found, ...silent].join("; ")}.`;
+}

@@ -1,6 +1,7 @@
 /** The real parts of a deployment. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { buildAppImage, findAppImage } from "#builds/app-images.ts";
+import { describeScan, scanImage } from "#builds/scan.ts";
 import type { Apps } from "../apps/apps.ts";
 import { release } from "../apps/release.ts";
 import type { AppSize } from "../environments/sizes.ts";
@@ -15,6 +16,10 @@ export function partsOf(apps: Apps): Pipeline {
     checkout,
     buildAppImage,
     findAppImage,
+    async scanImage(app, projectId, tag) {
+      const scan = await scanImage(app, projectId, tag);
+      return scan ? describeScan(scan) : "The image is gone.";
+    },
     release: (_app, { size, image, ...request }, work) => {
       // A guest knows users, each with the group that is its own: `1000:1000` is `1000` to it.
       const user = image.run.user?.split(":")[0] ?? null;
