@@ -1,6 +1,8 @@
-/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md whole. */
+/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md and docs/platform.md whole. */
 import { execFile } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { promisify } from "node:util";
 import { startReceiver, type Receiver } from "@kontor/server/sandbox/testing/receiver.ts";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -22,8 +24,16 @@ function pasted(code: string, at: Server, hook = ""): string {
     .replace(/^hook=.*$/gm, `hook=${hook}`);
 }
 
-async function bash(script: string): Promise<string> {
-  return (await promisify(execFile)("bash", ["-euo", "pipefail", "-c", script], { timeout: 60_000 })).stdout;
+async function bash(script: string, timeout = 60_000): Promise<string> {
+  const somebody = { NAME: "Ada", EMAIL: "ada@example.org" };
+  const env = Object.fromEntries(
+    Object.entries(somebody).flatMap(([key, value]) => [
+      [`GIT_AUTHOR_${key}`, value],
+      [`GIT_COMMITTER_${key}`, value],
+    ]),
+  );
+  const options = { timeout, env: { ...process.env, ...env } };
+  return (await promisify(execFile)("bash", ["-euo", "pipefail", "-c", script], options)).stdout;
 }
 
 test("the README's five minutes do what they say", async () => {
@@ -48,12 +58,31 @@ test("every command the README names is one this program has", async () => {
   for (const verb of named) expect(stdout).toMatch(new RegExp(`^\\s+${verb}\\b`, "m"));
 });
 
-describe("docs/sandbox.md", () => {
-  const sections = read("docs/sandbox.md")
+/** The parts of a page, each with its shell; the first is what all others stand on. */
+function sectionsOf(file: string): { prelude: string; sections: { title: string; code: string }[] } {
+  const [before, ...sections] = read(file)
     .split(/^## /m)
     .slice(1)
     .map((text) => ({ title: text.slice(0, text.indexOf("\n")), code: shell(text).join("\n") }));
-  const prelude = sections.find(({ title }) => title === "Before you start")?.code ?? "";
+  expect(before?.title).toBe("Before you start");
+  return { prelude: before?.code ?? "", sections };
+}
+
+/** What stands behind `# →` is in the output, in that order. */
+function expectShown(code: string, stdout: string): void {
+  const expected = [...code.matchAll(/^# → (.*)$/gm)].map(([, text]) => text ?? "");
+  expect(expected.length, "a part that shows no result").toBeGreaterThan(0);
+  let rest = stdout;
+  for (const line of expected) {
+    const parts = line.split("…").map((part) => RegExp.escape(part));
+    const at = new RegExp(parts.join("[^]*?")).exec(rest);
+    expect(at, `no "${line}" in:\n${rest}`).not.toBeNull();
+    rest = rest.slice((at?.index ?? 0) + (at?.[0].length ?? 0));
+  }
+}
+
+describe("docs/sandbox.md", () => {
+  const { prelude, sections } = sectionsOf("docs/sandbox.md");
   let own: Server;
   let receiver: Receiver;
 
@@ -71,25 +100,33 @@ describe("docs/sandbox.md", () => {
     await own?.destroy();
   });
 
-  test.for(sections)("$title", async ({ title, code }) => {
-    const expected = [...code.matchAll(/^# → (.*)$/gm)].map(([, text]) => text ?? "");
-    expect(expected.length > 0 || code === prelude, `"${title}" shows no result`).toBe(true);
-    const script = pasted(`${prelude}\n${code}`, own, receiver.url);
-    const stdout = await bash(script);
-    let rest = stdout;
-    for (const line of expected) {
-      const at = new RegExp(
-        line
-          .split("…")
-          .map((part) => RegExp.escape(part))
-          .join("[^]*?"),
-      ).exec(rest);
-      expect(at, `no "${line}" in:\n${rest}`).not.toBeNull();
-      rest = rest.slice((at?.index ?? 0) + (at?.[0].length ?? 0));
-    }
+  test.for(sections)("$title", async ({ code }) => {
+    expectShown(code, await bash(pasted(`${prelude}\n${code}`, own, receiver.url)));
     // What a section made goes with it, so that the next one finds room.
     await bash(
       `${pasted(prelude, own)}\napi "$base/v1/sandboxes?limit=100" | { grep -o '"id":"sbx_[^"]*"' || true; } | cut -d '"' -f 4 | while read -r id; do api -X DELETE $base/v1/sandboxes/$id; done`,
     );
+  });
+});
+
+describe("docs/platform.md", () => {
+  const { prelude, sections } = sectionsOf("docs/platform.md");
+  let own: Server;
+  let home: string;
+
+  beforeAll(async () => {
+    own = await startServer();
+    home = mkdtempSync(join(tmpdir(), "kontor-docs-"));
+  });
+  afterAll(async () => {
+    rmSync(home ?? "", { recursive: true, force: true });
+    await own?.destroy();
+  });
+
+  // One walk: what a part sets and where it stands, the next one has.
+  test.for(sections)("$title", { timeout: 600_000 }, async ({ code }) => {
+    const walk = `cd ${home}\n[ ! -f .state ] || . ./.state\n${pasted(code, own)}`;
+    const keep = `{ set | grep -E '^[a-z]+=' | grep -v '^_'; echo "cd $PWD"; } > ${home}/.state`;
+    expectShown(code, await bash(`${pasted(prelude, own)}\n${walk}\n${keep}`, 580_000));
   });
 });
