@@ -1,0 +1,157 @@
+/**
+ * Repositories as people have them (e2e/apps), each pushed to a project of its own: what it is, whether it is served,
+ * and what it answers are in its `expect.json`.
+ */
+import { execFile } from "node:child_process";
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import https from "node:https";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { WebSocket } from "ws";
+import { eventually } from "./fixtures.ts";
+import { type Server, startServer } from "./server.ts";
+
+interface Expectation {
+  framework?: string;
+  root_directory?: string;
+  env?: Record<string, string>;
+  outcome?: "live" | "failed";
+  /** Of a deployment that fails: at which step, and what is said of it. */
+  step?: string;
+  error?: string;
+  /** Somewhere in what the app wrote. */
+  log?: string;
+  paths?: Record<string, { status: number; text: string }>;
+  webSocket?: { send: string; receive: string };
+}
+
+const apps = join(import.meta.dirname, "apps");
+const all = readdirSync(apps).map((name): [string, Expectation] => [
+  name,
+  JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")) as Expectation,
+]);
+let server: Server;
+
+beforeAll(async () => {
+  // Their packages come from where this host gets its own.
+  server = await startServer({}, ["debian-12", "node-22", "python-3.13", "golang-1.24"]);
+});
+afterAll(() => server?.destroy());
+
+interface Project {
+  id: string;
+  url: string;
+  git_url: string;
+}
+
+async function createProject(name: string, { root_directory, env = {} }: Expectation): Promise<Project> {
+  const body = { name, env_vars: env, ...(root_directory ? { root_directory } : {}) };
+  const made = await server.api("POST", "/api/v1/projects", { body });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  onTestFinished(async () => {
+    expect((await server.api("DELETE", `/api/v1/projects/${made.body.id}`)).status).toBe(204);
+  });
+  return made.body as Project;
+}
+
+/** As its owner would: a commit of the directory, pushed. Answers with what the push said. */
+async function push(project: Project, directory: string): Promise<string> {
+  const home = mkdtempSync(join(tmpdir(), "kontor-push-"));
+  try {
+    cpSync(directory, home, { recursive: true });
+    rmSync(join(home, "expect.json"));
+    const git = (...args: string[]) =>
+      promisify(execFile)("git", ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", ...args], {
+        cwd: home,
+        env: { PATH: process.env["PATH"], HOME: home, GIT_CONFIG_NOSYSTEM: "1" },
+      });
+    await git("init", "--quiet", "--initial-branch=main");
+    await git("add", ".");
+    await git("commit", "--quiet", "--message=first");
+    const to = project.git_url.replace("://", `://ada:${server.token}@`);
+    return (await git("push", to, "main")).stderr;
+  } finally {
+    rmSync(home, { recursive: true, force: true });
+  }
+}
+
+interface Deployment {
+  id: string;
+  status: string;
+  error: string | null;
+  steps: { name: string; status: string }[];
+}
+
+async function ended(project: Project): Promise<Deployment> {
+  const newest = async () => {
+    const { body } = await server.api("GET", `/api/v1/projects/${project.id}/deployments`);
+    return (body.items as Deployment[])[0];
+  };
+  const isOver = (one: Deployment | undefined) => ["live", "failed", "cancelled"].includes(one?.status ?? "");
+  return (await eventually(newest, isOver, 300_000))!;
+}
+
+function visit(url: string, path: string): Promise<{ status: number; text: string }> {
+  const ca = readFileSync(join(server.dataDir, "ca.crt"));
+  return new Promise((resolve, reject) => {
+    const request = https.get(new URL(path, url), { ca, agent: false, timeout: 30_000 }, (response) => {
+      let text = "";
+      response.setEncoding("utf8").on("data", (piece: string) => (text += piece));
+      response.once("error", reject);
+      response.once("end", () => resolve({ status: response.statusCode ?? 0, text }));
+    });
+    request.once("timeout", () => request.destroy(new Error("no answer")));
+    request.once("error", reject);
+  });
+}
+
+function echoed(url: string, message: string): Promise<string> {
+  const ca = readFileSync(join(server.dataDir, "ca.crt"));
+  return new Promise((resolve, reject) => {
+    const socket = new WebSocket(url.replace("https:", "wss:"), { ca });
+    socket.once("open", () => socket.send(message));
+    socket.once("error", reject);
+    socket.once("message", (data) => {
+      resolve((data as Buffer).toString());
+      socket.terminate();
+    });
+  });
+}
+
+describe("a push of", () => {
+  test.for(all)("%s", { timeout: 400_000 }, async ([name, expected]) => {
+    const project = await createProject(name, expected);
+    const said = await push(project, join(apps, name));
+    const deployment = await ended(project);
+    const log = JSON.stringify(
+      (await server.api("GET", `/api/v1/deployments/${deployment.id}/build-log`)).body,
+    );
+    expect(deployment.status, `${deployment.error}\n${said.slice(-3000)}`).toBe(expected.outcome ?? "live");
+    for (const secret of Object.values(expected.env ?? {})) expect(`${said}${log}`).not.toContain(secret);
+    if (expected.outcome === "failed") {
+      const failed = deployment.steps.find(({ status }) => status === "failed");
+      expect(failed?.name).toBe(expected.step);
+      expect(`${deployment.error}${said}`).toContain(expected.error ?? "");
+      expect(said).toContain(expected.log ?? "");
+      return;
+    }
+    for (const [path, { status, text }] of Object.entries(expected.paths ?? {})) {
+      const answer = await visit(project.url, path);
+      expect(answer.status, path).toBe(status);
+      expect(answer.text, path).toContain(text);
+    }
+    if (expected.webSocket) {
+      const { send, receive } = expected.webSocket;
+      expect(await echoed(project.url, send)).toBe(receive);
+    }
+    if (expected.log) {
+      const runtime = () => server.api("GET", `/api/v1/projects/${project.id}/logs?lines=50`);
+      await eventually(
+        async () => JSON.stringify((await runtime()).body),
+        (lines) => lines.includes(expected.log ?? ""),
+      );
+    }
+  });
+});
