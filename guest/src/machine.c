@@ -46,7 +46,27 @@ static void find_groups(struct user *user) {
   fclose(file);
 }
 
-static bool read_user(const char *wanted, struct user *user, struct failure *failure) {
+static bool read_group(const char *wanted, unsigned *gid) {
+  bool found = is_number(wanted);
+  if (found) *gid = (unsigned)atoi(wanted);
+  char line[4096], *fields[4];
+  FILE *file = found ? NULL : fopen("/etc/group", "re");
+  while (file && !found && fgets(line, sizeof line, file)) {
+    if (split(line, fields, 4) < 3 || strcmp(fields[0], wanted) || !is_number(fields[2])) continue;
+    found = true;
+    *gid = (unsigned)atoi(fields[2]);
+  }
+  if (file) fclose(file);
+  return found;
+}
+
+// `user` or `user:group`, names or numbers. With a group named, that is the only one the process has (as in OCI images).
+static bool read_user(const char *given, struct user *user, struct failure *failure) {
+  char wanted[256];
+  size_t length = strcspn(given, ":");
+  if (length >= sizeof wanted) return fail(failure, "exec_failed", "unknown user %.100s", given);
+  snprintf(wanted, sizeof wanted, "%.*s", (int)length, given);
+  const char *group = given[length] ? given + length + 1 : NULL;
   bool numeric = is_number(wanted), found = false;
   char line[2048], *fields[7];
   memset(user, 0, sizeof *user);
@@ -70,7 +90,8 @@ static bool read_user(const char *wanted, struct user *user, struct failure *fai
     take_text(user->home, sizeof user->home, user->uid == 0 ? "/root" : "/");
     take_text(user->shell, sizeof user->shell, "/bin/sh");
   }
-  find_groups(user);
+  if (!group) find_groups(user);
+  else if (!read_group(group, &user->gid)) return fail(failure, "exec_failed", "unknown group %.100s", group);
   return true;
 }
 

@@ -780,6 +780,9 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(shared, { argv: ["id", "-un"] })).toBe("root\n");
         expect(await out(shared, { argv: ["id", "-u"], user: "nobody", cwd: "/" })).toBe("65534\n");
         expect(await out(shared, { argv: ["id", "-u"], user: "1234", cwd: "/" })).toBe("1234\n");
+        expect(await out(shared, { argv: ["id"], user: "1234:100", cwd: "/" })).toMatch(
+          /^uid=1234 gid=100(\(users\))?( groups=100(\(users\))?)?\n$/,
+        );
       });
 
       test("a process whose caller hangs up dies, or runs on, as was asked", async () => {
