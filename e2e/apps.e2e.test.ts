@@ -27,32 +27,39 @@ const port = 3000;
 const { signal } = new AbortController();
 let host: { app: Omit<App, "jobs">; apps: Apps; image: string };
 let db: Db;
-let dataDir: string;
+const opened = new AsyncDisposableStack();
+
+afterAll(() => opened.disposeAsync());
 
 beforeAll(async () => {
-  dataDir = mkdtempSync(join(parent, "kontor-apps-"));
+  const dataDir = mkdtempSync(join(parent, "kontor-apps-"));
   chmodSync(dataDir, 0o711);
-  afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+  opened.defer(() => rmSync(dataDir, { recursive: true, force: true }));
   await linkImages(dataDir, ["node-22"]);
   const embedded = await ensureEmbedded(dataDir);
-  afterAll(() => removeHostTraces(dataDir));
+  opened.defer(() => removeHostTraces(dataDir));
   await migrate(embedded.connection);
   const database = openDatabase(embedded.connection, { maxConnections: 10, onError: () => {} });
   db = database.db;
-  afterAll(() => database.close());
+  opened.defer(() => database.close());
   const config = {
     ...testConfig({ runtime: "gvisor", appDrainSeconds: "5", cpuOvercommit: "100", memoryOvercommit: "10" }),
     dataDir,
   };
   const base = { config, db, clock: systemClock, log: silentLog };
   const machines = await openMachines(base);
-  afterAll(() => machines.close());
+  opened.defer(() => machines.close());
+  opened.defer(async () => {
+    for (const { machine } of await machines.host.list()) {
+      await machines.host.remove({ machine, hostEpoch: machines.host.epoch, generation: 1 });
+    }
+  });
   const app = { ...base, machines, secrets: testSecrets() };
   const apps = new Apps(app);
   const nobody = { begins: async () => {}, ended: async () => {} };
   await machines.start(app as App, { sandbox: nobody, build: nobody, app: apps.machineOwner });
   await apps.start();
-  afterAll(() => apps.close());
+  opened.defer(() => apps.close());
   apps.serveThrough({
     drained: async () => {},
     visit: async (name, path, { machine }) => {
