@@ -95,6 +95,10 @@ export async function openWorld(): Promise<World> {
   const driver = new FakeDriver({ directory, services: { [protocol]: playInterpreter() } });
   const machines = await openMachines({ config, db, clock, log, driver });
   afterAll(() => machines.close());
+  // What runs in a fake machine is this host's, and would outlive the test.
+  afterAll(async () => {
+    for (const { id } of await driver.list()) await driver.remove(id);
+  });
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
