@@ -20,12 +20,7 @@ export function partsOf(apps: Apps): Pipeline {
       const scan = await scanImage(app, projectId, tag);
       return scan ? describeScan(scan) : "The image is gone.";
     },
-    release: (_app, { size, image, ...request }, work) => {
-      // A guest knows users, each with the group that is its own: `1000:1000` is `1000` to it.
-      const user = image.run.user?.split(":")[0] ?? null;
-      const asGuest = { ...image, run: { ...image.run, user } };
-      return release(apps, { ...request, image: asGuest, size: size as AppSize }, work);
-    },
+    release: (_app, { size, ...request }, work) => release(apps, { ...request, size: size as AppSize }, work),
     async proveServed(_app, { id, host_label }, signal) {
       for (;;) {
         try {
