@@ -18,7 +18,9 @@ export async function removeHostTraces(dataDir: string): Promise<void> {
     steps.add("network", () => removeNetwork(instance));
   }
   steps.add("mounts", async () => {
-    for (const path of mountsBelow(dataDir)) await run(["umount", path]);
+    // A native machine's root stands on its disk.
+    const roots = instance === undefined ? [] : mountsBelow(`/run/kontor/${instance}`);
+    for (const path of [...roots, ...mountsBelow(dataDir)]) await run(["umount", path]);
   });
   if (instance !== undefined) steps.add("machines", () => removeGroups(instance));
   steps.add("database", () => stopEmbedded(dataDir));
