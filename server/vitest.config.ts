@@ -11,5 +11,7 @@ export default defineConfig({
     globalSetup: ["test/global-setup.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
+    // Real processes beside a real database: as in e2e/vitest.config.ts.
+    retry: 1,
   },
 });

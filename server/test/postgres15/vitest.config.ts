@@ -12,5 +12,7 @@ export default defineConfig({
     globalSetup: ["test/postgres15/global-setup.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
+    // Real processes beside a real database: as in e2e/vitest.config.ts.
+    retry: 1,
   },
 });
