@@ -14,9 +14,12 @@ import type { AccountsTables } from "#accounts/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
+import type { AddonTables } from "#platform/addons/tables.ts";
 import type { AppTables } from "#platform/apps/tables.ts";
+import type { BackupTables } from "#platform/backups/tables.ts";
 import type { DeploymentTables } from "#platform/deployments/tables.ts";
 import type { EnvironmentTables } from "#platform/environments/tables.ts";
+import type { FunctionTables } from "#platform/functions/tables.ts";
 import type { GitTables } from "#platform/git/tables.ts";
 import type { GroupTables } from "#platform/groups/tables.ts";
 import type { MetricTables } from "#platform/metrics/tables.ts";
@@ -42,6 +45,9 @@ export interface Database
     DeploymentTables,
     GitTables,
     AppTables,
+    FunctionTables,
+    AddonTables,
+    BackupTables,
     MetricTables,
     SandboxTables,
     TemplateTables,

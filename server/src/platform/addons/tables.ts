@@ -1,0 +1,32 @@
+import type { ColumnType, Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0020_addons.sql for what they mean. */
+export interface AddonsTable {
+  id: Generated<string>;
+  project_id: string;
+  environment_id: string | null;
+  kind: "postgres" | "redis";
+  version: string;
+  name: string;
+  size: string;
+  status: "provisioning" | "running" | "stopped" | "failed";
+  error: string | null;
+  private_index: number;
+  username: string;
+  database: string | null;
+  password_sealed: Buffer;
+  public: Generated<boolean>;
+  public_port: number | null;
+  options: ColumnType<Record<string, unknown>, string | undefined, string>;
+  is_made: Generated<boolean>;
+  auto_backup: Generated<boolean>;
+  next_backup_at: Date | null;
+  restart_count: Generated<number>;
+  created_at: Generated<Date>;
+  updated_at: Generated<Date>;
+  deleted_at: Date | null;
+}
+
+export interface AddonTables {
+  addons: AddonsTable;
+}

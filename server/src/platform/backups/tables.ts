@@ -1,0 +1,36 @@
+import type { Generated } from "kysely";
+
+/** Columns as they are stored; see migrations/0020_addons.sql for what they mean. */
+export interface BackupsTable {
+  id: Generated<string>;
+  addon_id: string;
+  kind: "manual" | "auto" | "safety";
+  status: "pending" | "running" | "completed" | "failed";
+  blob_key: string | null;
+  version: string;
+  size_bytes: number | null;
+  sha256: string | null;
+  verified_at: Date | null;
+  expires_at: Date | null;
+  error: string | null;
+  attempts: Generated<number>;
+  created_at: Generated<Date>;
+  started_at: Date | null;
+  finished_at: Date | null;
+  deleted_at: Date | null;
+}
+
+export interface RestoresTable {
+  id: Generated<string>;
+  backup_id: string;
+  addon_id: string;
+  status: "running" | "completed" | "failed";
+  error: string | null;
+  created_at: Generated<Date>;
+  finished_at: Date | null;
+}
+
+export interface BackupTables {
+  backups: BackupsTable;
+  restores: RestoresTable;
+}
