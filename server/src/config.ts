@@ -294,7 +294,7 @@ const keys = {
     "machines",
     whole(1, 1000),
     8,
-    "Fetches and pushes served at once, and again as many repositories fetched; others wait.",
+    "Fetches from and pushes to repositories hosted here that are served at once; others wait.",
   ),
   gitTimeoutMinutes: key("machines", whole(1, 1440), 15, "How long one fetch, push or checkout may take."),
   gitPushMaxMb: key("machines", whole(1, 1_000_000), 1024, "Largest push to a repository hosted here."),

@@ -153,7 +153,8 @@ async function start(): Promise<void> {
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     { ...sandboxTasks(app), ...platformTasks(app, apps), ...deployments.tasks, ...builds.tasks },
-    { concurrency: 25 },
+    // Each of them may want a connection.
+    { concurrency: Math.min(25, config.databaseConnections) },
   );
   await scheduleRecheck(app);
 

@@ -34,9 +34,9 @@ export interface PlatformNeeds extends Beside {
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...gitRoutes(app),
-  ...projectRoutes(app),
+  ...projectRoutes(app, beside.apps.routes),
   ...analyzeRoutes(app),
-  ...environmentRoutes(app),
+  ...environmentRoutes(app, beside.apps.routes),
   ...imageRoutes(app),
   ...deploymentRoutes(app, { findAppImage }),
   ...groupRoutes(app),

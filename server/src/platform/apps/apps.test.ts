@@ -80,9 +80,11 @@ test("an app that ends at its start says its exit code and what it said last, at
 
 test("a program that is not there is the deployer's to know", async () => {
   const { environment } = await makeEnvironment(db);
-  await expect(candidate(host, environment, 1, { argv: ["/no/such/program"] })).rejects.toThrow(
-    /could not be started/,
-  );
+  // Said as the end of a sentence that begins with the step's failure.
+  await expect(candidate(host, environment, 1, { argv: ["/no/such/program"] })).rejects.toMatchObject({
+    name: "AppUnhealthy",
+    message: expect.stringMatching(/^\/no\/such\/program .*\.$/),
+  });
   expect(await instances(environment.id)).toEqual([]);
 });
 
@@ -92,7 +94,10 @@ test("where the public way leads elsewhere, the one before serves on and missed 
   const second = await candidate(host, environment, 2, { argv: program("two") });
   await second.waitHealthy(signal);
   host.front.failsNext = new Error("somebody else answered");
-  await expect(second.takeOver(signal)).rejects.toThrow("somebody else answered");
+  await expect(second.takeOver(signal)).rejects.toMatchObject({
+    name: "AppUnhealthy",
+    message: expect.stringMatching(/^somebody else answered\. It (?:wrote|said)/),
+  });
   expect(await visit(host, environment.host_label)).toBe("one");
   await second.discard();
   const row = await db

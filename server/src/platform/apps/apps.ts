@@ -31,7 +31,7 @@ export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock"
 export interface Front {
   /** Until nothing is under way in the machine, or that time is over. */
   drained(machine: string, timeoutMs: number): Promise<unknown>;
-  /** Proves that a request by that name is answered by that machine. */
+  /** Proves that a request by that name is answered by that machine; a failure's message is for the app's owner. */
   visit(host: string, path: string, expected: { machine: string; signal?: AbortSignal }): Promise<unknown>;
 }
 

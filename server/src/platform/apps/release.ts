@@ -13,6 +13,7 @@ import type { Apps } from "./apps.ts";
 import { letGo } from "./drain.ts";
 import { sealEnv, type Variables } from "./environment.ts";
 import { AppUnhealthy } from "./errors.ts";
+import { unhealthy } from "./last-words.ts";
 import { ask, isListening } from "./probe.ts";
 import { type End, Running } from "./running.ts";
 import { insertInstance } from "./store.ts";
@@ -43,7 +44,6 @@ export interface Candidate {
   discard(): Promise<void>;
 }
 
-const shown = { lines: 200, characters: 32 * 1024 };
 const firstPauseMs = 25;
 const lastPauseMs = 500;
 
@@ -149,25 +149,11 @@ function whyEnded({ said }: End): string {
   return said.replace(/^It /, "The app ");
 }
 
-/** With what it said last. */
-async function unhealthy(apps: Apps, running: Running, why: string): Promise<AppUnhealthy> {
-  const { lines } = await apps.ring(running.environmentId).tail(shown.lines * 10);
-  const own = lines.filter(
-    ({ deployment, stream }) => deployment === running.row.deployment_id && stream !== "system",
-  );
-  const said = own
-    .slice(-shown.lines)
-    .map(({ text }) => text)
-    .join("\n")
-    .slice(-shown.characters);
-  return new AppUnhealthy(said === "" ? `${why} It wrote nothing.` : `${why} It said last:\n${said}`);
-}
-
 function explain(error: unknown): unknown {
   if (error instanceof DomainError) return error;
   const kind = (error as { kind?: string } | null)?.kind;
   if (kind === "exec_failed" || kind === "path_not_found" || kind === "not_directory") {
-    return new AppUnhealthy(`The app could not be started: ${(error as Error).message}.`, { cause: error });
+    return new AppUnhealthy(`${(error as Error).message}.`, { cause: error });
   }
   return error;
 }

@@ -54,9 +54,14 @@ export class AppRoutes {
 
   /** An environment was made, goes, or has another name; or what it serves has changed. */
   async refresh(environmentId: string): Promise<void> {
-    const [row] = await listServed(this.#db, environmentId);
+    const [row] = await listServed(this.#db, { environmentId });
     if (row) this.#set(row);
     else this.#drop(environmentId);
+  }
+
+  /** The project was made or has another name, or an environment of it was made. */
+  async refreshProject(projectId: string): Promise<void> {
+    for (const row of await listServed(this.#db, { projectId })) this.#set(row);
   }
 
   /** The same where only what is seen of its process has. */

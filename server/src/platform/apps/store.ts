@@ -131,9 +131,12 @@ export async function environmentsOf(db: Db, projectId: string): Promise<string[
   return rows.map(({ id }) => id);
 }
 
-/** Of one environment, or of all. */
-export function listServed(db: Db, environmentId?: string): Promise<ServedRow[]> {
-  const query = db
+/** Of one environment, of a project's, or of all. */
+export function listServed(
+  db: Db,
+  { environmentId, projectId }: { environmentId?: string; projectId?: string } = {},
+): Promise<ServedRow[]> {
+  return db
     .selectFrom("environments as e")
     .innerJoin("projects as p", "p.id", "e.project_id")
     .leftJoin("app_instances as i", (join) =>
@@ -149,8 +152,10 @@ export function listServed(db: Db, environmentId?: string): Promise<ServedRow[]>
       sql<number | null>`(i.run ->> 'port')::int`.as("port"),
     ])
     .where("p.deleted_at", "is", null)
-    .where("e.deleted_at", "is", null);
-  return (environmentId === undefined ? query : query.where("e.id", "=", environmentId)).execute();
+    .where("e.deleted_at", "is", null)
+    .$if(environmentId !== undefined, (query) => query.where("e.id", "=", environmentId!))
+    .$if(projectId !== undefined, (query) => query.where("e.project_id", "=", projectId!))
+    .execute();
 }
 
 export function findOwner(

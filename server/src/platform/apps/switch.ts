@@ -8,6 +8,7 @@ import { reached } from "#lib/kill-points.ts";
 import type { Apps } from "./apps.ts";
 import { drainLater } from "./drain.ts";
 import { AppUnhealthy } from "./errors.ts";
+import { unhealthy } from "./last-words.ts";
 import type { Running } from "./running.ts";
 import { findAsleepSince, findServing, lockEnvironment, move, setServed } from "./store.ts";
 
@@ -41,7 +42,8 @@ export function takeOver(apps: Apps, running: Running, signal: AbortSignal): Pro
       running.state = "starting";
       if (previous && before) previous.state = before.state;
       await apps.routes.refresh(environmentId);
-      throw error;
+      signal.throwIfAborted();
+      throw await unhealthy(apps, running, `${(error as Error).message}.`, { cause: error });
     }
     if (previous) drainLater(apps, previous, { isGraceful: true });
   });

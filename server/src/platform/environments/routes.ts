@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { createEnvironment } from "./create.ts";
+import { type Hosts, ledTo } from "./hosts.ts";
 import { deleteEnvironment } from "./delete.ts";
 import { list, readVariables } from "./environments.ts";
 import {
@@ -27,7 +28,7 @@ const common = { api: "platform", tag: "Environments" } as const;
 const path = "/api/v1/projects/{project_id}/environments";
 const ofProject = z.object({ project_id: z.guid() });
 
-export const environmentRoutes = (app: App): Route[] => [
+export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
   defineRoute({
     ...common,
     method: "GET",
@@ -54,7 +55,8 @@ export const environmentRoutes = (app: App): Route[] => [
     responses: { 201: EnvironmentResponse },
     errors: [projectNotFound, environmentExists, hostTooLong, planLimit, accountSuspended],
     idempotent: true,
-    handler: ({ actor, params, body }) => createEnvironment(app, actor, params.project_id, body),
+    handler: ({ actor, params, body }) =>
+      ledTo(app, hosts, createEnvironment(app, actor, params.project_id, body), (made) => made.project_id),
   }),
   defineRoute({
     ...common,

@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { VariablesResponse } from "../environments/schema.ts";
 import { createProject } from "./create.ts";
+import { type Hosts, ledTo } from "../environments/hosts.ts";
 import { hostTooLong, tooManyVariables } from "../environments/errors.ts";
 import { deleteProject } from "./delete.ts";
 import { domainTaken, invalidField, nameTaken, projectDeployed, projectNotFound } from "./errors.ts";
@@ -23,7 +24,7 @@ import {
 const common = { api: "platform", tag: "Projects" } as const;
 const ProjectParams = z.object({ project_id: z.guid() });
 
-export const projectRoutes = (app: App): Route[] => [
+export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
   defineRoute({
     ...common,
     method: "GET",
@@ -52,7 +53,7 @@ export const projectRoutes = (app: App): Route[] => [
     errors: [nameTaken, domainTaken, invalidField, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     secretFields: ["webhook"],
-    handler: ({ actor, body }) => createProject(app, actor, body),
+    handler: ({ actor, body }) => ledTo(app, hosts, createProject(app, actor, body), (made) => made.id),
   }),
   defineRoute({
     ...common,
@@ -101,7 +102,8 @@ export const projectRoutes = (app: App): Route[] => [
       accountSuspended,
       workspaceNotFound,
     ],
-    handler: ({ actor, params, body }) => updateProject(app, actor, params.project_id, body),
+    handler: ({ actor, params, body }) =>
+      ledTo(app, hosts, updateProject(app, actor, params.project_id, body), (changed) => changed.id),
   }),
   defineRoute({
     ...common,
