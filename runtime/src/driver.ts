@@ -41,6 +41,21 @@ export interface VolumeSpec {
 }
 
 /**
+ * A machine's place among others, whatever its network mode: what belongs to a group reaches over TCP what others of it
+ * serve, by an address that is the service's own, and nobody else does. A machine without a group reaches no machine.
+ */
+export interface PrivateNetwork {
+  /** Machines of one group reach what others of it serve. Opaque, 1 to 64 of `[A-Za-z0-9_-]`. */
+  group: string;
+  /**
+   * From its start on until it ends. Whoever begins to serve an address takes it from the machine that did before. The
+   * name is as DNS has it, ends in `.internal` and resolves within the group alone; `address` is one of
+   * `serviceAddress`, and outlives the machine; 1 to 16 ports, of TCP.
+   */
+  serves?: { name: string; address: string; ports: number[] };
+}
+
+/**
  * `gvisor`: a kernel of its own, for code nobody has looked at. `native`: the host's kernel behind a user namespace, a
  * system call filter and eight capabilities, for what needs its speed; it cannot be checkpointed or captured.
  */
@@ -64,6 +79,8 @@ export interface MachineSpec {
   env: Record<string, string>;
   /** Fixed at create: a machine that waits in a pool cannot be given one. */
   volume?: VolumeSpec;
+  /** Fixed at create, and at restore, where this counts: nothing of it is in a checkpoint. A pool machine has none. */
+  privateNetwork?: PrivateNetwork;
 }
 
 /** What may change when a warm machine becomes somebody's: all of it is applied before `claim` answers. */

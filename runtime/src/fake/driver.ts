@@ -43,6 +43,7 @@ import {
   type Progress,
   type Resources,
 } from "../driver.ts";
+import { checkPrivateNetwork } from "../network/private.ts";
 import { begin, commit, readManifest } from "../snapshots/manifest.ts";
 import { Turns } from "../turns.ts";
 import { FakeGuest } from "./guest.ts";
@@ -258,6 +259,7 @@ export class FakeDriver implements Driver {
 
   #boot(spec: MachineSpec, verb: "create" | "restore", fill: (root: string) => Promise<void>): Promise<void> {
     return this.#turns.take(spec.id, async () => {
+      checkPrivateNetwork(spec);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       if (!this.#images.has(spec.image))
         throw new RuntimeError("not_found", `there is no image ${spec.image}`);

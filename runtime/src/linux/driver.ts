@@ -43,6 +43,7 @@ import { run } from "../exec.ts";
 import type { EgressDoor } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
 import { HostNetwork } from "../network/network.ts";
+import { checkPrivateNetwork } from "../network/private.ts";
 import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
@@ -317,6 +318,7 @@ export class LinuxDriver implements Driver {
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
       if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
+      checkPrivateNetwork(spec);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);

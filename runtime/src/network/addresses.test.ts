@@ -1,5 +1,12 @@
 import { expect, test } from "vitest";
-import { instanceNames, MAX_SLOT, slotNames, slotOfAddress, slotOfName } from "./addresses.ts";
+import {
+  instanceNames,
+  MAX_SLOT,
+  serviceAddress,
+  slotNames,
+  slotOfAddress,
+  slotOfName,
+} from "./addresses.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
 
 test("every slot of every instance has an address of its own, and none is the gateway's", () => {
@@ -23,6 +30,13 @@ test("an instance or a slot out of range is refused", () => {
   expect(() => instanceNames(64)).toThrow("0 to 63");
   expect(() => slotNames(0, MAX_SLOT + 1)).toThrow("0 to 65533");
   expect(() => slotNames(0, 1.5)).toThrow("whole number");
+});
+
+test("services have addresses of their own, from the first to the last", () => {
+  expect([0, 255, MAX_SLOT].map(serviceAddress)).toEqual(["198.19.0.1", "198.19.1.0", "198.19.255.254"]);
+  for (const index of [-1, 1.5, MAX_SLOT + 1]) {
+    expect(() => serviceAddress(index)).toThrow("0 to 65533");
+  }
 });
 
 test("a slot is a namespace and a veth pair with a fixed neighbour; the machine's end comes up last", () => {

@@ -80,6 +80,20 @@ export function slotOfAddress(instance: number, address: string): number | undef
   return hi * 256 + lo - 1;
 }
 
+/**
+ * Where what machines serve to each other is found: one half of RFC 2544's range, which leads nowhere on the internet
+ * and is refused as an outside. Of an index from 0 to 65533; whose it is, the caller says.
+ */
+export const SERVICE_RANGE = "198.19.0.0/16";
+
+export function serviceAddress(index: number): string {
+  if (!Number.isInteger(index) || index < 0 || index > MAX_SLOT) {
+    throw new RuntimeError("failed", `the index of a service must be a whole number from 0 to ${MAX_SLOT}`);
+  }
+  const host = index + 1;
+  return `198.19.${host >> 8}.${host & 255}`;
+}
+
 /** An IPv4 address as the number nft's raw expressions want, `0x0a000002`. */
 export function addressAsHex(address: string): string {
   return `0x${Buffer.from(address.split(".").map(Number)).toString("hex")}`;

@@ -16,9 +16,9 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
  */
 export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);
-  const { volume, shape } = reservation.request;
-  // No warm machine could have been given a volume.
-  if (!volume && shape.poolKey !== "") app.machines.pool.used(shape);
+  const { volume, privateNetwork, shape } = reservation.request;
+  // No warm machine could have been given either.
+  if (!volume && !privateNetwork && shape.poolKey !== "") app.machines.pool.used(shape);
   try {
     await carryOut(app, reservation);
   } catch (error) {
@@ -31,7 +31,7 @@ export async function bringUp(app: Needs, reservation: Reservation): Promise<voi
 }
 
 async function carryOut(app: Needs, { row, request, warm }: Reservation): Promise<void> {
-  const { network, hostname, env, volume } = request;
+  const { network, hostname, env, volume, privateNetwork } = request;
   const { diskBytes, ...adjustable } = request.shape.resources;
   const claimed = { image: row.image_id, resources: adjustable, network, hostname, env };
   if (warm) await app.machines.host.claim(orderFor(row), claimed);
@@ -41,7 +41,11 @@ async function carryOut(app: Needs, { row, request, warm }: Reservation): Promis
     const isBuild = row.owner_kind === "build";
     const { image_id: image, isolation } = row;
     const machine = { image, isolation, resources, network, hostname, env, isBuild };
-    await app.machines.host.start(orderFor(row), { ...machine, ...(volume ? { volume } : {}) });
+    await app.machines.host.start(orderFor(row), {
+      ...machine,
+      ...(volume ? { volume } : {}),
+      ...(privateNetwork ? { privateNetwork } : {}),
+    });
   }
   app.machines.sampler.watch(row.id);
 }

@@ -12,6 +12,7 @@ import type {
   MachineState,
   MachineStats,
   NetworkMode,
+  PrivateNetwork,
   Progress,
   Resources,
 } from "@kontor/runtime/driver.ts";
@@ -46,6 +47,8 @@ export interface StartSpec {
   env: Record<string, string>;
   /** `isNew`: nothing of it was ever made, so that this start makes it. */
   volume?: HostVolume & { isNew: boolean };
+  /** Whom it reaches, and what it serves to them. */
+  privateNetwork?: PrivateNetwork;
 }
 
 export interface ClaimSpec {

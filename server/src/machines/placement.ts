@@ -5,7 +5,7 @@
  * either finishes it or ends it.
  */
 import type { Transaction } from "kysely";
-import type { Isolation, NetworkMode } from "@kontor/runtime/driver.ts";
+import type { Isolation, NetworkMode, PrivateNetwork } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -40,6 +40,8 @@ export interface MachineRequest {
   env: Record<string, string>;
   /** Of this host. */
   volume?: StartSpec["volume"];
+  /** What asks for one is made to order. */
+  privateNetwork?: PrivateNetwork;
 }
 
 export interface Reservation {
@@ -53,9 +55,10 @@ export interface Reservation {
 /** How a machine is found a place; fails with `no_capacity`. */
 export type Place = (app: Needs, tx: Transaction<Database>, request: MachineRequest) => Promise<Reservation>;
 
-/** A warm machine where one waits, else room for a cold one. What has a volume is always made to order. */
+/** A warm machine where one waits, else room for a cold one. What no warm one has is always made to order. */
 export const place: Place = async (app, tx, request) => {
-  if (request.volume || request.isolation === "native") return placeCold(app, tx, request);
+  const { volume, isolation, privateNetwork } = request;
+  if (volume || privateNetwork || isolation === "native") return placeCold(app, tx, request);
   await refuseFullDisk(app);
   const warm = await takeWarm(tx, {
     hostId: app.machines.host.id,
@@ -91,6 +94,8 @@ export const placeCold: Place = async (app, tx, request) => {
     hostname: request.hostname,
     env_sealed: sealEnv(app, request.ownerId, request.env),
     volume: request.volume ? toHostVolume(request.volume) : null,
+    private_group: request.privateNetwork?.group ?? null,
+    serves: request.privateNetwork?.serves ?? null,
     desired: "running",
   });
   return { row, request, warm: false, evicted };

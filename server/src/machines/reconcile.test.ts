@@ -26,6 +26,8 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
   claimed_at: null,
   snapshot_id: null,
   volume: null,
+  private_group: null,
+  serves: null,
   ...change,
 });
 const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });

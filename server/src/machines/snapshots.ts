@@ -84,7 +84,8 @@ export async function keep(
 
 /** What a snapshot's row says of the machine and of the bytes, whoever keeps it. */
 export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
-  const { host_id, image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, hostname } = machine;
+  const { host_id, image_id, vcpus, memory_bytes, disk_bytes, max_processes } = machine;
+  const { network, hostname, private_group } = machine;
   return {
     machine: machine.id,
     generation: machine.generation,
@@ -101,6 +102,7 @@ export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
     max_processes,
     network,
     hostname,
+    private_group,
   };
 }
 
@@ -121,7 +123,7 @@ export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken
 /** What a machine needs of its host, as the row of one says it or that of its snapshot. */
 export type Model = Pick<
   MachineRow,
-  "image_id" | "vcpus" | "memory_bytes" | "disk_bytes" | "max_processes" | "network"
+  "image_id" | "vcpus" | "memory_bytes" | "disk_bytes" | "max_processes" | "network" | "private_group"
 >;
 
 export interface Place {
@@ -153,7 +155,7 @@ export async function placeRestored(
 export async function placeFrom(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
-  { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network }: Model,
+  { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, private_group }: Model,
   whose: Pick<MachineRow, "owner_kind" | "owner_id" | "hostname" | "env_sealed" | "volume"> & {
     snapshot_id: string;
   },
@@ -177,6 +179,7 @@ export async function placeFrom(
     disk_bytes,
     max_processes,
     network,
+    private_group,
     desired: "running",
     ...whose,
   });
@@ -200,6 +203,8 @@ export async function bringBack(
       hostname: row.hostname,
       env: openEnv(app, row),
       ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
+      // What it served is another machine's by now, or nobody's.
+      ...(row.private_group === null ? {} : { privateNetwork: { group: row.private_group } }),
     };
     await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", spec, options);
   } catch (error) {

@@ -107,18 +107,30 @@ export type NewMachine = Pick<
   | "hostname"
   | "env_sealed"
   | "desired"
-> & { isolation?: MachineRow["isolation"]; snapshot_id?: string; volume?: HostVolume | null };
+> & {
+  isolation?: MachineRow["isolation"];
+  snapshot_id?: string;
+  volume?: HostVolume | null;
+  private_group?: string | null;
+  serves?: MachineRow["serves"];
+};
 
 export function insertMachine(tx: Queryable, machine: NewMachine): Promise<MachineRow> {
   return tx
     .insertInto("machines")
-    .values({ ...machine, volume: toJson(machine.volume ?? null), observed: "starting", claimed_at: null })
+    .values({
+      ...machine,
+      volume: toJson(machine.volume ?? null),
+      serves: toJson(machine.serves ?? null),
+      observed: "starting",
+      claimed_at: null,
+    })
     .returningAll()
     .executeTakeFirstOrThrow();
 }
 
-function toJson(volume: HostVolume | null): string | null {
-  return volume && JSON.stringify(volume);
+function toJson(value: object | null): string | null {
+  return value && JSON.stringify(value);
 }
 
 /** Machines of the host that have a volume, or had it and are not gone yet. */

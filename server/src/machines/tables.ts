@@ -1,7 +1,8 @@
 import type { ColumnType, Generated } from "kysely";
+import type { PrivateNetwork } from "@kontor/runtime/driver.ts";
 import type { HostVolume } from "./host.ts";
 
-/** Columns as they are stored; see migrations/0003_machines.sql for what they mean. */
+/** Columns as they are stored; see migrations/0003_machines.sql and 0020_addons.sql for what they mean. */
 export interface RegionsTable {
   code: string;
   name: string;
@@ -58,6 +59,8 @@ export interface MachinesTable {
   claimed_at: Date | null;
   snapshot_id: ColumnType<string | null, string | null | undefined>;
   volume: VolumeColumn;
+  private_group: ColumnType<string | null, string | null | undefined, never>;
+  serves: ColumnType<PrivateNetwork["serves"] | null, string | null | undefined, never>;
 }
 
 type VolumeColumn = ColumnType<HostVolume | null, string | null | undefined, never>;
@@ -84,6 +87,7 @@ export interface SnapshotsTable {
   hostname: string;
   env_sealed: Buffer | null;
   volume: VolumeColumn;
+  private_group: ColumnType<string | null, string | null | undefined, never>;
   reason: "explicit" | "deadline";
   stored_at: Date;
   expires_at: Date | null;
