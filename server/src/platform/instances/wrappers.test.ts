@@ -1,0 +1,363 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, describe, expect, test } from "vitest";
+import { type Runtime, serve as serveIn, type Served } from "./testing/wrapper.ts";
+
+const directory = mkdtempSync(join(tmpdir(), "kontor-wrapper-"));
+const running: Served[] = [];
+afterEach(() => {
+  for (const { child } of running.splice(0)) child.kill("SIGKILL");
+});
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+async function serve(runtime: Runtime, code: string, options?: Parameters<typeof serveIn>[3]) {
+  const served = await serveIn(directory, runtime, code, options);
+  running.push(served);
+  return served;
+}
+
+const id = { "x-request-id": "req-1" };
+const error = async (answer: Response) => ((await answer.json()) as { error: unknown }).error;
+
+const throwing = {
+  nodejs: `export default () => { throw new Error("canary-4711"); };`,
+  python: `def handler(request):\n    raise ValueError("canary-4711")\n`,
+};
+const nothing = {
+  nodejs: `export default () => undefined;`,
+  python: `def handler(request):\n    return None\n`,
+};
+const slow = {
+  nodejs: `export default () => new Promise(() => {});`,
+  python: `import time\ndef handler(request):\n    while True: time.sleep(0.01)\n`,
+};
+const length = {
+  nodejs: `export default async (request) => ({ bytes: (await request.arrayBuffer()).byteLength });`,
+  python: `def handler(request):\n    return {"bytes": len(request.body)}\n`,
+};
+const broken = { nodejs: `export default (request => {`, python: `def handler(request:\n` };
+const missing = { nodejs: `export const other = 1;`, python: `other = 1\n` };
+const stream = {
+  nodejs: `export default () => {
+    let next;
+    globalThis.go = () => next();
+    return new Response(new ReadableStream({
+      async pull(controller) {
+        controller.enqueue(new TextEncoder().encode("data: 1\\n\\n"));
+        await new Promise((resolve) => setTimeout(resolve, 300));
+        controller.enqueue(new Uint8Array([0, 255, 10]));
+        controller.close();
+      },
+    }), { headers: { "content-type": "text/event-stream" } });
+  };`,
+  python: `import time
+def handler(request):
+    def pieces():
+        yield "data: 1\\n\\n"
+        time.sleep(0.3)
+        yield bytes([0, 255, 10])
+    return pieces(), 200, {"content-type": "text/event-stream"}
+`,
+};
+
+describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
+  test("that throws is a 500 with a code and the request's id, and the trace is in its logs alone", async () => {
+    const served = await serve(runtime, throwing[runtime]);
+    const answer = await fetch(served.url, { headers: id });
+    expect(answer.status).toBe(500);
+    const text = await answer.text();
+    expect(JSON.parse(text)).toEqual({
+      error: { code: "function_error", message: expect.any(String) as string, request_id: "req-1" },
+    });
+    expect(text).not.toContain("canary");
+    const said = await served.saying(({ t }) => String(t).includes("canary-4711"));
+    expect(said).toMatchObject({ l: "error", r: "req-1" });
+  });
+
+  test("that answers with nothing is a 500 that says so", async () => {
+    const { url } = await serve(runtime, nothing[runtime]);
+    const answer = await fetch(url, { headers: id });
+    expect(answer.status).toBe(500);
+    expect(await error(answer)).toMatchObject({ code: "function_bad_response", request_id: "req-1" });
+  });
+
+  test("that takes too long is a 504, and the next request is answered", async () => {
+    const { url } = await serve(runtime, slow[runtime], { env: { KONTOR_TIMEOUT_MS: "300" } });
+    for (let asked = 0; asked < 2; asked += 1) {
+      const answer = await fetch(url, { headers: id });
+      expect(answer.status).toBe(504);
+      expect(await error(answer)).toMatchObject({ code: "function_timeout" });
+    }
+  });
+
+  test("gets a body of the limit, and one of a byte more is a 413, said by its length or in chunks", async () => {
+    const { url } = await serve(runtime, length[runtime], { env: { KONTOR_MAX_BODY: "100000" } });
+    const send = (bytes: number, isChunked: boolean) => {
+      const body = Buffer.alloc(bytes, 7);
+      const streamed = new ReadableStream({
+        start(controller) {
+          controller.enqueue(new Uint8Array(body));
+          controller.close();
+        },
+      });
+      return fetch(url, { method: "POST", body: isChunked ? streamed : body, duplex: "half" } as RequestInit);
+    };
+    for (const isChunked of [false, true]) {
+      expect(await (await send(100_000, isChunked)).json()).toEqual({ bytes: 100_000 });
+      const refused = await send(100_001, isChunked);
+      expect(refused.status).toBe(413);
+      expect(await error(refused)).toMatchObject({ code: "payload_too_large" });
+    }
+  });
+
+  test("that does not load says why and ends", async () => {
+    for (const code of [broken[runtime], missing[runtime]]) {
+      const served = await serve(runtime, code, { isUp: false });
+      expect(await served.ended).toBe(1);
+      expect(served.said).toContainEqual({ k: "failed" });
+      expect(served.said.some(({ l }) => l === "error")).toBe(true);
+    }
+  });
+
+  test("streams its answer as it comes, bytes as they are", async () => {
+    const { url } = await serve(runtime, stream[runtime]);
+    const answer = await fetch(url);
+    expect(answer.headers.get("content-type")).toBe("text/event-stream");
+    const reader = (answer.body as ReadableStream<Uint8Array>).getReader();
+    const first = await reader.read();
+    expect(Buffer.from(first.value!).toString()).toBe("data: 1\n\n");
+    const second = await reader.read();
+    expect([...second.value!]).toEqual([0, 255, 10]);
+    expect((await reader.read()).done).toBe(true);
+  });
+});
+
+describe("a handler in nodejs", () => {
+  test("is asked with a Request, and its Response is the answer, cookies and status text included", async () => {
+    const { url } = await serve(
+      "nodejs",
+      `export default async (request, { requestId }) => {
+        const answer = new Response(JSON.stringify({
+          isRequest: request instanceof Request, url: request.url, method: request.method,
+          header: request.headers.get("x-own"), body: await request.json(), requestId,
+        }), { status: 201, statusText: "Made", headers: { "content-type": "application/json" } });
+        answer.headers.append("set-cookie", "a=1");
+        answer.headers.append("set-cookie", "b=2");
+        return answer;
+      };`,
+    );
+    const answer = await fetch(`${url}/some/path?q=%C3%BC`, {
+      method: "PUT",
+      body: JSON.stringify([1, "ü"]),
+      headers: { ...id, "x-own": "yes", "x-forwarded-proto": "https" },
+    });
+    expect([answer.status, answer.statusText]).toEqual([201, "Made"]);
+    expect(answer.headers.getSetCookie()).toEqual(["a=1", "b=2"]);
+    expect(await answer.json()).toEqual({
+      isRequest: true,
+      url: `${url.replace("http:", "https:")}/some/path?q=%C3%BC`,
+      method: "PUT",
+      header: "yes",
+      body: [1, "ü"],
+      requestId: "req-1",
+    });
+  });
+
+  test("may answer with a string, an object or bytes", async () => {
+    const { url } = await serve(
+      "nodejs",
+      `export default ({ url }) => ({
+        "/text": "grüß", "/object": { a: [1] }, "/list": [1, 2], "/bytes": new Uint8Array([0, 255]),
+      })[new URL(url).pathname];`,
+    );
+    const text = await fetch(`${url}/text`);
+    expect(text.headers.get("content-type")).toBe("text/plain;charset=UTF-8");
+    expect(await text.text()).toBe("grüß");
+    expect(await (await fetch(`${url}/object`)).json()).toEqual({ a: [1] });
+    expect(await (await fetch(`${url}/list`)).json()).toEqual([1, 2]);
+    expect([...new Uint8Array(await (await fetch(`${url}/bytes`)).arrayBuffer())]).toEqual([0, 255]);
+    expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
+  });
+
+  test("hears that its caller left", async () => {
+    const served = await serve(
+      "nodejs",
+      `export default (request) => new Promise((resolve) => {
+        console.log("asked");
+        request.signal.addEventListener("abort", () => { console.log("left"); resolve("nobody's"); });
+      });`,
+    );
+    const leaving = new AbortController();
+    const asked = fetch(served.url, { signal: leaving.signal }).catch(() => "left");
+    await served.saying(({ t }) => t === "asked");
+    leaving.abort();
+    expect(await asked).toBe("left");
+    await served.saying(({ t }) => t === "left");
+  });
+
+  test("says things at levels, with the request that said them, and what is long in pieces", async () => {
+    const served = await serve(
+      "nodejs",
+      `export default async (request) => {
+        console.debug("d"); console.info("i %d", 1); console.warn({ w: 1 }); console.error("e1\\ne2");
+        await new Promise((resolve) => setTimeout(resolve, 5));
+        console.log("\\u0001".repeat(5000));
+        process.stdout.write("plain\\n");
+        return "done";
+      };`,
+    );
+    await Promise.all(["a", "b"].map((name) => fetch(served.url, { headers: { "x-request-id": name } })));
+    for (const r of ["a", "b"]) {
+      const said = served.said.filter((record) => record["r"] === r);
+      expect(said.slice(0, 5)).toEqual([
+        { l: "debug", r, t: "d" },
+        { l: "info", r, t: "i 1" },
+        { l: "warn", r, t: "{ w: 1 }" },
+        { l: "error", r, t: "e1" },
+        { l: "error", r, t: "e2" },
+      ]);
+      expect(
+        said
+          .slice(5)
+          .map(({ t }) => t)
+          .join(""),
+      ).toBe("\u0001".repeat(5000));
+      for (const record of said) expect(Buffer.byteLength(JSON.stringify(record))).toBeLessThan(8192);
+    }
+    expect(served.said).toContainEqual({ plain: "plain" });
+  });
+
+  test("is kept awake by waitUntil until that settles, or its time is up; a failure of it is logged", async () => {
+    const served = await serve(
+      "nodejs",
+      `export default (request, { waitUntil }) => {
+        if (request.url.endsWith("/fails")) waitUntil(Promise.reject(new Error("behind")));
+        else if (request.url.endsWith("/ever")) waitUntil(new Promise(() => {}));
+        else waitUntil(new Promise((resolve) => setTimeout(resolve, 20)));
+        return "answered";
+      };`,
+      { env: { KONTOR_TIMEOUT_MS: "200" } },
+    );
+    const waits = () => served.said.filter(({ k }) => k === "wait").map(({ n }) => n);
+    for (const path of ["/", "/ever", "/fails"]) {
+      served.said.length = 0;
+      expect(await (await fetch(served.url + path)).text()).toBe("answered");
+      await served.saying(({ k, n }) => k === "wait" && n === 0);
+      expect(waits()).toEqual([1, 0]);
+    }
+    expect(served.said.some(({ l, t }) => l === "error" && String(t).includes("behind"))).toBe(true);
+  });
+
+  test("is not ended by a rejection that nobody handles", async () => {
+    const served = await serve(
+      "nodejs",
+      `export default () => { void Promise.reject(new Error("stray")); return "fine"; };`,
+    );
+    expect(await (await fetch(served.url)).text()).toBe("fine");
+    await served.saying(({ t }) => String(t).includes("stray"));
+    expect(await (await fetch(served.url)).text()).toBe("fine");
+  });
+});
+
+describe("a handler in python", () => {
+  test("is asked with a request of plain things, and answers with text, bytes, JSON, a status and headers", async () => {
+    const { url } = await serve(
+      "python",
+      `def handler(request):
+    if request.path == "/bytes": return bytes([0, 255])
+    if request.path == "/made": return {"made": True}, 201, {"X-Own": "yes"}
+    if request.path == "/none": return None, 204
+    if request.path == "/list": return [1, "ü"]
+    if request.path == "/text": return "grüß"
+    return {"method": request.method, "path": request.path, "query": request.query,
+            "own": request.headers["x-own"], "json": request.json(), "id": request.request_id}
+`,
+    );
+    const answer = await fetch(`${url}/a%20b?q=%C3%BC&e=`, {
+      method: "POST",
+      body: JSON.stringify({ a: 1 }),
+      headers: { ...id, "X-Own": "yes" },
+    });
+    expect(await answer.json()).toEqual({
+      method: "POST",
+      path: "/a b",
+      query: { q: "ü", e: "" },
+      own: "yes",
+      json: { a: 1 },
+      id: "req-1",
+    });
+    expect([...new Uint8Array(await (await fetch(`${url}/bytes`)).arrayBuffer())]).toEqual([0, 255]);
+    const made = await fetch(`${url}/made`);
+    expect([made.status, made.headers.get("x-own"), await made.json()]).toEqual([201, "yes", { made: true }]);
+    expect((await fetch(`${url}/none`)).status).toBe(204);
+    expect(await (await fetch(`${url}/list`)).json()).toEqual([1, "ü"]);
+    expect(await (await fetch(`${url}/text`)).text()).toBe("grüß");
+    expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
+  });
+
+  test("may be async, and stream from an async generator", async () => {
+    const { url } = await serve(
+      "python",
+      `import asyncio
+async def handler(request):
+    await asyncio.sleep(0.01)
+    if request.path == "/late":
+        await asyncio.sleep(60)
+    async def pieces():
+        for n in range(3):
+            await asyncio.sleep(0.01)
+            yield f"{n}\\n"
+    return pieces() if request.path == "/stream" else "one"
+`,
+      { env: { KONTOR_TIMEOUT_MS: "1000" } },
+    );
+    expect(await (await fetch(url)).text()).toBe("one");
+    expect(await (await fetch(`${url}/stream`)).text()).toBe("0\n1\n2\n");
+    expect((await fetch(`${url}/late`)).status).toBe(504);
+    expect(await (await fetch(url)).text()).toBe("one");
+  });
+
+  test("says things at levels, with the request that said them", async () => {
+    const served = await serve(
+      "python",
+      `import logging, sys, asyncio
+async def handler(request):
+    print("p1\\np2")
+    await asyncio.sleep(0.005)
+    logging.info("i %d", 1); logging.warning("w"); logging.error("e")
+    print("err", file=sys.stderr)
+    sys.stdout.write("unended")
+    return "done"
+`,
+    );
+    await Promise.all(["a", "b"].map((name) => fetch(served.url, { headers: { "x-request-id": name } })));
+    for (const r of ["a", "b"]) {
+      const said = served.said.filter((record) => record["r"] === r);
+      for (const record of [
+        { l: "info", r, t: "p1" },
+        { l: "info", r, t: "p2" },
+        { l: "info", r, t: "i 1" },
+        { l: "warn", r, t: "w" },
+        { l: "error", r, t: "e" },
+        { l: "error", r, t: "err" },
+      ]) {
+        expect(said).toContainEqual(record);
+      }
+    }
+  });
+
+  test("answers ten requests at once", async () => {
+    const { url } = await serve(
+      "python",
+      `import threading
+all_here = threading.Barrier(10)
+def handler(request):
+    all_here.wait()
+    return "together"
+`,
+    );
+    const answers = await Promise.all(Array.from({ length: 10 }, async () => (await fetch(url)).text()));
+    expect(answers).toEqual(Array.from({ length: 10 }, () => "together"));
+  });
+});
