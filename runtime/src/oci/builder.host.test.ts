@@ -283,6 +283,20 @@ CMD ["true"]
     const modes = [one, two].map(({ image }) => readFile(join(image.layers.at(-1) ?? "", "mode"), "utf8"));
     expect(await Promise.all(modes)).toEqual(["first-mode\n", "other-mode\n"]);
   });
+
+  test("that changes leaves cached what cannot use it", async () => {
+    const dockerfile =
+      "FROM debian:12-slim\nRUN date +%N > /installed\nCOPY hello.txt ./\nRUN cat hello.txt; date +%N > /built\n";
+    const one = await built(dockerfile, { secrets: { DATABASE_PASSWORD: "first-password" } });
+    const two = await built(dockerfile, { secrets: { DATABASE_PASSWORD: "other-password", MORE: "more" } });
+    expect(two.image.layers).toEqual(one.image.layers);
+    await writeFile(join(checkout, "hello.txt"), "process.env.MORE\n");
+    const three = await built(dockerfile, { secrets: { MORE: "once" } });
+    const four = await built(dockerfile, { secrets: { MORE: "twice" } });
+    expect(four.image.layers).not.toEqual(three.image.layers);
+    expect(four.log).toContain("Using cache");
+    expect(four.log).not.toContain("kontor-env");
+  });
 });
 
 describe("a workspace", () => {

@@ -9,7 +9,6 @@
  * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
  * in it is removed before the next. A failed build leaves nothing, and cached layers only stay below a number of bytes.
  */
-import { createHmac, randomBytes } from "node:crypto";
 import { mkdir, readdir, readFile, rename, rm, stat, statfs, utimes, writeFile } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
@@ -33,9 +32,10 @@ import {
   removeImagesArgv,
 } from "./buildah.ts";
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
-import { environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
+import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import type { Enclosure } from "./enclosure.ts";
 import { LogLines } from "./log.ts";
+import { stampsOf } from "./stamps.ts";
 import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
 
 /** What makes images of directories. */
@@ -164,14 +164,13 @@ export class OciBuilder implements AppBuilder {
       throw new RuntimeError("failed", `"${build.id}" of "${build.workspace}" is no name of a build`);
     const context = await contextIn(build.checkout, build.context);
     const variables = { ...build.env, ...build.secrets };
-    const stamp = await this.#stamp(build.workspace, variables);
-    const wrap = stamp === undefined ? undefined : { file: "/run/kontor-env", secret: "env", stamp };
+    const hasVariables = Object.keys(variables).length > 0;
+    const wrap = hasVariables ? await this.#environment(build.workspace, context, variables) : undefined;
     const { text, bases: wanted } = readDockerfile(build.dockerfile, {
       isPlainPath: (path) => isPlainPath(context, path),
       ...(wrap === undefined ? {} : { environment: wrap }),
     });
-    const ours = wrap === undefined ? [] : [wrapping(wrap).mount, `${wrapping(wrap).read}; `];
-    const lines = new LogLines(Object.values(build.secrets), ours, hooks.log);
+    const lines = new LogLines(Object.values(build.secrets), wrap?.words() ?? [], hooks.log);
     return this.#turns.take(build.workspace, async () => {
       signal.throwIfAborted();
       const network = (await this.#options.network?.()) ?? null;
@@ -185,7 +184,7 @@ export class OciBuilder implements AppBuilder {
           const files = {
             Dockerfile: text,
             ignore: ignoreFile(await ownIgnoreFile(context)),
-            ...(stamp === undefined ? {} : { env: environmentFile(variables) }),
+            ...(hasVariables ? { env: environmentFile(variables) } : {}),
           };
           await this.#enclosed(
             { ...build, group: build.id, store: build.workspace, network, files, context, signal, lines },
@@ -195,7 +194,7 @@ export class OciBuilder implements AppBuilder {
                 network,
                 cgroup,
                 name: nameOf(build.id),
-                secrets: stamp === undefined ? [] : ["env"],
+                secrets: hasVariables ? ["env"] : [],
               }),
           );
           return await this.#finished(build, before);
@@ -521,17 +520,25 @@ export class OciBuilder implements AppBuilder {
     );
   }
 
-  /** What changes with the variables' values and says nothing of them; undefined where there are none. */
-  async #stamp(workspace: string, variables: Readonly<Record<string, string>>): Promise<string | undefined> {
-    if (Object.keys(variables).length === 0) return undefined;
-    const file = join(this.#workspace(workspace), "stamp.key");
-    await mkdir(this.#workspace(workspace), { recursive: true, mode: 0o700 });
-    await writeFile(file, randomBytes(32), { mode: 0o600, flag: "wx" }).catch((error: unknown) => {
-      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-    });
-    const sorted = Object.entries(variables).toSorted(([a], [b]) => (a < b ? -1 : 1));
-    const keyed = createHmac("sha256", await readFile(file)).update(JSON.stringify(sorted));
-    return keyed.digest("hex").slice(0, 16);
+  /** How commands get the variables; `words` are those that stand in them for that, once they were given. */
+  async #environment(
+    workspace: string,
+    context: string,
+    variables: Readonly<Record<string, string>>,
+  ): Promise<Environment & { words: () => string[] }> {
+    const place = { file: "/run/kontor-env", secret: "env" };
+    const stampOf = await stampsOf(join(this.#workspace(workspace), "stamp.key"), context, variables);
+    const words = new Set<string>();
+    return {
+      ...place,
+      stampOf: (step) => {
+        const stamp = stampOf(step);
+        const { mount, read } = wrapping(place, stamp);
+        words.add(mount).add(`${read}; `);
+        return stamp;
+      },
+      words: () => [...words],
+    };
   }
 
   async #record(id: string): Promise<ImageRecord | undefined> {

@@ -5,6 +5,8 @@
  * refused here, so that nothing can be smuggled between two readings of the same text. Pure.
  */
 import { RuntimeError } from "../driver.ts";
+import { StageFiles } from "./stage-files.ts";
+import type { Step } from "./uses.ts";
 
 export interface Dockerfile {
   /** What the builder reads. */
@@ -13,9 +15,16 @@ export interface Dockerfile {
   bases: string[];
 }
 
+export interface Environment {
+  file: string;
+  secret: string;
+  /** Changes with the values that the command may use, so that what was made with other ones is not taken from the cache. */
+  stampOf: (step: Step) => string;
+}
+
 export interface RewriteOptions {
   /** The instruction that every command runs with: the variables of the build, from a file that is no part of a layer. */
-  environment?: { file: string; secret: string; stamp: string };
+  environment?: Environment;
   /** Paths of the context, without a symlink on their way; others are no source of a mount. */
   isPlainPath?: (path: string) => boolean;
 }
@@ -44,6 +53,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
   const stages = new Set<string>();
   const bases = new Set<string>();
   const lines: string[] = [];
+  const files = new StageFiles();
   let count = 0;
   for (const line of logicalLines(source)) {
     const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
@@ -57,6 +67,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       const base = stages.has(image.toLowerCase()) ? image.toLowerCase() : image;
       if (base !== "scratch" && !stages.has(base)) bases.add(checkedName(base));
       lines.push(`FROM ${base}${alias === undefined ? "" : ` AS ${alias}`}`);
+      files.begin(base, alias === undefined ? [String(count)] : [String(count), alias]);
       stages.add(String(count));
       if (alias !== undefined) stages.add(alias);
       count += 1;
@@ -70,7 +81,9 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       args.set(name, unquoted(value));
     }
     if (keyword === "COPY" || keyword === "ADD") {
-      const from = flags(rest).find(([name]) => name === "from")?.[1];
+      const options = flags(rest);
+      const from = options.find(([name]) => name === "from")?.[1];
+      files.copy(behind(options, rest), from);
       if (from !== undefined && !stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
     if (keyword !== "RUN") {
@@ -78,7 +91,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       continue;
     }
     const words = flags(rest);
-    const command = rest.slice(words.reduce((length, [, , text]) => length + text.length, 0));
+    const command = behind(words, rest);
     for (const [name, value] of words) {
       if (name !== "mount") throw refused(`RUN --${name} is not supported`);
       for (const from of checkMount(value, options.isPlainPath ?? (() => false)))
@@ -87,9 +100,9 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     // Whatever else looks like one would be read by the builder and was not by us.
     if (command.startsWith("-")) throw refused("a command does not begin with -");
     const given = words.map(([, , text]) => text).join("");
-    lines.push(
-      `RUN ${given}${options.environment ? withEnvironment(command, options.environment) : command}`,
-    );
+    const isBound = words.some(([, value]) => !/(?:^|,)type=(?:cache|secret|tmpfs)(?:,|$)/.test(value));
+    const step = { command, files: isBound ? ["."] : files.now };
+    lines.push(`RUN ${given}${options.environment ? withEnvironment(step, options.environment) : command}`);
   }
   if (count === 0) throw refused("it has no FROM");
   const long = lines.find((line) => line.length > lineMaxChars);
@@ -162,6 +175,10 @@ function flags(rest: string): [name: string, value: string, text: string][] {
   }
 }
 
+function behind(options: ReturnType<typeof flags>, rest: string): string {
+  return rest.slice(options.reduce((length, [, , text]) => length + text.length, 0));
+}
+
 const plainValue = /^[\w./@+:-]*$/;
 const mountKeys: Readonly<Record<string, readonly string[]>> = {
   // A cache's `from` and `source` are paths that builders before 1.37.4 followed out of the cache (CVE-2024-9675).
@@ -204,22 +221,16 @@ function checkMount(value: string, isPlainPath: (path: string) => boolean): stri
   return [];
 }
 
-/**
- * The command with the build's variables: read from a file that is there for this command alone. `stamp` changes with
- * their values, so that what was made with other ones is not taken from the cache.
- */
-function withEnvironment(
-  command: string,
-  { file, secret, stamp }: NonNullable<RewriteOptions["environment"]>,
-): string {
-  const { mount, read } = wrapping({ file, secret, stamp });
-  const argv = execForm(command);
-  if (argv === undefined) return `${mount}${read}; ${command}`;
+/** The command with the build's variables: read from a file that is there for this command alone. */
+function withEnvironment(step: Step, environment: Environment): string {
+  const { mount, read } = wrapping(environment, environment.stampOf(step));
+  const argv = execForm(step.command);
+  if (argv === undefined) return `${mount}${read}; ${step.command}`;
   return `${mount}${JSON.stringify(["/bin/sh", "-c", `${read}; exec "$@"`, "sh", ...argv])}`;
 }
 
 /** What is ours in a command that has the build's variables; its reader did not write it. */
-export function wrapping({ file, secret, stamp }: NonNullable<RewriteOptions["environment"]>) {
+export function wrapping({ file, secret }: Pick<Environment, "file" | "secret">, stamp: string) {
   return {
     mount: `--mount=type=secret,id=${secret},target=${file},mode=0444 `,
     read: `: ${stamp}; set -a; . ${file}; set +a`,
