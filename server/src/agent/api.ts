@@ -1,10 +1,13 @@
-/** The agent runtime API: it has no operations yet, and says so with an empty document. */
+/** Every operation of the agent runtime API that this server has. */
+import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
-import type { App } from "../app.ts";
+import { workers } from "./agents/overview.ts";
+import { agentsRoutes } from "./agents/routes.ts";
+import { credentialRoutes } from "./credentials/routes.ts";
 
 const none = async () => ({ items: [], total: 0 });
 
-/** What a workspace's snapshot shows of this room: no agents, and nothing they wait for. */
-export const agentBeside = { workers: none, pendingApprovals: none };
+/** What a workspace's snapshot shows of this room. */
+export const agentBeside = { workers, pendingApprovals: none };
 
-export const agentRoutes = (_app: App): Route[] => [];
+export const agentRoutes = (app: App): Route[] => [...agentsRoutes(app), ...credentialRoutes(app)];

@@ -11,6 +11,8 @@
 import { Kysely, PostgresDialect, type Transaction as KyselyTransaction } from "kysely";
 import pg from "pg";
 import type { AccountsTables } from "#accounts/tables.ts";
+import type { AgentTables } from "#agent/agents/tables.ts";
+import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
@@ -55,7 +57,9 @@ export interface Database
     CommandTables,
     EventTables,
     VolumeTables,
-    WebhookTables {}
+    WebhookTables,
+    AgentTables,
+    ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */
 export type Db = Kysely<Database>;

@@ -10,6 +10,7 @@ import { hasScope } from "#http/authenticate.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
+import { agentCases } from "./cases/agent.ts";
 import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
 import documentedOperations from "./documented.json" with { type: "json" };
@@ -25,7 +26,7 @@ const documented: readonly {
 }[] = documentedOperations;
 
 const world = await openWorld();
-const cases: Record<string, Case> = { ...platformCases, ...sandboxCases };
+const cases: Record<string, Case> = { ...platformCases, ...sandboxCases, ...agentCases };
 
 interface Operation {
   api: Api;

@@ -1,12 +1,8 @@
-/**
- * One POST to an address somebody else chose. What is connected to is what was checked: the look-up hands its answer
- * to the socket, so a name that resolves to something else a moment later gains nothing. Redirects are not followed.
- */
-import { lookup } from "node:dns";
+/** One POST to an address somebody else chose, checked as it is connected to. Redirects are not followed. */
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
-import { isIP, type LookupFunction } from "node:net";
-import { mayConnect, type OpenedHosts } from "#lib/addresses.ts";
+import type { OpenedHosts } from "#lib/addresses.ts";
+import { AddressError, checkAddress as check, checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
 import { answerWithinMs } from "./limits.ts";
 
 /** Its message may be shown to the webhook's owner. */
@@ -21,8 +17,11 @@ export function post(
   message: { headers: Record<string, string>; body: Buffer },
 ): Promise<void> {
   return new Promise((resolve, reject) => {
-    const host = hostOf(url);
-    if (isIP(host) > 0 && !mayConnect(opened, host, host)) return reject(refused());
+    try {
+      checkLiteral(url, opened);
+    } catch (error) {
+      return reject(explain(error as Error));
+    }
     const start = url.protocol === "https:" ? requestHttps : requestHttp;
     const request = start(url, {
       method: "POST",
@@ -47,37 +46,13 @@ export function post(
 
 /** Resolves where every address the URL's host resolves to may be connected to; throws a `DeliveryError`. */
 export async function checkAddress(url: URL, opened: OpenedHosts): Promise<void> {
-  const host = hostOf(url);
-  await new Promise<void>((resolve, reject) => {
-    checkedLookup(opened)(host, { all: true }, (error) => (error ? reject(explain(error)) : resolve()));
+  await check(url, opened).catch((error: Error) => {
+    throw explain(error);
   });
 }
 
-/** All addresses of a name, or an error where one of them may not be connected to. */
-function checkedLookup(opened: OpenedHosts): LookupFunction {
-  return (host, options, callback) => {
-    lookup(host, { ...options, all: true }, (error, addresses) => {
-      const [first] = addresses ?? [];
-      if (error || !first) return callback(error ?? new DeliveryError("Its host has no address."), "", 0);
-      if (!addresses.every(({ address }) => mayConnect(opened, host, address))) {
-        return callback(refused(), "", 0);
-      }
-      if (options.all) callback(null, addresses);
-      else callback(null, first.address, first.family);
-    });
-  };
-}
-
-function hostOf(url: URL): string {
-  return url.hostname.replace(/^\[|\]$/g, "");
-}
-
-function refused(): DeliveryError {
-  return new DeliveryError("Its host resolves to a private or internal address.");
-}
-
 function explain(error: Error): DeliveryError {
-  if (error instanceof DeliveryError) return error;
+  if (error instanceof AddressError) return new DeliveryError(error.message);
   if (error.name === "AbortError" || error.name === "TimeoutError") {
     return new DeliveryError(`No answer within ${answerWithinMs / 1000} s.`);
   }

@@ -1,0 +1,147 @@
+/**
+ * Agents: a name, its versions, and the aliases that point at them. This folder owns what an agent is configured to
+ * be. It promises that a version never changes, that one is published whole or not at all, that what it names (its
+ * model's credentials) was there and fits when it was published, and that an alias moves in one step: a run asks for
+ * one, gets a version, and stays with that.
+ */
+import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
+import { nameTaken } from "./errors.ts";
+import { parseVersion, whyNotName } from "./names.ts";
+import {
+  type Agent,
+  type AgentUpdate,
+  toAgent,
+  toVersion,
+  toVersionSummary,
+  type Version,
+  type VersionSummary,
+} from "./schema.ts";
+import {
+  type AgentRow,
+  aliasesOf,
+  changeAgent,
+  findAgent,
+  findVersion,
+  isNameTaken,
+  listAgents,
+  listVersions,
+  lockAgent,
+  type VersionRow,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+export async function list(app: Needs, actor: Actor): Promise<{ items: Agent[] }> {
+  const rows = await listAgents(app.db, workspaceIds(actor));
+  const aliases = await aliasesOf(
+    app.db,
+    rows.map(({ id }) => id),
+  );
+  return { items: rows.map((row) => toAgent(row, aliases.get(row.id) ?? [])) };
+}
+
+export async function get(app: Needs, actor: Actor, reference: string): Promise<Agent> {
+  return render(app.db, await getAgent(app.db, actor, reference));
+}
+
+/** Renames, describes, pauses. How it behaves is a new version's matter. */
+export async function update(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+  input: AgentUpdate,
+): Promise<Agent> {
+  return app.db.transaction().execute(async (tx) => {
+    const row = await lockWritableAgent(tx, actor, reference);
+    if (input.name !== undefined && input.name !== row.name) {
+      requireName(input.name);
+      if (await isNameTaken(tx, row.workspace_id, input.name)) throw nameTaken(input.name);
+    }
+    const changed = await changeAgent(tx, row.id, {
+      updated_at: app.clock.now(),
+      ...(input.name === undefined ? {} : { name: input.name }),
+      ...(input.description === undefined ? {} : { description: input.description }),
+      ...(input.paused === undefined ? {} : { paused: input.paused }),
+    });
+    await recordActivity(tx, actor, deedOf(row, input), target(changed), row.workspace_id, {
+      fields: Object.keys(input),
+    });
+    return render(tx, changed);
+  });
+}
+
+export async function versions(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+): Promise<{ items: VersionSummary[] }> {
+  const agent = await getAgent(app.db, actor, reference);
+  const [rows, aliases] = await Promise.all([listVersions(app.db, agent.id), aliasesOf(app.db, [agent.id])]);
+  return { items: rows.map((row) => toVersionSummary(row, aliases.get(agent.id) ?? [])) };
+}
+
+export async function version(app: Needs, actor: Actor, reference: string, wanted: string): Promise<Version> {
+  const agent = await getAgent(app.db, actor, reference);
+  return renderVersion(app.db, await getVersion(app.db, agent, wanted));
+}
+
+// ---- what the verbs beside are made of
+
+export async function getAgent(db: Db, actor: Actor, reference: string): Promise<AgentRow> {
+  const row = await findAgent(db, reference, workspaceIds(actor));
+  if (!row) throw agentNotFound();
+  return row;
+}
+
+/** `3`, `v3`, an alias or `latest`. */
+export async function getVersion(
+  db: Db,
+  agent: Pick<AgentRow, "id" | "latest_version">,
+  wanted: string,
+): Promise<VersionRow> {
+  const reference = parseVersion(wanted);
+  const row = reference && (await findVersion(db, agent, reference));
+  if (!row) throw versionNotFound();
+  return row;
+}
+
+/** Nobody else's to change until this transaction ends; a suspended account changes nothing. */
+export async function lockWritableAgent(tx: Db, actor: Actor, reference: string): Promise<AgentRow> {
+  const row = await lockAgent(tx, reference, workspaceIds(actor));
+  if (!row) throw agentNotFound();
+  requireNotSuspended(workspaceOf(actor, row));
+  return row;
+}
+
+export function workspaceOf(actor: Actor, { workspace_id }: { workspace_id: string }): ReachableWorkspace {
+  const workspace = actor.workspaces.find(({ id }) => id === workspace_id);
+  if (!workspace) throw agentNotFound();
+  return workspace;
+}
+
+export function requireName(name: string): void {
+  const why = whyNotName(name);
+  if (why !== undefined) throw invalidField(["name"], why);
+}
+
+export async function render(db: Db, row: AgentRow): Promise<Agent> {
+  return toAgent(row, (await aliasesOf(db, [row.id])).get(row.id) ?? []);
+}
+
+export async function renderVersion(db: Db, row: VersionRow): Promise<Version> {
+  return toVersion(row, (await aliasesOf(db, [row.agent_id])).get(row.agent_id) ?? []);
+}
+
+export function target({ id, name }: AgentRow): { kind: string; id: string; label: string } {
+  return { kind: "agent", id, label: name };
+}
+
+function deedOf(row: AgentRow, { paused }: AgentUpdate): string {
+  if (paused === undefined || paused === row.paused) return "agent.updated";
+  return paused ? "agent.paused" : "agent.unpaused";
+}

@@ -1,0 +1,109 @@
+/**
+ * What an agent is: the config of a version, whole. It is parsed once, when it is published, with every default
+ * filled in, and read as it was ever after: a default that changes later changes no version that exists.
+ */
+import { z } from "zod";
+
+export const providers = ["anthropic", "openai", "mistral", "openai_compatible"] as const;
+export type Provider = (typeof providers)[number];
+
+const modelId = z.string().min(1).max(200).describe("The provider's own name of the model.");
+const credentialId = z.string().max(64).describe("A model credential of the same account: `mcr_…`.");
+const policy = z.enum(["allow", "ask", "deny"]);
+const seconds = (min: number, max: number) => z.int().min(min).max(max);
+
+const Model = z.strictObject({
+  provider: z.enum(providers),
+  id: modelId,
+  credential_id: credentialId,
+  fallbacks: z
+    .array(z.strictObject({ id: modelId, credential_id: credentialId }))
+    .max(5)
+    .optional()
+    .describe("Tried in this order where the model fails; each speaks to its credential's provider."),
+  temperature: z.number().min(0).max(2).optional(),
+  max_output_tokens: z.int().min(1).max(1_000_000).optional().describe("Of one call."),
+  reasoning: z.enum(["none", "minimal", "low", "medium", "high"]).optional(),
+});
+
+const ToolsetUse = z.strictObject({
+  toolset_id: z.string().max(64),
+  allow: z.array(z.string().min(1).max(200)).max(500).default(["*"]),
+  policy: policy.optional(),
+  tools: z.record(z.string().min(1).max(200), z.strictObject({ policy })).optional(),
+  required: z.boolean().default(false),
+});
+
+const vmTools = ["exec", "read_file", "write_file", "run_code"] as const;
+
+const Vm = z.strictObject({
+  enabled: z.boolean().default(true),
+  template: z.string().min(1).max(200).default("debian-12"),
+  size: z.enum(["small", "medium", "large"]).default("small"),
+  network: z.enum(["off", "restricted", "open"]).default("restricted"),
+  allow_domains: z.array(z.string().max(253)).max(100).default([]),
+  volume: z.string().max(64).nullable().default(null),
+  park_after_seconds: seconds(0, 86_400).default(300),
+  tools: z
+    .array(z.enum(vmTools))
+    .max(vmTools.length)
+    .default([...vmTools]),
+  policy: z.enum(["allow", "ask"]).optional(),
+});
+
+const Platform = z.strictObject({
+  scopes: z
+    .array(z.enum(["platform:read", "platform:write", "sandboxes:read", "sandboxes:write"]))
+    .max(4)
+    .default([]),
+  policy: policy.optional(),
+});
+
+const Approvals = z.strictObject({
+  default: policy.default("allow"),
+  expires_in_seconds: seconds(1, 30 * 86_400).default(86_400),
+  on_expire: z.enum(["deny", "fail"]).default("deny"),
+});
+
+const Memory = z.strictObject({
+  enabled: z.boolean().default(true),
+  max_entries: z.int().min(1).max(10_000).default(200),
+  max_value_bytes: z.int().min(1).max(65_536).default(4096),
+});
+
+const Limits = z.strictObject({
+  max_steps: z.int().min(1).max(1000).default(75).describe("Model calls."),
+  max_seconds: seconds(1, 86_400).default(900).describe("Of work; while a person decides the clock stands."),
+  max_tokens: z.int().min(1).max(100_000_000).default(500_000).describe("Read and written, all steps."),
+  tool_timeout_seconds: seconds(1, 3600).default(120),
+});
+
+const Context = z.strictObject({
+  compact_at_tokens: z.int().min(1000).max(10_000_000).default(120_000),
+  keep_last_messages: z.int().min(2).max(1000).default(20),
+});
+
+const Output = z.discriminatedUnion("type", [
+  z.strictObject({ type: z.literal("text") }),
+  z.strictObject({
+    type: z.literal("json_schema"),
+    schema: z.record(z.string(), z.unknown()).describe("JSON Schema, draft 2020-12."),
+  }),
+]);
+
+export const AgentConfig = z
+  .strictObject({
+    model: Model,
+    system: z.string().max(200_000).optional(),
+    toolsets: z.array(ToolsetUse).max(50).default([]),
+    vm: Vm.optional(),
+    platform: Platform.optional(),
+    approvals: Approvals.prefault({}),
+    memory: Memory.optional(),
+    limits: Limits.prefault({}),
+    context: Context.prefault({}),
+    output: Output.default({ type: "text" }),
+    metadata: z.record(z.string().max(200), z.unknown()).optional(),
+  })
+  .meta({ id: "AgentConfig" });
+export type AgentConfig = z.output<typeof AgentConfig>;

@@ -1,0 +1,187 @@
+/** All SQL of agents, versions and aliases. The workspaces a caller can reach are an argument of what a caller does. */
+import { type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { VersionReference } from "./names.ts";
+import type { AgentsTable, AgentVersionsTable } from "./tables.ts";
+
+export type AgentRow = Selectable<AgentsTable>;
+export type VersionRow = Selectable<AgentVersionsTable>;
+
+export interface Alias {
+  name: string;
+  version: number;
+}
+
+const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
+
+/** With creations in the same workspace held off until this transaction ends. */
+export async function lockAndCountAgents(tx: Db, workspaceId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 40))`.execute(tx);
+  const { count } = await tx
+    .selectFrom("agents")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+/** Undefined where the name is taken. */
+export function insertAgent(
+  tx: Db,
+  agent: Pick<AgentRow, "id" | "workspace_id" | "name" | "description" | "latest_version" | "created_at">,
+): Promise<AgentRow | undefined> {
+  return tx
+    .insertInto("agents")
+    .values({ ...agent, updated_at: agent.created_at })
+    .onConflict((conflict) => conflict.columns(["workspace_id", "name"]).doNothing())
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** By its id or its name; where several workspaces have the name, the one that is named first counts. */
+const byReference = (db: Db, reference: string, workspaceIds: readonly string[]) =>
+  db
+    .selectFrom("agents")
+    .selectAll()
+    .where(reference.startsWith("agt_") ? "id" : "name", "=", reference)
+    .where("workspace_id", "=", among(workspaceIds))
+    .orderBy(sql`array_position(${sql.val([...workspaceIds])}::uuid[], workspace_id)`)
+    .limit(1);
+
+export function findAgent(
+  db: Db,
+  reference: string,
+  workspaceIds: readonly string[],
+): Promise<AgentRow | undefined> {
+  return byReference(db, reference, workspaceIds).executeTakeFirst();
+}
+
+/** Nobody else's to change until this transaction ends. */
+export function lockAgent(
+  tx: Db,
+  reference: string,
+  workspaceIds: readonly string[],
+): Promise<AgentRow | undefined> {
+  return byReference(tx, reference, workspaceIds).forUpdate().executeTakeFirst();
+}
+
+export function listAgents(db: Db, workspaceIds: readonly string[]): Promise<AgentRow[]> {
+  return db
+    .selectFrom("agents")
+    .selectAll()
+    .where("workspace_id", "=", among(workspaceIds))
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .execute();
+}
+
+export async function isNameTaken(tx: Db, workspaceId: string, name: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("agents")
+    .select("id")
+    .where("workspace_id", "=", workspaceId)
+    .where("name", "=", name)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export function changeAgent(
+  tx: Db,
+  id: string,
+  change: Partial<Pick<AgentRow, "name" | "description" | "paused" | "latest_version">> & {
+    updated_at: Date;
+  },
+): Promise<AgentRow> {
+  return tx.updateTable("agents").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
+}
+
+// ---- versions
+
+export function insertVersion(
+  tx: Db,
+  version: Pick<VersionRow, "agent_id" | "version" | "notes" | "created_at"> & {
+    config: string;
+    created_by: string;
+  },
+): Promise<VersionRow> {
+  return tx.insertInto("agent_versions").values(version).returningAll().executeTakeFirstOrThrow();
+}
+
+export function findVersion(
+  db: Db,
+  agent: Pick<AgentRow, "id" | "latest_version">,
+  reference: VersionReference,
+): Promise<VersionRow | undefined> {
+  const all = db
+    .selectFrom("agent_versions")
+    .selectAll("agent_versions")
+    .where("agent_versions.agent_id", "=", agent.id);
+  if (reference === "latest") return all.where("version", "=", agent.latest_version).executeTakeFirst();
+  if ("version" in reference) return all.where("version", "=", reference.version).executeTakeFirst();
+  return all
+    .innerJoin("agent_aliases as a", (join) =>
+      join
+        .onRef("a.agent_id", "=", "agent_versions.agent_id")
+        .onRef("a.version", "=", "agent_versions.version"),
+    )
+    .where("a.name", "=", reference.alias)
+    .executeTakeFirst();
+}
+
+/** Without their configs, newest first. */
+export function listVersions(db: Db, agentId: string): Promise<Omit<VersionRow, "config">[]> {
+  return db
+    .selectFrom("agent_versions")
+    .select(["agent_id", "version", "notes", "created_by", "created_at"])
+    .where("agent_id", "=", agentId)
+    .orderBy("version", "desc")
+    .execute();
+}
+
+// ---- aliases
+
+/** Of several agents, by agent, in the order of their names. */
+export async function aliasesOf(db: Db, agentIds: readonly string[]): Promise<Map<string, Alias[]>> {
+  const rows = await db
+    .selectFrom("agent_aliases")
+    .select(["agent_id", "name", "version"])
+    .where("agent_id", "=", sql<string>`any(${sql.val([...agentIds])}::text[])`)
+    .orderBy("name")
+    .execute();
+  return Map.groupBy(rows, ({ agent_id }) => agent_id);
+}
+
+export async function pointAlias(
+  tx: Db,
+  alias: { agent_id: string; name: string; version: number; updated_at: Date },
+): Promise<void> {
+  const { version, updated_at } = alias;
+  await tx
+    .insertInto("agent_aliases")
+    .values(alias)
+    .onConflict((conflict) => conflict.columns(["agent_id", "name"]).doUpdateSet({ version, updated_at }))
+    .execute();
+}
+
+// ---- the switch for all of a workspace's agents
+
+export async function findPause(db: Db, workspaceId: string): Promise<Date | undefined> {
+  const row = await db
+    .selectFrom("agent_pauses")
+    .select("paused_at")
+    .where("workspace_id", "=", workspaceId)
+    .executeTakeFirst();
+  return row?.paused_at;
+}
+
+export async function insertPause(tx: Db, workspaceId: string, at: Date): Promise<void> {
+  await tx
+    .insertInto("agent_pauses")
+    .values({ workspace_id: workspaceId, paused_at: at })
+    .onConflict((conflict) => conflict.column("workspace_id").doNothing())
+    .execute();
+}
+
+export async function deletePause(tx: Db, workspaceId: string): Promise<void> {
+  await tx.deleteFrom("agent_pauses").where("workspace_id", "=", workspaceId).execute();
+}

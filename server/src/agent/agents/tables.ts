@@ -1,0 +1,45 @@
+/** Columns as they are stored; migrations/0021_agents.sql says what they mean. */
+import type { ColumnType, Generated } from "kysely";
+
+export interface AgentsTable {
+  id: string;
+  workspace_id: string;
+  name: string;
+  description: string | null;
+  paused: Generated<boolean>;
+  worker_id: Generated<string>;
+  latest_version: number;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** Parsed when read, written as JSON text. */
+type Json<T> = ColumnType<T, string, never>;
+
+export interface AgentVersionsTable {
+  agent_id: string;
+  version: number;
+  config: Json<unknown>;
+  notes: string | null;
+  created_by: Json<{ kind: string; id: string; label: string }>;
+  created_at: Date;
+}
+
+export interface AgentAliasesTable {
+  agent_id: string;
+  name: string;
+  version: number;
+  updated_at: Date;
+}
+
+export interface AgentPausesTable {
+  workspace_id: string;
+  paused_at: Date;
+}
+
+export interface AgentTables {
+  agents: AgentsTable;
+  agent_versions: AgentVersionsTable;
+  agent_aliases: AgentAliasesTable;
+  agent_pauses: AgentPausesTable;
+}

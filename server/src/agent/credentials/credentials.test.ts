@@ -1,0 +1,68 @@
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { agentHost } from "../testing/agent-app.ts";
+
+const host = await agentHost({ config: { allowPrivateHosts: "127.0.0.1" } });
+const owner = await host.person();
+const canary = "sk-canary-0123456789-WXYZ";
+const input = {
+  provider: "openai_compatible",
+  name: "local",
+  api_key: canary,
+  base_url: "http://127.0.0.1:9/v1/",
+};
+
+test("a key is kept sealed, and is answered as a hint alone", async () => {
+  const { status, json } = await owner.post("/v1/model-credentials", input);
+  expect([status, json]).toMatchObject([
+    201,
+    {
+      id: expect.stringMatching(/^mcr_/),
+      provider: "openai_compatible",
+      name: "local",
+      hint: "…WXYZ",
+      base_url: "http://127.0.0.1:9/v1",
+    },
+  ]);
+  const listed = (await owner.get("/v1/model-credentials")).json;
+  expect(listed.items).toEqual([json]);
+  for (const table of ["model_credentials", "activity", "idempotency_keys"]) {
+    const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);
+    expect(JSON.stringify(rows)).not.toContain(canary);
+    expect(JSON.stringify(rows)).not.toContain(Buffer.from(canary).toString("hex"));
+  }
+});
+
+test("a short key gives nothing of itself away", async () => {
+  const { json } = await owner.post("/v1/model-credentials", { ...input, api_key: "ollama" });
+  expect(json.hint).toBe("…");
+});
+
+test.each([
+  ["http://10.0.0.1/v1", "private"],
+  ["http://[::1]:8000", "private"],
+  ["http://169.254.169.254/latest", "private"],
+  ["ftp://example.com", "URL"],
+  ["http://user:secret@127.0.0.1/v1", "URL"],
+  ["http://127.0.0.1/v1?key=1", "URL"],
+  [null, "required"],
+])("an address that may not be called is refused: %s", async (base_url, words) => {
+  const { status, json } = await owner.post("/v1/model-credentials", { ...input, base_url });
+  expect([status, json]).toMatchObject([400, { pointer: "/base_url" }]);
+  expect(json.detail).toContain(words);
+});
+
+test("only a person or a full-access token adds and removes keys", async () => {
+  const token = await owner.tokenWith(["agents:write", "agents:read"]);
+  const as = { authorization: `Bearer ${token}` };
+  const { items } = (await owner.call("GET", "/v1/model-credentials", undefined, as)).json;
+  for (const reply of [
+    await owner.call("POST", "/v1/model-credentials", input, as),
+    await owner.call("DELETE", `/v1/model-credentials/${items[0].id}`, undefined, as),
+  ])
+    expect([reply.status, reply.json]).toMatchObject([403, { code: "full_access_required" }]);
+  expect((await owner.call("DELETE", `/v1/model-credentials/${items[0].id}`)).status).toBe(204);
+  expect((await owner.call("DELETE", `/v1/model-credentials/${items[0].id}`)).json).toMatchObject({
+    code: "model_credential_not_found",
+  });
+});

@@ -1,0 +1,106 @@
+/**
+ * Keys of models. The address belongs to the key, not to an agent's config: whoever may write configs can't have a key
+ * sent elsewhere. A key is sealed, is in no answer, and is opened for the one call that needs it.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { homeWorkspace, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { AddressError, checkAddress } from "#lib/checked-lookup.ts";
+import { newId } from "#lib/ids.ts";
+import { invalidField } from "../errors.ts";
+import { credentialLimitReached, credentialNotFound, fullAccessRequired } from "./errors.ts";
+import { type Credential, type CredentialCreate, toCredential } from "./schema.ts";
+import {
+  type CredentialRow,
+  credentialsByIds,
+  deleteCredential,
+  insertCredential,
+  listCredentials,
+  lockAndCount,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
+
+const credentialsMax = 100;
+
+export async function add(app: Needs, actor: Actor, input: CredentialCreate): Promise<Credential> {
+  requireFullAccess(actor);
+  const workspace = requireNotSuspended(homeWorkspace(actor));
+  const address = input.base_url ?? null;
+  if (address === null && input.provider === "openai_compatible")
+    throw invalidField(["base_url"], "is required for openai_compatible");
+  if (address !== null) {
+    await checkAddress(new URL(address), parseOpenedHosts(app.config.allowPrivateHosts)).catch(
+      (error: unknown) => {
+        throw error instanceof AddressError ? invalidField(["base_url"], error.message) : error;
+      },
+    );
+  }
+  const id = newId("mcr_");
+  const row = await app.db.transaction().execute(async (tx) => {
+    if ((await lockAndCount(tx, workspace.id)) >= credentialsMax)
+      throw credentialLimitReached(credentialsMax);
+    const made = await insertCredential(tx, {
+      id,
+      workspace_id: workspace.id,
+      provider: input.provider,
+      name: input.name,
+      api_key_sealed: app.secrets.seal(input.api_key, place(id)),
+      hint: hintOf(input.api_key),
+      base_url: address === null ? null : address.replace(/\/+$/, ""),
+      created_at: app.clock.now(),
+    });
+    await recordActivity(tx, actor, "model_credential.created", target(made), workspace.id);
+    return made;
+  });
+  return toCredential(row);
+}
+
+export async function list(app: Needs, actor: Actor): Promise<{ items: Credential[] }> {
+  const rows = await listCredentials(app.db, workspaceIds(actor));
+  return { items: rows.map(toCredential) };
+}
+
+/** Versions that name it stay; a run of one fails with `credential_missing`. */
+export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
+  requireFullAccess(actor);
+  await app.db.transaction().execute(async (tx) => {
+    const row = await deleteCredential(tx, id, workspaceIds(actor));
+    if (!row) throw credentialNotFound();
+    await recordActivity(tx, actor, "model_credential.deleted", target(row), row.workspace_id);
+  });
+}
+
+/** Those that are there, by their ids. */
+export async function findCredentials(
+  db: Db,
+  workspaceId: string,
+  ids: readonly string[],
+): Promise<Map<string, CredentialRow>> {
+  const rows = await credentialsByIds(db, workspaceId, ids);
+  return new Map(rows.map((row) => [row.id, row]));
+}
+
+export function openKey(app: Pick<App, "secrets">, row: CredentialRow): string {
+  return app.secrets.open(row.api_key_sealed, place(row.id)).toString("utf8");
+}
+
+function requireFullAccess(actor: Actor): void {
+  if (actor.scopes !== null || actor.kind === "worker") throw fullAccessRequired();
+}
+
+/** Enough to tell one's own keys apart; of a short key nothing, since four characters would be most of it. */
+function hintOf(key: string): string {
+  return key.length < 16 ? "…" : `…${key.slice(-4)}`;
+}
+
+function place(id: string): string {
+  return `model_credentials:${id}:api_key`;
+}
+
+function target({ id, name }: CredentialRow): { kind: string; id: string; label: string } {
+  return { kind: "model_credential", id, label: name };
+}

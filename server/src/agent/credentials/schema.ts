@@ -1,0 +1,60 @@
+/** The wire of model credentials. */
+import { z } from "zod";
+import { providers } from "../agents/config.ts";
+import type { CredentialRow } from "./store.ts";
+
+export const CredentialParams = z.strictObject({ id: z.string().max(64) });
+
+export const CredentialCreate = z
+  .strictObject({
+    provider: z.enum(providers),
+    name: z.string().min(1).max(64),
+    api_key: z
+      .string()
+      .min(1)
+      .max(4096)
+      .regex(/^[\x21-\x7e]+$/, { error: "must be printable ASCII without spaces" })
+      .describe("Sealed at rest, and never answered. Where a model asks for no key, any word."),
+    base_url: z
+      .string()
+      .max(2048)
+      .refine(isWebAddress, {
+        error: "must be an http or https URL without user name, password, query and fragment",
+      })
+      .nullable()
+      .optional()
+      .describe("Needed for openai_compatible; for others where a proxy stands before the provider."),
+  })
+  .meta({ id: "ModelCredentialCreate" });
+export type CredentialCreate = z.output<typeof CredentialCreate>;
+
+export const Credential = z
+  .object({
+    id: z.string(),
+    provider: z.enum(providers),
+    name: z.string(),
+    hint: z.string().describe("The end of the key."),
+    base_url: z.string().nullable(),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: "ModelCredential" });
+export type Credential = z.output<typeof Credential>;
+export const CredentialList = z.object({ items: z.array(Credential) }).meta({ id: "ModelCredentialList" });
+
+function isWebAddress(text: string): boolean {
+  const url = URL.parse(text);
+  if (url === null || !/^https?:$/.test(url.protocol)) return false;
+  return [url.username, url.password, url.search, url.hash].every((part) => part === "");
+}
+
+/** The only way from a row to JSON. */
+export function toCredential(row: CredentialRow): Credential {
+  return {
+    id: row.id,
+    provider: row.provider,
+    name: row.name,
+    hint: row.hint,
+    base_url: row.base_url,
+    created_at: row.created_at.toISOString(),
+  };
+}

@@ -1,0 +1,17 @@
+/** Columns as they are stored; migrations/0021_agents.sql says what they mean. */
+import type { Provider } from "../agents/config.ts";
+
+export interface ModelCredentialsTable {
+  id: string;
+  workspace_id: string;
+  provider: Provider;
+  name: string;
+  api_key_sealed: Buffer;
+  hint: string;
+  base_url: string | null;
+  created_at: Date;
+}
+
+export interface ModelCredentialTables {
+  model_credentials: ModelCredentialsTable;
+}
