@@ -69,6 +69,18 @@ test("a public authority is asked for public names alone", () => {
   expect(load({ KONTOR_TLS_MODE: "acme", ...names }).appsDomain).toBe("apps.example.org:8443");
 });
 
+test("an object store is complete or named as what it lacks", () => {
+  const some = { KONTOR_BACKUPS_STORE: "s3", KONTOR_BACKUPS_S3_ENDPOINT: "https://s3.example.com" };
+  expect(problems(some)).toEqual([
+    "KONTOR_BACKUPS_S3_BUCKET: backups_store = s3 needs it",
+    "KONTOR_BACKUPS_S3_ACCESS_KEY: backups_store = s3 needs it",
+    "KONTOR_BACKUPS_S3_SECRET_KEY: backups_store = s3 needs it",
+  ]);
+  const rest = { BUCKET: "kept", ACCESS_KEY: "AK", SECRET_KEY: "canary" };
+  const all = Object.entries(rest).map(([name, value]) => [`KONTOR_BACKUPS_S3_${name}`, value]);
+  expect(problems({ ...some, ...Object.fromEntries(all) })).toEqual([]);
+});
+
 test("the port that TLS is given is the one its names carry, unless they are given as well", () => {
   const moved = load({ KONTOR_TLS_PORT: "9443", KONTOR_APPS_DOMAIN: "apps.example.org" });
   expect([moved.previewDomain, moved.appsDomain]).toEqual(["localhost:9443", "apps.example.org"]);

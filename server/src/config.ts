@@ -33,7 +33,7 @@ interface Key<T> extends Kind<T> {
   notInFile?: boolean;
 }
 
-const groups = ["server", "database", "machines", "network", "accounts", "limits"] as const;
+const groups = ["server", "database", "machines", "backups", "network", "accounts", "limits"] as const;
 type Group = (typeof groups)[number];
 
 const text: Kind<string> = { expected: "a text", parse: (value) => value || undefined };
@@ -98,6 +98,14 @@ const url: Kind<string> = {
 const directoryUrl: Kind<string> = {
   expected: "an https address",
   parse: (value) => (URL.parse(value)?.protocol === "https:" ? value : undefined),
+};
+const bucket: Kind<string> = {
+  expected: "the name of a bucket: 3 to 63 lower-case letters, digits, hyphens and dots",
+  parse: (value) => (/^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/.test(value) ? value : undefined),
+};
+const blobPrefix: Kind<string> = {
+  expected: "words of letters, digits, dots, hyphens and underscores, each followed by a slash",
+  parse: (value) => (/^(?:(?!\.{1,2}\/)[A-Za-z0-9._-]+\/)+$/.test(value) ? value : undefined),
 };
 const databaseUrl: Kind<string> = {
   expected: "postgres://user:password@host:port/database",
@@ -347,6 +355,46 @@ const keys = {
     "How long an app that is asleep keeps its memory, and wakes at once.",
   ),
 
+  backupsStore: key(
+    "backups",
+    oneOf("directory", "s3"),
+    "directory",
+    "Where backups of add-ons are kept: on this host, or in an object store that speaks S3.",
+  ),
+  backupsDirectory: key(
+    "backups",
+    optional(path),
+    null,
+    "Where backups_store = directory keeps them; <data>/backups where it is not set.",
+  ),
+  backupsS3Endpoint: key(
+    "backups",
+    optional(url),
+    null,
+    "Address of the object store; downloads of backups lead there as well.",
+  ),
+  backupsS3Bucket: key("backups", optional(bucket), null, "Its bucket, which has to be there."),
+  backupsS3Region: key(
+    "backups",
+    text,
+    "us-east-1",
+    "The region requests to the object store are signed for.",
+  ),
+  backupsS3AccessKey: key("backups", optional(text), null, "Name of the key to the object store."),
+  backupsS3SecretKey: key("backups", optional(text), null, "The key to the object store.", { secret: true }),
+  backupsS3Prefix: key(
+    "backups",
+    blobPrefix,
+    "kontor/",
+    "What the names of backups begin with in the bucket; another for each installation.",
+  ),
+  backupsS3VirtualHosted: key(
+    "backups",
+    flag,
+    false,
+    "The bucket is part of the object store's host name, and not of the path.",
+  ),
+
   uplink: key(
     "network",
     or("auto", text),
@@ -571,6 +619,17 @@ function contradictions(config: Config): string[] {
     const host = hostname(config[name]);
     if (config.tlsMode === "acme" && (!host.includes(".") || host.endsWith(".localhost"))) {
       problems.push(`KONTOR_${snake(name).toUpperCase()}: tls_mode = acme needs a public name, not ${host}`);
+    }
+  }
+  if (config.backupsStore === "s3") {
+    for (const name of [
+      "backupsS3Endpoint",
+      "backupsS3Bucket",
+      "backupsS3AccessKey",
+      "backupsS3SecretKey",
+    ] as const) {
+      if (config[name] === null)
+        problems.push(`KONTOR_${snake(name).toUpperCase()}: backups_store = s3 needs it`);
     }
   }
   return problems;

@@ -4,7 +4,8 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
-import { BlobExists, BlobNotFound, FsBlobs } from "./blobs.ts";
+import { BlobExists, BlobNotFound } from "./blobs.ts";
+import { FsBlobs } from "./fs.ts";
 
 async function scratch(): Promise<{ blobs: FsBlobs; directory: string }> {
   const directory = await mkdtemp(join(tmpdir(), "kontor-blobs-"));

@@ -1,51 +1,26 @@
 /**
- * Where bytes that must outlive a host are kept: snapshots and what else is large. A directory here, an object store
- * with more hosts; both promise that a blob appears whole or not at all, and that what `put` acknowledged is on disk.
+ * Blobs as files of a directory. One is written aside, put on disk, and gets its name then; the directory is one
+ * server's, so that what another one left aside is nobody's any more.
  */
-import { createHash } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { link, mkdir, open, readdir, rename, rm, stat } from "node:fs/promises";
+import { link, mkdir, open, readdir, rename, rm, stat, statfs } from "node:fs/promises";
 import { dirname, join, relative, sep } from "node:path";
-import { randomUUID } from "node:crypto";
 import type { Readable } from "node:stream";
+import { BlobExists, type BlobInfo, BlobNotFound, type Blobs, BlobsFull, requireKey } from "./blobs.ts";
 
-export interface BlobInfo {
-  bytes: number;
-  modifiedAt: Date;
-}
-
-export interface Blobs {
-  /** Answers size and SHA-256 (hex) of what was stored. `ifNoneMatch`: fails with BlobExists instead of replacing. */
-  put(
-    key: string,
-    content: AsyncIterable<Buffer>,
-    options?: { ifNoneMatch?: boolean },
-  ): Promise<{ bytes: number; sha256: string }>;
-  /** `range` in bytes, `end` exclusive. Fails with BlobNotFound. */
-  get(key: string, range?: { start: number; end: number }): Promise<Readable>;
-  head(key: string): Promise<BlobInfo | undefined>;
-  /** Of what is not there too. */
-  delete(key: string): Promise<void>;
-  /** Keys that begin with the prefix, in order. */
-  list(prefix: string): Promise<string[]>;
-}
-
-export class BlobNotFound extends Error {
-  override readonly name = "BlobNotFound";
-}
-export class BlobExists extends Error {
-  override readonly name = "BlobExists";
-}
-
-/** Segments of a key: never empty, never `.` or `..`, so that a key cannot leave the directory. */
-const keyPattern = /^(?!\.{1,2}(?:\/|$))[A-Za-z0-9._-]+(?:\/(?!\.{1,2}(?:\/|$))[A-Za-z0-9._-]+)*$/;
 const unfinished = ".unfinished";
+/** How often it is looked whether the disk has room left for others. */
+const lookEveryBytes = 64 * 1024 ** 2;
 
 export class FsBlobs implements Blobs {
   readonly #directory: string;
+  readonly #reserveBytes: number;
 
-  constructor(directory: string) {
+  /** `reserveBytes` of its disk are left free: who keeps blobs there shares it with others. */
+  constructor(directory: string, { reserveBytes = 0 }: { reserveBytes?: number } = {}) {
     this.#directory = directory;
+    this.#reserveBytes = reserveBytes;
   }
 
   async put(key: string, content: AsyncIterable<Buffer>, options: { ifNoneMatch?: boolean } = {}) {
@@ -55,10 +30,15 @@ export class FsBlobs implements Blobs {
     await mkdir(dirname(path), { recursive: true, mode: 0o700 });
     const hash = createHash("sha256");
     let bytes = 0;
+    let lookAt = 0;
     try {
       const file = await open(aside, "wx", 0o600);
       try {
         for await (const chunk of content) {
+          if (bytes >= lookAt) {
+            await this.#requireRoom();
+            lookAt = bytes + lookEveryBytes;
+          }
           hash.update(chunk);
           bytes += chunk.length;
           await file.writeFile(chunk);
@@ -112,9 +92,23 @@ export class FsBlobs implements Blobs {
       .toSorted();
   }
 
+  async dropUnfinished(before: Date): Promise<void> {
+    const directory = join(this.#directory, unfinished);
+    for (const name of await readdir(directory).catch(() => [])) {
+      const path = join(directory, name);
+      const found = await stat(path).catch(() => undefined);
+      if (found && found.mtime < before) await rm(path, { force: true });
+    }
+  }
+
+  async #requireRoom(): Promise<void> {
+    if (this.#reserveBytes === 0) return;
+    const { bavail, bsize } = await statfs(this.#directory);
+    if (bavail * bsize < this.#reserveBytes) throw new BlobsFull("The disk that blobs are kept on is full.");
+  }
+
   #path(key: string): string {
-    if (!keyPattern.test(key)) throw new TypeError(`"${key}" is no key of a blob`);
-    return join(this.#directory, key);
+    return join(this.#directory, requireKey(key));
   }
 }
 
