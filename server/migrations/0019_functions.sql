@@ -53,8 +53,13 @@ create table function_versions (
   dependencies jsonb not null,
   -- What the installer resolved them to, in its own format; the same dependencies are installed from it again.
   lock text,
-  -- The host's image; null until it is built, and once it is gone.
+  -- The host's image; null until it is built, and once it is wanted no more. Versions that are equal have one and the same.
   image_id text,
+  -- Of all that goes into the image but the lock: versions with the same one and the same lock are equal.
+  content_hash bytea,
+  -- Where it is built; null until somebody begins to. How many servers have begun to.
+  host_id text references hosts (id),
+  attempts integer not null default 0,
   error text,
   created_at timestamptz not null default now(),
   finished_at timestamptz,

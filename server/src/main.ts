@@ -38,6 +38,7 @@ import { sweepCheckouts } from "#platform/git/checkout.ts";
 import { gitSite } from "#platform/git/hosting-routes.ts";
 import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
@@ -152,7 +153,12 @@ async function start(): Promise<void> {
   await sweepCheckouts(app);
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
-    { ...sandboxTasks(app), ...platformTasks(app, apps), ...deployments.tasks, ...builds.tasks },
+    {
+      ...sandboxTasks(app),
+      ...platformTasks(app, apps, noInstances),
+      ...deployments.tasks,
+      ...builds.tasks,
+    },
     // Each of them may want a connection.
     { concurrency: Math.min(25, config.databaseConnections) },
   );
@@ -173,7 +179,13 @@ async function start(): Promise<void> {
   const http = await createHttpServer(
     app,
     {
-      platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside, apps }),
+      platform: platformRoutes(app, {
+        holdings: sandboxHoldings,
+        ...sandboxBeside,
+        ...agentBeside,
+        apps,
+        functions: noInstances,
+      }),
       sandbox: sandboxRoutes(app),
       agent: agentRoutes(app),
     },

@@ -12,6 +12,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { noInstances } from "#platform/functions/parts.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
@@ -23,7 +24,13 @@ const folder = resolve(import.meta.dirname, "../../openapi");
 export function allRoutes(): Record<Api, Route[]> {
   const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
   return {
-    platform: platformRoutes(app, { holdings: [], ...sandboxBeside, ...agentBeside, apps: new Apps(app) }),
+    platform: platformRoutes(app, {
+      holdings: [],
+      ...sandboxBeside,
+      ...agentBeside,
+      apps: new Apps(app),
+      functions: noInstances,
+    }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),
   };

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { noInstances } from "#platform/functions/parts.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
@@ -44,6 +45,7 @@ beforeAll(async () => {
         workers: none,
         pendingApprovals: none,
         apps: new Apps(app),
+        functions: noInstances,
       }),
       sandbox: [],
       agent: [],

@@ -12,6 +12,8 @@ export interface PlanLimits {
   projects: number;
   environmentsPerProject: number;
   functions: number;
+  /** Of one function's instances. */
+  functionMemoryMb: number;
   addons: number;
   apiTokens: number;
   /** Members of a team that are included; the operator can add more. */
@@ -27,6 +29,7 @@ export const planLimits: Readonly<Record<Plan, PlanLimits>> = {
     projects: 1,
     environmentsPerProject: 1,
     functions: 1,
+    functionMemoryMb: 256,
     addons: 0,
     apiTokens: 1,
     teamMembers: 1,
@@ -38,6 +41,7 @@ export const planLimits: Readonly<Record<Plan, PlanLimits>> = {
     projects: 5,
     environmentsPerProject: 3,
     functions: 10,
+    functionMemoryMb: 512,
     addons: 2,
     apiTokens: 5,
     teamMembers: 1,
@@ -49,6 +53,7 @@ export const planLimits: Readonly<Record<Plan, PlanLimits>> = {
     projects: 15,
     environmentsPerProject: Number.POSITIVE_INFINITY,
     functions: 50,
+    functionMemoryMb: 1024,
     addons: 5,
     apiTokens: 20,
     teamMembers: 3,

@@ -14,6 +14,9 @@ import type { Apps } from "./apps/apps.ts";
 import { appRoutes } from "./apps/routes.ts";
 import { deploymentRoutes } from "./deployments/routes.ts";
 import { environmentRoutes } from "./environments/routes.ts";
+import { countFunctions } from "./functions/functions.ts";
+import type { FunctionParts } from "./functions/parts.ts";
+import { functionRoutes } from "./functions/routes.ts";
 import { gitRoutes } from "./git/routes.ts";
 import { imageRoutes } from "./images/routes.ts";
 import { groupRoutes } from "./groups/routes.ts";
@@ -24,12 +27,16 @@ import type { Beside } from "./workspace/beside.ts";
 import { workspaceRoutes } from "./workspace/routes.ts";
 
 /** Deleting a team would take their records away under apps that run. */
-const platformHoldings: readonly Holding[] = [{ noun: "projects", count: countProjects }];
+const platformHoldings: readonly Holding[] = [
+  { noun: "projects", count: countProjects },
+  { noun: "functions", count: countFunctions },
+];
 
 export interface PlatformNeeds extends Beside {
   /** What beside projects keeps a team from being deleted. */
   holdings: readonly Holding[];
   apps: Apps;
+  functions: FunctionParts;
 }
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
@@ -44,6 +51,7 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...domainRoutes(app),
   ...workspaceRoutes(app, beside),
   ...appRoutes(beside.apps),
+  ...functionRoutes(app, beside.functions),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

@@ -10,6 +10,8 @@ import {
   type EnvironmentParts,
   removeEnvironmentTask,
 } from "./environments/delete.ts";
+import { carryOutDeletion as removeFunction, removeFunctionTask } from "./functions/delete.ts";
+import type { FunctionParts } from "./functions/parts.ts";
 import { removeRepository } from "./git/repositories.ts";
 import { sweepImages } from "./images/retention.ts";
 import {
@@ -18,11 +20,12 @@ import {
   removeProjectTask,
 } from "./projects/delete.ts";
 
-export const platformTasks = (app: App, apps: Apps): Tasks => ({
+export const platformTasks = (app: App, apps: Apps, functions: FunctionParts): Tasks => ({
   [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
     removeEnvironment(app, environment, partsOf(app, apps)),
   [recheckTask]: () => recheck(app),
   [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app, apps)),
+  [removeFunctionTask]: (payload: { function: string }) => removeFunction(app, payload.function, functions),
   [sweepTask]: () => sweepImages(app),
 });
 

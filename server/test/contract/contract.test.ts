@@ -11,6 +11,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { agentCases } from "./cases/agent.ts";
+import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
 import documentedOperations from "./documented.json" with { type: "json" };
@@ -26,7 +27,7 @@ const documented: readonly {
 }[] = documentedOperations;
 
 const world = await openWorld();
-const cases: Record<string, Case> = { ...platformCases, ...sandboxCases, ...agentCases };
+const cases: Record<string, Case> = { ...platformCases, ...functionCases, ...sandboxCases, ...agentCases };
 
 interface Operation {
   api: Api;

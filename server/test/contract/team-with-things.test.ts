@@ -40,3 +40,16 @@ test("a team is not deleted from under a project, nor kept by one that was delet
   expect((await call("DELETE", `/api/v1/projects/${made.json["id"]}`, token)).status).toBe(204);
   expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
 });
+
+test("a team is not deleted from under a function", async () => {
+  const { token } = world.owner;
+  const team = (await call("POST", "/api/v1/teams", token, { name: "Hooks" })).json["id"] ?? "";
+  const body = { name: "of-a-team-too", runtime: "python", handler_code: "pass", workspace: team };
+  const made = await call("POST", "/api/v1/functions", token, body);
+  expect(made.status).toBe(201);
+  const refused = await call("DELETE", `/api/v1/teams/${team}`, token);
+  expect(refused.status).toBe(409);
+  expect(refused.json["detail"]).toContain("1 functions");
+  expect((await call("DELETE", `/api/v1/functions/${made.json["id"]}`, token)).status).toBe(204);
+  expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
+});

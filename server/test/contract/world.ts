@@ -15,6 +15,7 @@ import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { noInstances } from "#platform/functions/parts.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
@@ -112,7 +113,13 @@ export async function openWorld(): Promise<World> {
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
   const routes: Routes = {
-    platform: platformRoutes(app, { holdings: sandboxHoldings, ...sandboxBeside, ...agentBeside, apps }),
+    platform: platformRoutes(app, {
+      holdings: sandboxHoldings,
+      ...sandboxBeside,
+      ...agentBeside,
+      apps,
+      functions: noInstances,
+    }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),
   };

@@ -10,7 +10,7 @@ import { findSealed } from "./store.ts";
 export type Variables = Record<string, string>;
 
 /** Whose they are: the place they are sealed to. */
-type Owner = "projects" | "environments";
+type Owner = "projects" | "environments" | "functions";
 
 type Needs = Pick<App, "secrets">;
 

@@ -35,6 +35,9 @@ export interface FunctionVersionsTable {
   dependencies: ColumnType<Record<string, string>, string, string>;
   lock: string | null;
   image_id: string | null;
+  content_hash: Buffer | null;
+  host_id: string | null;
+  attempts: Generated<number>;
   error: string | null;
   created_at: Generated<Date>;
   finished_at: Date | null;

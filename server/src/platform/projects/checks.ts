@@ -7,13 +7,17 @@ import { domainTaken, invalidField, nameTaken } from "./errors.ts";
 import { isTaken } from "./names.ts";
 import { hold, isDomainOfAnother } from "./store.ts";
 
-/** The default one where none is named. */
-export function requireRegion({ config }: Pick<App, "config">, code: string | null | undefined): string {
+/** The default one where none is named; `field` is what an error names. */
+export function requireRegion(
+  { config }: Pick<App, "config">,
+  code: string | null | undefined,
+  field = "region",
+): string {
   const regions = regionsOf(config);
   const region = regions.find((known) => known.code === (code ?? regions[0].code));
   if (region) return region.code;
   const known = regions.map((one) => one.code).join(", ");
-  throw invalidField("region", `unknown region "${code}"; known: ${known}.`);
+  throw invalidField(field, `unknown region "${code}"; known: ${known}.`);
 }
 
 /** It stays free for this transaction. */

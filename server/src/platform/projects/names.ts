@@ -4,6 +4,7 @@
  */
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { isNameOfFunction } from "../functions/names.ts";
 import { isNameOfProject } from "./store.ts";
 
 /** No two hyphens in a row: `a--b` is the environment `b` of `a`. */
@@ -50,7 +51,7 @@ export function isReserved(name: string): boolean {
 }
 
 export async function isTaken(db: Db, name: string): Promise<boolean> {
-  return isNameOfProject(db, name);
+  return (await isNameOfProject(db, name)) || (await isNameOfFunction(db, name));
 }
 
 export interface NameCheck {

@@ -22,13 +22,13 @@ import { isReserved, slugPattern } from "./names.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import type { ProjectRow } from "./store.ts";
 
-const Slug = z
+export const Slug = z
   .string()
   .regex(slugPattern, {
     error: "must be 3 to 40 of a-z, 0-9 and single hyphens, begin with a letter and end with no hyphen",
   })
   .refine((name) => !isReserved(name), { error: "is a reserved name" })
-  .describe("The slug: the first label of the project's address. Unique over projects and functions.")
+  .describe("The slug: the first label of its address. Unique over projects and functions.")
   .meta({ example: "shop" });
 
 const RepositoryUrl = z

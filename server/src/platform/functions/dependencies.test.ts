@@ -1,0 +1,136 @@
+import { describe, expect, test } from "vitest";
+import { problemIn, pythonRequirement, sorted } from "./dependencies.ts";
+
+const npm = (name: string, version: string) => problemIn("nodejs", { [name]: version });
+const pypi = (name: string, version: string) => problemIn("python", { [name]: version });
+
+describe("of a Node.js function", () => {
+  test.each([
+    "1.2.3",
+    "^4.17",
+    "~1.2.3",
+    ">=1.0.0 <3",
+    ">= 1.0.0",
+    "1.0.0 - 2.0.0",
+    "1.x || 2.x",
+    "*",
+    "=1.2.3",
+    "v1.2.3",
+    "1.0.0-beta.1",
+    "1.0.0+build.5",
+    "latest",
+    "next",
+  ])("%s is a version", (version) => {
+    expect(npm("left-pad", version)).toBeUndefined();
+  });
+
+  test.each([
+    "",
+    " ",
+    "file:../x",
+    "./x",
+    "../x",
+    "/etc",
+    "~/x",
+    "x.tgz",
+    "1.0.0.tgz",
+    "git+https://example.com/x.git",
+    "git@example.com:x/y.git",
+    "https://example.com/x.tgz",
+    "user/repo",
+    "github:user/repo",
+    "npm:other@1.0.0",
+    "workspace:*",
+    "link:../x",
+    "1.0.0 || file:x",
+    "1.0.0\n2.0.0 --x",
+    "1 - 2 - 3",
+    "$(id)",
+    "^1.0.0 #",
+    "1".repeat(201),
+  ])("%j is none", (version) => {
+    expect(npm("left-pad", version)).toMatchObject({ name: "left-pad" });
+  });
+
+  test.each(["left-pad", "@scope/name", "JSONStream", "a", "lodash.get", "0x"])("%s is a name", (name) => {
+    expect(npm(name, "1")).toBeUndefined();
+  });
+
+  test.each([
+    "",
+    ".hidden",
+    "_x",
+    "../x",
+    "a/b",
+    "@/x",
+    "@a/",
+    "@a/b/c",
+    "a b",
+    "a@1",
+    "--save",
+    "node_modules",
+    "https://x",
+    "a".repeat(215),
+    "a\n",
+  ])("%j is none", (name) => {
+    expect(npm(name, "1")).toMatchObject({ name });
+  });
+});
+
+describe("of a Python function", () => {
+  test.each([
+    ["2.32.3", "requests==2.32.3"],
+    ["==2.32.3", "requests==2.32.3"],
+    [">=2, <3", "requests>=2,<3"],
+    ["~=2.1", "requests~=2.1"],
+    ["==1.*", "requests==1.*"],
+    ["1.0rc1", "requests==1.0rc1"],
+    ["1.0.post1", "requests==1.0.post1"],
+    ["1!2.0+local.1", "requests==1!2.0+local.1"],
+    ["*", "requests"],
+    ["latest", "requests"],
+  ])("%s is a version", (version, requirement) => {
+    expect(pypi("requests", version)).toBeUndefined();
+    expect(pythonRequirement("requests", version)).toBe(requirement);
+  });
+
+  test.each([
+    "",
+    "^1.0",
+    "===1.0",
+    "@ https://example.com/x.whl",
+    "@https://example.com/x.whl",
+    "==1.0; python_version>'3'",
+    "==1.0 --hash=sha256:00",
+    "==1.0\n-r /etc/passwd",
+    "==1.0 \\\n--index-url=https://example.com",
+    "1.0,2.0",
+    ">=1,file:x",
+    "./x",
+    "git+https://example.com/x.git",
+  ])("%j is none", (version) => {
+    expect(pypi("requests", version)).toMatchObject({ name: "requests" });
+  });
+
+  test.each(["requests", "Flask", "ruamel.yaml", "uvicorn[standard]", "a[b,c]"])("%s is a name", (name) => {
+    expect(pypi(name, "*")).toBeUndefined();
+  });
+
+  test.each(["", "-r", "--index-url", "a b", "a;b", "./a", "a[", "a[b]c", "a @ file:///etc", "x\n", "a==1"])(
+    "%j is none",
+    (name) => {
+      expect(pypi(name, "*")).toMatchObject({ name });
+    },
+  );
+
+  test("the same package under two spellings is refused", () => {
+    expect(problemIn("python", { "My.Package": "*", my_package: "1" })).toMatchObject({
+      name: "my_package",
+    });
+    expect(problemIn("python", { uvicorn: "*", "uvicorn[standard]": "*" })).toBeDefined();
+  });
+});
+
+test("equal dependencies make equal files, whatever their order was", () => {
+  expect(sorted({ b: "1", a: "2" })).toEqual(sorted({ a: "2", b: "1" }));
+});

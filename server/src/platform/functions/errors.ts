@@ -1,0 +1,15 @@
+import { defineError } from "#lib/errors.ts";
+
+export const functionNotFound = defineError("function_not_found", 404, () => "No such function.");
+
+export const functionDeployed = defineError(
+  "function_deployed",
+  409,
+  () => "name: the name is part of the address, and stays once the function was deployed.",
+);
+
+export const noApiKey = defineError(
+  "no_api_key",
+  409,
+  () => 'The function takes calls without a key. Set auth_mode to "api_key" first, which answers one.',
+);

@@ -1,0 +1,68 @@
+/**
+ * Functions: a handler that answers requests at an address of its own, and costs nothing while nobody asks. This folder
+ * owns which there are, their names, code, variables and keys, and how code becomes a version that can run; what runs
+ * a version is `instances`. It promises that a name is one function's or one project's in the whole installation, that
+ * a key is answered once and stored as its hash, that what is served changes in one transaction and only to what was
+ * seen to work, and that a deleted function takes its instances, images and measurements with it.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { requireNotSuspended, workspaceIds, type WorkspaceParam } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { openVariables, type Variables } from "../environments/variables.ts";
+import { functionNotFound } from "./errors.ts";
+import type { FunctionParts } from "./parts.ts";
+import { type FunctionRecord, type FunctionSummary, toFunction, toSummary } from "./schema.ts";
+import * as store from "./store.ts";
+
+export type { FunctionRow } from "./store.ts";
+type FunctionRow = store.FunctionRow;
+
+export type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+/** One that the actor reaches. */
+export async function getFunction({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<FunctionRow> {
+  const row = await store.findOwn(db, id, workspaceIds(actor));
+  if (!row) throw functionNotFound();
+  return row;
+}
+
+/** One that the actor reaches and may change now; nobody else changes it until this transaction ends. */
+export async function lockWritableFunction(tx: Db, actor: Actor, id: string) {
+  const row = await store.lockOwn(tx, id, workspaceIds(actor));
+  const workspace = row && actor.workspaces.find((reachable) => reachable.id === row.workspace_id);
+  if (!workspace) throw functionNotFound();
+  return { row, workspace: requireNotSuspended(workspace) };
+}
+
+export async function list(
+  app: Needs,
+  parts: FunctionParts,
+  actor: Actor,
+  { workspace, ...page }: { workspace?: WorkspaceParam; skip: number; limit: number },
+): Promise<{ items: FunctionSummary[]; total: number; skip: number; limit: number }> {
+  const { rows, total } = await store.listOwn(app.db, workspaceIds(actor, workspace), page);
+  return { items: rows.map((row) => toSummary(app, parts, actor, row)), total, ...page };
+}
+
+export async function get(
+  app: Needs,
+  parts: FunctionParts,
+  actor: Actor,
+  id: string,
+): Promise<FunctionRecord> {
+  return toFunction(app, parts, actor, await getFunction(app, actor, id));
+}
+
+export async function readVariables(app: Needs, actor: Actor, id: string): Promise<Variables> {
+  return openVariables(app, "functions", await getFunction(app, actor, id));
+}
+
+/** Functions a workspace has. */
+export function countFunctions(db: Db, workspaceId: string): Promise<number> {
+  return store.countRows(db, workspaceId);
+}
+
+export function target({ id, name }: Pick<FunctionRow, "id" | "name">) {
+  return { kind: "function", id, label: name };
+}

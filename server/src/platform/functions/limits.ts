@@ -1,0 +1,11 @@
+/** What a function may be given. */
+import type { Plan } from "#accounts/actor.ts";
+import { planLimits, requireBelow } from "#accounts/plans.ts";
+
+export const minMemoryMb = 128;
+export const maxMemoryMb = Math.max(...Object.values(planLimits).map((limits) => limits.functionMemoryMb));
+
+/** Refuses with `plan_limit`. */
+export function requireMemory(plan: Plan, memoryMb: number): void {
+  requireBelow(plan, "functionMemoryMb", memoryMb - 1);
+}

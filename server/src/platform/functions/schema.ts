@@ -1,0 +1,208 @@
+/** The wire of functions. */
+import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
+import { workspaceName } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
+import { Slug } from "../projects/schema.ts";
+import { maxDependencies, problemIn } from "./dependencies.ts";
+import type { FunctionParts } from "./parts.ts";
+import { maxMemoryMb, minMemoryMb } from "./limits.ts";
+import type { FunctionRow } from "./store.ts";
+
+const maxCodeBytes = 1024 ** 2;
+/** Of a body: code in JSON takes more room than it has. */
+export const bodyLimit = 4 * 1024 ** 2;
+
+export const FunctionParams = z.object({ function_id: z.guid() });
+
+const runtime = z.enum(["nodejs", "python"]);
+const authMode = z.enum(["none", "api_key"]);
+
+const HandlerCode = z
+  .string()
+  .min(1)
+  .refine((code) => Buffer.byteLength(code) <= maxCodeBytes, { error: "must be at most 1 MiB" })
+  .refine((code) => !code.includes("\0"), { error: "must not contain NUL" })
+  .describe(
+    "One file. Node.js: a module with `export default async (request) => Response`. Python: `def handler(request)`.",
+  )
+  .meta({ example: 'export default async (request) => new Response("Hello");' });
+
+const Dependencies = z
+  .record(z.string(), z.string())
+  .refine((all) => Object.keys(all).length <= maxDependencies, {
+    error: `must be at most ${maxDependencies} packages`,
+  })
+  .describe("Package to version, of the runtime's registry. No addresses, repositories or aliases.")
+  .meta({ example: { "date-fns": "^4.1.0" } });
+
+/** What the server itself tells a function; its own variables must not say otherwise. */
+const isOwn = (name: string): boolean => name === "PORT" || name.startsWith("KONTOR_");
+const own = { error: "PORT and names that begin with KONTOR_ are set by the server" };
+const free = (all: Record<string, unknown>): boolean => !Object.keys(all).some(isOwn);
+
+const IdleTimeout = z
+  .int()
+  .min(10)
+  .max(86_400)
+  .describe("After so long without a request an instance is put to sleep.");
+const Timeout = z.int().min(1).max(300).describe("What one request may take.");
+const Memory = z.int().min(minMemoryMb).max(maxMemoryMb).describe("Of each instance; a plan allows so much.");
+const node = z.string().max(64).describe("The code of a region.");
+const workspace = z.string().max(64).describe("`personal` or a team id.");
+
+export const FunctionCreate = z
+  .strictObject({
+    name: Slug,
+    runtime,
+    handler_code: HandlerCode,
+    dependencies: Dependencies.default({}),
+    auth_mode: authMode.default("none"),
+    idle_timeout_seconds: IdleTimeout.default(300),
+    env_vars: Variables.refine(free, own).default({}),
+    memory_mb: Memory.default(256),
+    timeout_seconds: Timeout.default(30),
+    node: node.nullish(),
+    workspace: workspace.nullish(),
+  })
+  .superRefine((input, context) => {
+    const wrong = problemIn(input.runtime, input.dependencies);
+    if (wrong)
+      context.addIssue({ code: "custom", path: ["dependencies", wrong.name], message: wrong.problem });
+  })
+  .meta({ id: "FunctionCreate" });
+export type FunctionCreate = z.output<typeof FunctionCreate>;
+
+export const FunctionUpdate = z
+  .strictObject({
+    name: Slug.optional().describe("Stays once it was deployed."),
+    runtime: runtime.optional().describe("Stays as it is."),
+    handler_code: HandlerCode.optional().describe("Applies at the next deploy."),
+    dependencies: Dependencies.optional().describe(
+      "All of them, in place of those that are there. Applies at the next deploy.",
+    ),
+    auth_mode: authMode.optional().describe("To `api_key`: the answer holds a new key, this once."),
+    idle_timeout_seconds: IdleTimeout.optional(),
+    env_vars: VariablesChange.refine(free, own)
+      .optional()
+      .describe("Merged into what is there: a string sets, null removes. Applies at the next start."),
+    memory_mb: Memory.optional().describe("Applies at the next start."),
+    timeout_seconds: Timeout.optional(),
+    node: node.optional().describe("Stays as it is."),
+    workspace: workspace.nullish().describe("Stays as it is."),
+  })
+  .meta({ id: "FunctionUpdate" });
+export type FunctionUpdate = z.output<typeof FunctionUpdate>;
+
+const summary = {
+  id: z.guid(),
+  name: z.string(),
+  slug: z.string(),
+  url: z.string().meta({ example: "https://hello.fn.apps.example.com" }),
+  runtime,
+  auth_mode: authMode,
+  api_key_hint: z.string().nullable().describe("What the key begins with."),
+  idle_timeout_seconds: z.int(),
+  memory_mb: z.int(),
+  timeout_seconds: z.int(),
+  node: z.string(),
+  workspace: z.string(),
+  status: z
+    .enum(["created", "building", "live", "idle", "failed"])
+    .describe(
+      "`building`: a deploy is under way, and an earlier version answers until it ends well. `idle`: live, and no instance runs; a request wakes one. `failed`: the deploy failed, and there is no earlier version.",
+    ),
+  pending_deploy: z.boolean().describe("Code or dependencies changed since what is live was deployed."),
+  last_deployed_at: z.iso.datetime().nullable(),
+  error: z.string().nullable().describe("Why the last deploy failed; null where it went live."),
+  created_at: z.iso.datetime(),
+  updated_at: z.iso.datetime(),
+};
+
+export const FunctionSummary = z.object(summary).meta({ id: "FunctionSummary" });
+export type FunctionSummary = z.output<typeof FunctionSummary>;
+
+const record = {
+  ...summary,
+  handler_code: z.string(),
+  dependencies: z.record(z.string(), z.string()),
+};
+
+export const FunctionResponse = z.object(record).meta({ id: "FunctionResponse" });
+export type FunctionRecord = z.output<typeof FunctionResponse>;
+
+export const FunctionWithKey = z
+  .object({
+    ...record,
+    api_key: z
+      .string()
+      .nullable()
+      .describe(
+        "A key that was made by this call, this once; null where none was, and in a replayed answer.",
+      ),
+  })
+  .meta({ id: "FunctionWithKey" });
+export type FunctionWithKey = z.output<typeof FunctionWithKey>;
+
+export const FunctionListResponse = z
+  .object({
+    items: z.array(FunctionSummary).describe("Without their code, which the single get answers."),
+    total: z.int(),
+    skip: z.int(),
+    limit: z.int(),
+  })
+  .meta({ id: "FunctionListResponse" });
+
+/** Fields of the record that a PATCH accepts and ignores. */
+export const readOnlyFields = [...Object.keys(record), "api_key"].filter(
+  (field) => !(field in FunctionUpdate.shape),
+);
+
+export function toSummary(
+  app: Pick<App, "config">,
+  parts: Pick<FunctionParts, "isIdle">,
+  actor: Actor,
+  row: FunctionRow,
+): FunctionSummary {
+  return {
+    id: row.id,
+    name: row.name,
+    slug: row.name,
+    url: urlOf(app, `${row.name}.fn`),
+    runtime: row.runtime,
+    auth_mode: row.auth_mode,
+    api_key_hint: row.api_key_hint,
+    idle_timeout_seconds: row.idle_timeout_seconds,
+    memory_mb: row.memory_mb,
+    timeout_seconds: row.timeout_seconds,
+    node: row.region,
+    workspace: workspaceName(actor, row.workspace_id),
+    status: statusOf(parts, row),
+    pending_deploy: row.pending_deploy,
+    last_deployed_at: row.last_deployed_at?.toISOString() ?? null,
+    error: row.error,
+    created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
+  };
+}
+
+/** The only way from a row to JSON. */
+export function toFunction(
+  app: Pick<App, "config">,
+  parts: Pick<FunctionParts, "isIdle">,
+  actor: Actor,
+  row: FunctionRow,
+): FunctionRecord {
+  return {
+    ...toSummary(app, parts, actor, row),
+    handler_code: row.handler_code,
+    dependencies: row.dependencies,
+  };
+}
+
+function statusOf(parts: Pick<FunctionParts, "isIdle">, row: FunctionRow): FunctionSummary["status"] {
+  if (row.is_building) return "building";
+  if (row.live_version_id !== null) return parts.isIdle(row.id) ? "idle" : "live";
+  return row.error === null ? "created" : "failed";
+}

@@ -1,0 +1,117 @@
+/**
+ * A function changes. Code and dependencies wait for the next deploy; all else is the live version's as well, from the
+ * next start of an instance on, and who may call it from now on.
+ */
+import { isDeepStrictEqual } from "node:util";
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { requireWorkspace } from "#accounts/workspaces.ts";
+import { transaction } from "#db/db.ts";
+import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
+import { requireFreeName } from "../projects/checks.ts";
+import { invalidField } from "../projects/errors.ts";
+import { problemIn } from "./dependencies.ts";
+import { functionDeployed, noApiKey } from "./errors.ts";
+import { type FunctionRow, lockWritableFunction, type Needs, target } from "./functions.ts";
+import { newKey } from "./keys.ts";
+import { requireMemory } from "./limits.ts";
+import type { FunctionParts } from "./parts.ts";
+import { type FunctionUpdate, type FunctionWithKey, toFunction } from "./schema.ts";
+import { changeRow, type FunctionChange } from "./store.ts";
+
+/** With a key where the change makes one. */
+export async function updateFunction(
+  app: Needs,
+  parts: FunctionParts,
+  actor: Actor,
+  id: string,
+  input: FunctionUpdate,
+): Promise<FunctionWithKey> {
+  const { row, key } = await transaction(app.db, async (tx) => {
+    const { row: found, workspace } = await lockWritableFunction(tx, actor, id);
+    refuseFixed(actor, found, input);
+    if (input.memory_mb !== undefined && input.memory_mb !== found.memory_mb)
+      requireMemory(workspace.plan, input.memory_mb);
+    if (input.name !== undefined && input.name !== found.name) {
+      if (found.live_version_id !== null || found.is_building) throw functionDeployed();
+      await requireFreeName(tx, input.name);
+    }
+    const made = input.auth_mode === "api_key" && found.auth_mode === "none" ? newKey() : null;
+    const changed = await changeRow(tx, found.id, {
+      ...plain(input),
+      ...code(found, input),
+      ...variables(app, found, input.env_vars),
+      ...made?.columns,
+      ...(input.auth_mode === "none" ? { auth_mode: "none", api_key_hash: null, api_key_hint: null } : {}),
+      updated_at: app.clock.now(),
+    });
+    await recordActivity(tx, actor, "function.updated", target(changed), changed.workspace_id, {
+      fields: Object.keys(input),
+      ...(changed.name === found.name ? {} : { from: found.name }),
+    });
+    return { row: changed, key: made?.key ?? null };
+  });
+  await parts.changed(row.id);
+  return { ...toFunction(app, parts, actor, row), api_key: key };
+}
+
+/** The earlier key opens nothing once this has returned. */
+export async function rotateKey(
+  app: Needs,
+  parts: FunctionParts,
+  actor: Actor,
+  id: string,
+): Promise<FunctionWithKey> {
+  const made = newKey();
+  const row = await transaction(app.db, async (tx) => {
+    const { row: found } = await lockWritableFunction(tx, actor, id);
+    if (found.auth_mode !== "api_key") throw noApiKey();
+    const changed = await changeRow(tx, found.id, { ...made.columns, updated_at: app.clock.now() });
+    await recordActivity(tx, actor, "function.key_rotated", target(changed), changed.workspace_id);
+    return changed;
+  });
+  await parts.changed(row.id);
+  return { ...toFunction(app, parts, actor, row), api_key: made.key };
+}
+
+/** What a function is made with and keeps; as it was answered it may be given again. */
+function refuseFixed(actor: Actor, row: FunctionRow, input: FunctionUpdate): void {
+  if (input.runtime !== undefined && input.runtime !== row.runtime)
+    throw invalidField("runtime", "a function stays in the runtime it was made for.");
+  if (input.node !== undefined && input.node !== row.region)
+    throw invalidField("node", "a function stays where it was made.");
+  if (input.workspace && requireWorkspace(actor, input.workspace).id !== row.workspace_id)
+    throw invalidField("workspace", "a function stays in the workspace it was made in.");
+}
+
+/** Fields that are stored as they are given. */
+const plainFields = [
+  "name",
+  "idle_timeout_seconds",
+  "memory_mb",
+  "timeout_seconds",
+] as const satisfies (keyof FunctionUpdate & keyof FunctionRow)[];
+
+function plain(input: FunctionUpdate): FunctionChange {
+  return Object.fromEntries(
+    plainFields.flatMap((field) => (input[field] === undefined ? [] : [[field, input[field]]])),
+  );
+}
+
+/** The same once more is no change. */
+function code(row: FunctionRow, { handler_code, dependencies }: FunctionUpdate): FunctionChange {
+  const change: FunctionChange = {};
+  if (handler_code !== undefined && handler_code !== row.handler_code) change.handler_code = handler_code;
+  if (dependencies !== undefined && !isDeepStrictEqual(dependencies, row.dependencies)) {
+    const wrong = problemIn(row.runtime, dependencies);
+    if (wrong) throw invalidField(`dependencies.${wrong.name}`, `${wrong.problem}.`);
+    change.dependencies = JSON.stringify(dependencies);
+  }
+  return Object.keys(change).length === 0 ? {} : { ...change, pending_deploy: true };
+}
+
+function variables(app: Needs, row: FunctionRow, change: FunctionUpdate["env_vars"]): FunctionChange {
+  if (change === undefined) return {};
+  const merged = mergeVariables(openVariables(app, "functions", row), change);
+  return { env_sealed: sealVariables(app, "functions", row.id, merged) };
+}
