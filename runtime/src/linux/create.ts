@@ -58,7 +58,7 @@ export async function bootMachine(
   await mkdir(paths.directory, { recursive: true, mode: 0o700 });
   await writeRecord(paths.record, machine.record, { durable: true });
   const [{ netnsPath }] = await together(
-    network.attach(slot, spec.network),
+    network.attach(slot, spec.network, spec.privateNetwork?.group),
     mkdir(paths.guestDirectory, { recursive: true, mode: 0o755 }).then(() => machine.connections.listen()),
     mkdir(paths.engineRoot, { recursive: true, mode: 0o700 }),
     makeDisk(paths, spec.resources.diskBytes, engine.disk),
@@ -79,6 +79,9 @@ export async function bootMachine(
   await needs.reached?.(start?.reached ?? "create.started");
   await guestAnswers(cgroups, machine);
   await machine.configure();
+  // Last: until it answers, whoever served this before goes on, and where nobody did it is refused.
+  const serves = spec.privateNetwork?.serves;
+  if (serves !== undefined) await network.serve(slot, serves);
   return {
     prepareMs: prepared - begin,
     engineMs: started - prepared,

@@ -42,6 +42,7 @@ import {
 import { run } from "../exec.ts";
 import type { EgressDoor } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
+import type { Member } from "../network/groups.ts";
 import { HostNetwork } from "../network/network.ts";
 import { checkPrivateNetwork } from "../network/private.ts";
 import { Images } from "../rootfs/images.ts";
@@ -147,8 +148,9 @@ export class LinuxDriver implements Driver {
     this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`);
     await this.#cgroups.open();
     this.#openEngines = await this.#makeEngines();
-    await this.#network.open();
-    await this.#adopt();
+    const found = await readRecords(this.#host.machines);
+    await this.#network.open(found.flatMap(({ record }) => memberOf(record)));
+    await this.#adopt(found);
   }
 
   async #makeEngines(): Promise<Record<Isolation, Engine>> {
@@ -580,6 +582,10 @@ export class LinuxDriver implements Driver {
     if (machine.exit !== null) return;
     machine.exit = { reason, at: new Date() };
     this.#options.log("machine_ended", { machine: machine.id, reason });
+    // Where we removed it, its slot is shut or another's by now.
+    if (reason !== "removed" && machine.spec.privateNetwork?.serves !== undefined) {
+      this.#inBackground("withdraw", machine, this.#network.withdraw(machine.slot));
+    }
     for (const listener of this.#exitListeners) listener(machine.id, machine.exit);
   }
 
@@ -592,8 +598,7 @@ export class LinuxDriver implements Driver {
   }
 
   /** Takes over what earlier processes left: machines with a record are kept, the rest is removed. */
-  async #adopt(): Promise<void> {
-    const found = await readRecords(this.#host.machines);
+  async #adopt(found: Awaited<ReturnType<typeof readRecords>>): Promise<void> {
     const known = found.flatMap(({ record }) => (record === undefined ? [] : [record]));
     await Promise.all(known.map((record) => this.#adoptOne(record)));
     await this.#network.sweep(new Set(known.map(({ slot }) => slot)));
@@ -621,6 +626,12 @@ export class LinuxDriver implements Driver {
     await this.#notice(machine);
     this.#options.log("machine_adopted", { machine: machine.id, exit: machine.exit });
   }
+}
+
+/** A machine of a group as the network adopts it, what it serves included: whether it lives is looked at after. */
+function memberOf(record: MachineRecord | undefined): Member[] {
+  if (record?.spec.privateNetwork === undefined) return [];
+  return [{ slot: record.slot, privateNetwork: record.spec.privateNetwork }];
 }
 
 /** What the guest's own capture program prints; ends, or fails with what it said. */

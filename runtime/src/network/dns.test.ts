@@ -1,7 +1,7 @@
 import dgram from "node:dgram";
 import net from "node:net";
 import { afterEach, expect, test } from "vitest";
-import { DnsForwarder, failure } from "./dns.ts";
+import { DnsForwarder, failure, type DnsForwarderOptions } from "./dns.ts";
 
 const cleanups: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -32,7 +32,11 @@ async function resolver(address: string, answer: (question: Buffer) => Buffer | 
   return port;
 }
 
-async function forwarder(options: { servers: string[]; serverPort: number; serverTimeoutMs?: number }) {
+async function forwarder(
+  options: { servers: string[]; serverPort: number } & Partial<
+    Omit<DnsForwarderOptions, "address" | "servers">
+  >,
+) {
   const dns = new DnsForwarder({ ...options, address: "127.0.0.1", servers: () => options.servers });
   const port = await dns.open();
   cleanups.push(() => dns.close());
@@ -151,4 +155,84 @@ test("TCP is passed through, and closing lets go of a connection that idles", as
   idle.resume();
   await dns.close();
   await closed;
+});
+
+const INTERNAL = Buffer.from("12340100000100000000000002446204686f757308696e7465726e616c0000010001", "hex");
+const framed = (message: Buffer) => Buffer.concat([Buffer.from([0, message.length]), message]);
+
+/** All that comes back over one TCP connection, however it ends. */
+async function askByTcp(port: number, ...pieces: Buffer[]): Promise<Buffer> {
+  const socket = net.connect(port, "127.0.0.1");
+  const heard: Buffer[] = [];
+  socket.on("data", (data) => heard.push(data));
+  socket.on("error", () => {});
+  const closed = new Promise((resolve) => socket.once("close", resolve));
+  for (const piece of pieces) {
+    socket.write(piece);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  socket.end();
+  await closed;
+  return Buffer.concat(heard);
+}
+
+async function withNames() {
+  const seen: Buffer[] = [];
+  const serverPort = await resolver("127.0.0.1", (question) => {
+    seen.push(question);
+    return answered(question);
+  });
+  const port = await forwarder({
+    servers: ["127.0.0.1"],
+    serverPort,
+    internal: (asker, name) =>
+      asker === "127.0.0.1" && name === "db.hous.internal" ? "198.19.0.1" : undefined,
+  });
+  return { port, seen };
+}
+
+test("a name below .internal is answered here, in the letters it was asked in, and never handed on", async () => {
+  const { port, seen } = await withNames();
+  const answer = await ask(port, INTERNAL);
+  expect(answer.subarray(0, 8).toString("hex")).toBe("1234858000010001");
+  expect(answer.subarray(12, INTERNAL.length)).toEqual(INTERNAL.subarray(12));
+  expect(answer.subarray(INTERNAL.length).toString("hex")).toBe("c00c00010001000000050004c6130001");
+  expect(await askByTcp(port, framed(INTERNAL))).toEqual(framed(answer));
+  const unknown = Buffer.from(INTERNAL).fill("x", 13, 15);
+  expect((await ask(port, unknown)).subarray(2, 8).toString("hex")).toBe("858300010000");
+  expect((await askByTcp(port, framed(unknown))).subarray(4, 6).toString("hex")).toBe("8583");
+  expect(seen).toEqual([]);
+});
+
+test("over TCP a question may come in pieces and after another; one of the other kind ends the connection", async () => {
+  const { port, seen } = await withNames();
+  const own = framed(await ask(port, INTERNAL));
+  const both = Buffer.concat([framed(INTERNAL), framed(INTERNAL)]);
+  expect(await askByTcp(port, both.subarray(0, 1), both.subarray(1, 20), both.subarray(20))).toEqual(
+    Buffer.concat([own, own]),
+  );
+  await askByTcp(port, framed(INTERNAL), framed(QUESTION));
+  expect(seen).toEqual([]);
+  await askByTcp(port, framed(QUESTION), framed(INTERNAL));
+  expect(seen.every((question) => question.equals(QUESTION))).toBe(true);
+});
+
+test("who may not ask outside is refused, and nothing he asks goes there", async () => {
+  const seen: Buffer[] = [];
+  const serverPort = await resolver("127.0.0.1", (question) => void seen.push(question));
+  const port = await forwarder({ servers: ["127.0.0.1"], serverPort, mayAskOutside: () => false });
+  expect((await ask(port, QUESTION)).subarray(2, 4).toString("hex")).toBe("8105");
+  expect((await askByTcp(port, framed(QUESTION))).subarray(4, 6).toString("hex")).toBe("8105");
+  expect(seen).toEqual([]);
+});
+
+test("what cannot be read as one question is a format error, and goes nowhere", async () => {
+  const { port, seen } = await withNames();
+  const twice = Buffer.from(QUESTION);
+  twice.writeUInt16BE(2, 4);
+  const pointer = Buffer.from(QUESTION).fill(0xc0, 12, 13);
+  for (const message of [twice, pointer, QUESTION.subarray(0, -1)]) {
+    expect((await ask(port, message)).subarray(2, 4).toString("hex")).toBe("8101");
+  }
+  expect(seen).toEqual([]);
 });

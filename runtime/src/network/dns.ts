@@ -1,13 +1,29 @@
 /**
  * The DNS forwarder: what open machines know as 10.0.0.1 port 53. It hands questions as they are to the host's own
- * resolvers and answers back, over UDP and TCP, and understands nothing of them but the first twelve bytes. Who may
+ * resolvers and answers back, over UDP and TCP, and understands nothing of answers but the first twelve bytes. Who may
  * ask at all is decided by nft before a packet gets here; what an answer names is judged when the machine connects to
  * it, so an answer that points at a private address (DNS rebinding) opens nothing.
+ *
+ * Names below `.internal` are the machines' own: they are answered here, each to those it means something to, and never
+ * handed on.
  *
  * Everything a machine can make it hold is bounded: questions at once, connections, their age.
  */
 import dgram from "node:dgram";
 import net from "node:net";
+import type { Duplex } from "node:stream";
+import { QuestionStream } from "./question-stream.ts";
+import {
+  answerInternal,
+  errorAnswer,
+  FORMAT_ERROR,
+  HEADER_BYTES,
+  isResponse,
+  parseQuestion,
+  REFUSED,
+  SERVER_FAILURE,
+  type Question,
+} from "./questions.ts";
 
 export interface DnsForwarderOptions {
   address: string;
@@ -16,6 +32,10 @@ export interface DnsForwarderOptions {
   serverPort?: number;
   /** How long one server is waited for before the next is asked. */
   serverTimeoutMs?: number;
+  /** The address of a name below `.internal`, as the machine at `asker` knows it. Without it there are none. */
+  internal?: (asker: string, name: string) => string | undefined;
+  /** Whether the machine may ask for other names. Without it everybody may. */
+  mayAskOutside?: (asker: string) => boolean;
 }
 
 /** A stub resolver asks for A and AAAA with one retry or two: 64 is a busy machine, 1024 a busy host. */
@@ -27,10 +47,6 @@ const MAX_CONNECTIONS_PER_MACHINE = 8;
 const SERVER_TIMEOUT_MS = 2_000;
 const CONNECTION_IDLE_MS = 10_000;
 const CONNECTION_AGE_MS = 60_000;
-
-const HEADER_BYTES = 12;
-const RESPONSE_BIT = 0x80;
-const SERVER_FAILURE = 2;
 
 export class DnsForwarder {
   readonly #options: DnsForwarderOptions;
@@ -47,7 +63,7 @@ export class DnsForwarder {
   /** Listens on a free port, the same for UDP and TCP, and answers it. */
   async open(): Promise<number> {
     for (let attempt = 1; ; attempt++) {
-      const tcp = net.createServer({ allowHalfOpen: true }, (client) => this.#relay(client));
+      const tcp = net.createServer({ allowHalfOpen: true }, (client) => this.#accept(client));
       const port = await listenTcp(tcp, this.#options.address);
       try {
         this.#udp = await bindUdp(this.#options.address, port);
@@ -75,12 +91,21 @@ export class DnsForwarder {
   }
 
   async #answer(question: Buffer, from: dgram.RemoteInfo): Promise<void> {
-    if (question.length < HEADER_BYTES || ((question[2] ?? 0) & RESPONSE_BIT) !== 0) return;
-    const release = this.#questions.take(from.address);
-    const answer = release === undefined ? undefined : await this.#ask(question);
+    if (question.length < HEADER_BYTES || isResponse(question)) return;
+    const own = this.#answerHere(question, parseQuestion(question), from.address);
+    const release = own === undefined ? this.#questions.take(from.address) : undefined;
+    const answer = release === undefined ? own : await this.#ask(question);
     release?.();
     // The socket may have been closed while the question was out.
     this.#udp?.send(answer ?? failure(question), from.port, from.address);
+  }
+
+  /** What no other resolver is asked; undefined for all else. */
+  #answerHere(message: Buffer, question: Question | undefined, asker: string): Buffer | undefined {
+    const { internal, mayAskOutside } = this.#options;
+    if (question === undefined) return errorAnswer(message, FORMAT_ERROR);
+    if (question.isInternal) return answerInternal(message, question, internal?.(asker, question.name));
+    return (mayAskOutside?.(asker) ?? true) ? undefined : errorAnswer(message, REFUSED);
   }
 
   async #ask(question: Buffer): Promise<Buffer | undefined> {
@@ -116,36 +141,63 @@ export class DnsForwarder {
     });
   }
 
-  /** A TCP connection is passed on as it is: length-prefixed questions one way, answers the other. */
-  #relay(client: net.Socket): void {
-    const release = this.#connections.take(client.remoteAddress ?? "");
+  /**
+   * A TCP connection: length-prefixed questions one way, answers the other. Those of a connection are answered here or
+   * passed on, as its first one is; one of the other kind ends it, and its asker begins another.
+   */
+  #accept(client: net.Socket): void {
+    const asker = client.remoteAddress ?? "";
+    const release = this.#connections.take(asker);
+    if (release === undefined) return void client.resetAndDestroy();
+    const questions = new QuestionStream((message) =>
+      this.#answerHere(message, parseQuestion(message), asker),
+    );
+    const handle = this.#hold([client, questions], release);
+    questions.once("kind", (kind: "own" | "passed") => {
+      if (kind === "own") questions.pipe(client);
+      else this.#relay(client, questions, handle);
+    });
+    client.pipe(questions);
+  }
+
+  #relay(client: net.Socket, questions: QuestionStream, handle: Held): void {
     const [server] = this.#options.servers();
-    if (release === undefined || server === undefined) {
-      release?.();
-      client.resetAndDestroy();
-      return;
-    }
+    if (server === undefined) return handle.destroy();
     const upstream = net.connect({ host: server, port: this.#options.serverPort ?? 53, allowHalfOpen: true });
-    const handle = {
+    handle.add(upstream);
+    upstream.on("close", () => client.end());
+    questions.pipe(upstream);
+    upstream.pipe(client);
+  }
+
+  /** Ends together: by age, by idling, by an error of any, and with the first, the machine's own. */
+  #hold([client, ...others]: [net.Socket, ...Duplex[]], release: () => void): Held {
+    const members: Duplex[] = [];
+    const handle: Held = {
       destroy: () => {
         if (!this.#open.delete(handle)) return;
         clearTimeout(age);
         release();
-        client.destroy();
-        upstream.destroy();
+        for (const member of members) member.destroy();
+      },
+      add: (member) => {
+        members.push(member);
+        if (member instanceof net.Socket) member.setTimeout(CONNECTION_IDLE_MS, handle.destroy);
+        member.on("error", handle.destroy);
       },
     };
     const age = setTimeout(handle.destroy, CONNECTION_AGE_MS);
     this.#open.add(handle);
-    for (const socket of [client, upstream]) {
-      socket.setTimeout(CONNECTION_IDLE_MS, handle.destroy);
-      socket.on("error", handle.destroy);
-    }
+    for (const member of [client, ...others]) handle.add(member);
     client.on("close", handle.destroy);
-    upstream.on("close", () => client.end());
-    client.pipe(upstream);
-    upstream.pipe(client);
+    return handle;
   }
+}
+
+/** What one connection holds, and lets go of together. */
+interface Held {
+  destroy: () => void;
+  add: (member: Duplex) => void;
 }
 
 /** Counts what is under way, in all and for each machine. */
@@ -175,12 +227,9 @@ class Load {
   }
 }
 
-/** The question sent back with "server failure" in it: a resolver inside gives up at once and does not wait. */
+/** "Server failure": a resolver inside gives up at once and does not wait. */
 export function failure(question: Buffer): Buffer {
-  const answer = Buffer.from(question);
-  answer[2] = (answer[2] ?? 0) | RESPONSE_BIT;
-  answer[3] = ((answer[3] ?? 0) & 0xf0) | SERVER_FAILURE;
-  return answer;
+  return errorAnswer(question, SERVER_FAILURE);
 }
 
 function listenTcp(server: net.Server, address: string): Promise<number> {

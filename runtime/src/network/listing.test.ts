@@ -4,7 +4,7 @@ import { parseDefaultUplink, parseNameservers } from "./uplink.ts";
 
 const listing = (...items: unknown[]) => JSON.stringify({ nftables: [{ metainfo: {} }, ...items] });
 
-test("slots and modes are found again in the host's ruleset, other instances' left alone", () => {
+test("slots, modes and groups are found again in the host's ruleset, other instances' left alone", () => {
   const set = (table: string, name: string, elem: unknown[]) => ({
     set: { family: "inet", table, name, elem },
   });
@@ -12,6 +12,8 @@ test("slots and modes are found again in the host's ruleset, other instances' le
   const text = listing(
     set("kontor61", "open", [{ concat: ["100.125.0.2", 4711] }]),
     set("kontor61", "restricted", ["100.125.0.1"]),
+    set("kontor61", "members", [{ concat: ["100.125.0.3", 9] }]),
+    set("kontor0", "members", [{ concat: ["100.64.0.3", 8] }]),
     set("kontor0", "restricted", ["100.64.0.9"]),
     chain("kontor61", "from_0"),
     chain("kontor61", "to_0"),
@@ -19,7 +21,7 @@ test("slots and modes are found again in the host's ruleset, other instances' le
     chain("kontor0", "from_3"),
     chain("kontor0", "to_3"),
   );
-  const { doors, chained } = readRuleset(61, text);
+  const { doors, chained, marks } = readRuleset(61, text);
   expect(doors).toEqual(
     new Map([
       [0, { mode: "restricted" }],
@@ -27,6 +29,7 @@ test("slots and modes are found again in the host's ruleset, other instances' le
     ] as never),
   );
   expect(chained).toEqual(new Set([0]));
+  expect(marks).toEqual(new Map([[2, 9]]));
 });
 
 test("counters are read by slot; an empty set has no elements", () => {

@@ -4,11 +4,14 @@ import type { Door } from "./rules.ts";
 
 type Json = Record<string, unknown>;
 
-/** What `nft -j list ruleset` says of this instance: which slots have both their chains, and each slot's door. */
+/**
+ * What `nft -j list ruleset` says of this instance: which slots have both their chains, each slot's door, and the number
+ * of its group.
+ */
 export function readRuleset(
   instance: number,
   listing: string,
-): { chained: Set<number>; doors: Map<number, Door> } {
+): { chained: Set<number>; doors: Map<number, Door>; marks: Map<number, number> } {
   const { table } = instanceNames(instance);
   const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
   const chains = items.flatMap(({ chain }) =>
@@ -27,12 +30,14 @@ export function readRuleset(
     const slot = slotOfAddress(instance, String(address));
     if (slot !== undefined) doors.set(slot, { mode: "restricted" });
   }
-  for (const element of elements("set", "open")) {
-    const [address, tenancy] = (element as { concat: [string, number] }).concat;
-    const slot = slotOfAddress(instance, address);
-    if (slot !== undefined) doors.set(slot, { mode: "open", tenancy: Number(tenancy) });
-  }
-  return { chained, doors };
+  const marked = (name: string): [number, number][] =>
+    elements("set", name).flatMap((element) => {
+      const [address, mark] = (element as { concat: [string, number] }).concat;
+      const slot = slotOfAddress(instance, address);
+      return slot === undefined ? [] : [[slot, Number(mark)]];
+    });
+  for (const [slot, tenancy] of marked("open")) doors.set(slot, { mode: "open", tenancy });
+  return { chained, doors, marks: new Map(marked("members")) };
 }
 
 /** Slot → packets, from `nft -j list set … denied`. */

@@ -10,19 +10,24 @@
  *
  * No mode ever lets a machine reach another, the host's own services, or a private range; IPv6 does not exist.
  *
+ * Beside its mode a machine may be in a group (groups.ts): whatever the mode, it reaches what others of the group serve,
+ * at addresses and by names that are the services' own, and nobody else does. Its packets go from one veth pair to the
+ * other in the kernel.
+ *
  * It keeps no record: `open` finds on the host what there is. The instance's table stands before the first namespace;
  * whatever fails in between leaves nothing behind. Namespaces are kept for the next machine of the same slot (making
  * one takes about 15 ms, removing 47), and those too many are removed in the background.
  */
 import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
-import { RuntimeError, type MachineId, type NetworkMode } from "../driver.ts";
+import { RuntimeError, type MachineId, type NetworkMode, type PrivateNetwork } from "../driver.ts";
 import { run } from "../exec.ts";
 import { Turns } from "../turns.ts";
 import { UndoStack } from "../undo.ts";
 import { instanceNames, slotNames, slotOfAddress, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";
 import type { EgressDoor } from "./egress.ts";
+import { Groups, type Member } from "./groups.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
 import { hasTables, readCounters, readRuleset } from "./listing.ts";
 import { listNft, Nft } from "./nft.ts";
@@ -30,12 +35,11 @@ import {
   changeDoor,
   instanceTables,
   removeInstanceTables,
-  removeSlotChains,
   resetDenied,
   setUplink,
-  slotChains,
   type Door,
 } from "./rules.ts";
+import { removeSlotChains, slotChains } from "./slot-rules.ts";
 import { defaultUplink, parseNameservers } from "./uplink.ts";
 
 export interface HostNetworkOptions {
@@ -72,6 +76,7 @@ export class HostNetwork {
   readonly #options: HostNetworkOptions;
   readonly #forwarder: DnsForwarder;
   readonly #nft = new Nft();
+  readonly #groups: Groups;
   /** Slots with a namespace: in use or idle, with what the sets say of them. */
   readonly #doors = new Map<number, Door>();
   readonly #idle = new Set<number>();
@@ -86,9 +91,13 @@ export class HostNetwork {
 
   constructor(options: HostNetworkOptions) {
     this.#options = options;
+    this.#groups = new Groups(options.instance);
+    const slotAt = (address: string) => slotOfAddress(options.instance, address) ?? -1;
     this.#forwarder = new DnsForwarder({
       address: instanceNames(options.instance).gateway,
       servers: () => this.#dnsServers,
+      internal: (asker, name) => this.#groups.find(slotAt(asker), name),
+      mayAskOutside: (asker) => this.#doors.get(slotAt(asker))?.mode === "open",
     });
   }
 
@@ -97,9 +106,14 @@ export class HostNetwork {
     return instanceNames(this.#options.instance).gateway;
   }
 
-  /** Brings tables and forwarder up and adopts the slots an earlier process left, each in the mode it has. */
-  async open(): Promise<void> {
+  /**
+   * Brings tables and forwarder up and adopts the slots an earlier process left, each in the mode it has, and the
+   * `members` of groups among them with what they serve.
+   */
+  async open(members: readonly Member[] = []): Promise<void> {
     const { instance } = this.#options;
+    // Before the forwarder: a name that is served is never said to be unknown.
+    this.#groups.adopt(members);
     await ip(["-batch", "-"], gatewayOnLoopback(instance, "replace"));
     this.#dnsPort = await this.#forwarder.open();
     this.#egressPorts = await this.#openEgress();
@@ -124,7 +138,7 @@ export class HostNetwork {
   }
 
   /** Makes the slot's namespace ready for a machine. `already_exists` where the slot is in use. */
-  attach(slot: number, mode: NetworkMode): Promise<Attachment> {
+  attach(slot: number, mode: NetworkMode, group?: string): Promise<Attachment> {
     return this.#turns.take(slot, async () => {
       const names = slotNames(this.#options.instance, slot);
       if (this.#doors.has(slot) && !this.#idle.has(slot)) {
@@ -135,7 +149,7 @@ export class HostNetwork {
       try {
         if (!this.#idle.delete(slot)) await this.#make(slot);
         await this.#address(slot);
-        await this.#change(slot, mode);
+        await this.#change(slot, mode, group === undefined ? "" : this.#groups.join(slot, group));
       } catch (error) {
         await undo.unwind();
         throw error;
@@ -149,6 +163,16 @@ export class HostNetwork {
     return this.#turns.take(slot, () => this.#change(slot, mode));
   }
 
+  /** The machine in the slot serves this to its group from here on, in the place of whoever did. */
+  serve(slot: number, service: NonNullable<PrivateNetwork["serves"]>): Promise<void> {
+    return this.#turns.take(slot, () => this.#apply(this.#groups.serve(slot, service)));
+  }
+
+  /** The machine in the slot has ended: what it served is refused at once, where it would be waited for in vain. */
+  withdraw(slot: number): Promise<void> {
+    return this.#turns.take(slot, () => this.#apply(this.#groups.withdraw(slot)));
+  }
+
   /** Puts the machine's address and route back: runsc takes them off, so this precedes each start in a used slot. */
   readdress(slot: number): Promise<void> {
     return this.#turns.take(slot, () => this.#address(slot));
@@ -158,8 +182,10 @@ export class HostNetwork {
   detach(slot: number): Promise<void> {
     return this.#turns
       .take(slot, async () => {
-        if (!this.#doors.has(slot) || this.#idle.has(slot)) return;
-        await this.#change(slot, "off", resetDenied(this.#options.instance, slot));
+        // A machine that a restart of the host ended has no namespace any more.
+        if (!this.#doors.has(slot)) return this.#apply(this.#groups.leave(slot));
+        if (this.#idle.has(slot)) return;
+        await this.#change(slot, "off", this.#groups.leave(slot) + resetDenied(this.#options.instance, slot));
         this.#idle.add(slot);
       })
       .then(() => this.#trim());
@@ -181,13 +207,16 @@ export class HostNetwork {
   async refresh(): Promise<void> {
     await this.#followHost();
     const { instance } = this.#options;
-    if (hasTables(instance, await listNft("tables"))) return;
+    if (hasTables(instance, await listNft("tables"))) {
+      return this.#groups.isInDoubt ? this.#apply(this.#groups.declare()) : undefined;
+    }
     const slots = Array.from(this.#doors, ([slot, door]) => {
       return (
         removeSlotChains(instance, slot) + slotChains(instance, slot) + changeDoor(instance, slot, OFF, door)
       );
     });
-    await this.#nft.apply(removeInstanceTables(instance) + this.#tables() + slots.join(""));
+    const groups = this.#groups.declare();
+    await this.#apply(removeInstanceTables(instance) + this.#tables() + slots.join("") + groups);
   }
 
   /** Slots in use, in order. */
@@ -266,13 +295,23 @@ export class HostNetwork {
     await ip(["-n", hostInterface, "-batch", "-"], addressSlot());
   }
 
+  /** A change that may be one of groups. */
+  async #apply(text: string): Promise<void> {
+    try {
+      await this.#nft.apply(text);
+    } catch (error) {
+      this.#groups.doubt();
+      throw error;
+    }
+  }
+
   /** `more` joins the same transaction. Into a mode from off takes 3 ms; out of one about 15. */
   async #change(slot: number, mode: NetworkMode, more = ""): Promise<void> {
     const from = this.#doors.get(slot);
     if (from === undefined) throw unknownSlot(slot);
-    if (from.mode === mode) return this.#nft.apply(more);
+    if (from.mode === mode) return this.#apply(more);
     const to: Door = mode === "open" ? { mode, tenancy: randomInt(1, 2 ** 31) } : { mode };
-    await this.#nft.apply(changeDoor(this.#options.instance, slot, from, to) + more);
+    await this.#apply(changeDoor(this.#options.instance, slot, from, to) + more);
     this.#doors.set(slot, to);
     this.#leftEgress(slot, from);
   }
@@ -281,8 +320,8 @@ export class HostNetwork {
   async #remove(slot: number): Promise<void> {
     const { instance } = this.#options;
     const door = this.#doors.get(slot);
-    const shut = changeDoor(instance, slot, door ?? OFF, OFF) + resetDenied(instance, slot);
-    await this.#nft.apply(shut + removeSlotChains(instance, slot));
+    const shut = changeDoor(instance, slot, door ?? OFF, OFF) + this.#groups.leave(slot);
+    await this.#apply(shut + resetDenied(instance, slot) + removeSlotChains(instance, slot));
     this.#doors.set(slot, OFF);
     this.#leftEgress(slot, door ?? OFF);
     await ip(["-force", "-batch", "-"], removeSlot(instance, slot), [0, 1]);
@@ -335,6 +374,8 @@ export class HostNetwork {
       this.#doors.set(slot, found.doors.get(slot) ?? OFF);
       if (!parts.every((part) => part.has(slot))) await this.#remove(slot);
     }
+    this.#groups.recall(found.marks);
+    await this.#apply(this.#groups.declare());
   }
 
   async #readDenied(): Promise<Map<number, number>> {

@@ -1,13 +1,5 @@
 import { expect, test } from "vitest";
-import {
-  changeDoor,
-  instanceTables,
-  removeInstanceTables,
-  removeSlotChains,
-  resetDenied,
-  setUplink,
-  slotChains,
-} from "./rules.ts";
+import { changeDoor, instanceTables, removeInstanceTables, resetDenied, setUplink } from "./rules.ts";
 
 test("an instance's tables: asked of every packet, machines only through the uplink, never into a refused range", () => {
   const egress = { proxyPort: 4128, dnsPort: 4054 };
@@ -18,6 +10,11 @@ table inet kontor61 {
 	set uplink { type ifname; }
 	map tenancy { type ipv4_addr : mark; }
 	set open { type ipv4_addr . mark; }
+	map groups { type ipv4_addr : mark; }
+	set members { type ipv4_addr . mark; }
+	set askers { type ipv4_addr; }
+	map services { type mark . ipv4_addr . inet_service : ipv4_addr; }
+	set served { type mark . ipv4_addr . inet_service . ipv4_addr; }
 	set restricted { type ipv4_addr; }
 	set denied { type ipv4_addr; size 65535; flags dynamic; }
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
@@ -25,13 +22,23 @@ table inet kontor61 {
 	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
-		iifname "kv61-*" ct state new ct mark set ip saddr map @tenancy
+		iifname "kv61-*" ct state new ip daddr != 198.19.0.0/16 ct mark set ip saddr map @tenancy
+		iifname "kv61-*" ct state new ip daddr 198.19.0.0/16 ct mark set ip saddr map @groups
+	}
+	chain to_services {
+		type nat hook prerouting priority dstnat; policy accept;
+		iifname "kv61-*" ip daddr 198.19.0.0/16 dnat ip to ct mark . ip daddr . tcp dport map @services
+	}
+	chain unserved {
+		type filter hook prerouting priority dstnat + 1; policy accept;
+		iifname "kv61-*" ip daddr 198.19.0.0/16 jump refuse
 	}
 	chain to_forwarder {
 		type nat hook prerouting priority dstnat; policy accept;
 		iifname "kv61-*" ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 53 ip saddr . ct mark @open redirect to :4053
 		iifname "kv61-*" ip daddr 100.125.255.255 tcp dport 3128 ip saddr @restricted redirect to :4128
 		iifname "kv61-*" ip daddr 100.125.255.255 udp dport 53 ip saddr @restricted redirect to :4054
+		iifname "kv61-*" ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 53 ip saddr @askers redirect to :4053
 	}
 	chain input {
 		type filter hook input priority filter; policy accept;
@@ -44,6 +51,7 @@ table inet kontor61 {
 		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted jump to_proxy
 		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted jump to_resolver
 		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
+		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr @askers accept
 		jump refuse
 	}
 	chain to_proxy {
@@ -56,8 +64,18 @@ table inet kontor61 {
 	}
 	chain forward {
 		type filter hook forward priority filter; policy accept;
+		iifname "kv61-*" oifname "kv61-*" jump between_machines
 		iifname "kv61-*" jump machine_to_outside
 		oifname "kv61-*" jump outside_to_machine
+	}
+	chain between_machines {
+		ct direction original ip saddr . ct mark @members ct mark . ct original ip daddr . tcp dport . ip daddr @served jump connect
+		ct direction reply ip daddr . ct mark @members ct mark . ct original ip daddr . tcp sport . ip saddr @served accept
+		jump refuse
+	}
+	chain connect {
+		ct state new add @flows { ip saddr ct count over 4096 } jump refuse
+		accept
 	}
 	chain machine_to_outside {
 		ip saddr . ct mark @open oifname @uplink ip daddr != { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3 } jump leave
@@ -91,26 +109,6 @@ test("without an egress proxy restricted machines reach nothing: no rule speaks 
   expect(rules).not.toContain("@restricted");
 });
 
-test("a slot's chains let nothing in but IPv4 and ARP of 10.0.0.2, under the slot's own address", () => {
-  expect(slotChains(61, 0)).toBe(`table netdev kontor61 {
-	chain from_0 {
-		type filter hook ingress device "kv61-0" priority 0; policy drop;
-		arp operation request arp saddr ip 10.0.0.2 arp daddr ip 10.0.0.1 arp saddr ip set 100.125.0.1 arp daddr ip set 100.125.255.255 accept
-		ip saddr 10.0.0.2 ip daddr 10.0.0.1 ip saddr set 100.125.0.1 ip daddr set 100.125.255.255 accept
-		ip saddr 10.0.0.2 ip saddr set 100.125.0.1 accept
-	}
-	chain to_0 {
-		type filter hook egress device "kv61-0" priority 0; policy accept;
-		icmp type { destination-unreachable, time-exceeded } @th,32,16 0 @th,160,32 0x647d0001 @th,192,32 0x647dffff @th,192,32 set 0x0a000001 @th,160,32 set 0x0a000002 @th,32,16 set 0xb4f8
-		icmp type { destination-unreachable, time-exceeded } @th,32,16 0 @th,160,32 0x647d0001 @th,160,32 set 0x0a000002 @th,32,16 set 0x5a7c
-		ip saddr 100.125.255.255 ip saddr set 10.0.0.1
-		ip daddr 100.125.0.1 ip daddr set 10.0.0.2
-		arp saddr ip 100.125.255.255 arp saddr ip set 10.0.0.1 arp daddr ip set 10.0.0.2
-	}
-}
-`);
-});
-
 test("a change of mode is one transaction that touches only this machine", () => {
   const open = { mode: "open", tenancy: 77 } as const;
   expect(changeDoor(0, 300, { mode: "off" }, open)).toBe(
@@ -127,10 +125,6 @@ test("a change of mode is one transaction that touches only this machine", () =>
 test("what is taken away is added first, so that taking it away twice is no error", () => {
   expect(removeInstanceTables(3)).toBe(
     "add table inet kontor3\ndelete table inet kontor3\nadd table netdev kontor3\ndelete table netdev kontor3\n",
-  );
-  expect(removeSlotChains(3, 9)).toBe(
-    "add chain netdev kontor3 from_9\nflush chain netdev kontor3 from_9\ndelete chain netdev kontor3 from_9\n" +
-      "add chain netdev kontor3 to_9\nflush chain netdev kontor3 to_9\ndelete chain netdev kontor3 to_9\n",
   );
   expect(resetDenied(3, 9)).toBe(
     "add element inet kontor3 denied { 100.67.0.10 }\ndelete element inet kontor3 denied { 100.67.0.10 }\n",

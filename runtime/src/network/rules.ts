@@ -3,22 +3,14 @@
  *
  * - family `inet`: who may go where. A machine's mode is membership in a set, so changing it is one small transaction,
  *   and every packet is asked, not only a connection's first: what was open is shut at once.
- * - family `netdev`: two chains per slot, on the host's end of the veth pair: a stateless rewrite between the address
- *   every machine has inside and its unique outer one. What does not come from 10.0.0.2 never gets in, IPv6 included.
+ * - family `netdev`: two chains per slot (slot-rules.ts). What does not come from 10.0.0.2 never gets in, IPv6 included.
  *   One table for all slots: nft 1.0.6 pays 0.2 ms for every table there is, whatever it is asked (18 ms at 72).
  *
  * nft 1.0.6 pitfalls kept out of here: `rt`, `fwd`, `redirect`, `masquerade` are no names for tables or chains, and a
  * rule before `}` on one line needs a `;`.
  */
 import type { NetworkMode } from "../driver.ts";
-import {
-  addressAsHex,
-  GATEWAY_ADDRESS,
-  instanceNames,
-  MACHINE_ADDRESS,
-  slotNames,
-  type InstanceNames,
-} from "./addresses.ts";
+import { instanceNames, SERVICE_RANGE, slotNames, type InstanceNames } from "./addresses.ts";
 
 /**
  * Where an open machine may not go: RFC 6890's special ranges, hosts' private ones, other machines (100.64.0.0/10) and
@@ -42,7 +34,7 @@ export const REFUSED_RANGES = [
 ] as const;
 
 /**
- * Connections to the outside one machine may have at once. The host's connection table is one for all (262,144 entries
+ * Connections to the outside and to other machines one machine may have at once. The host's connection table is one for all (262,144 entries
  * on a usual host) and a full one stops the host itself.
  */
 const MAX_FLOWS = 4096;
@@ -70,6 +62,12 @@ export interface InstanceRules {
  *
  * Refusals are a reset, and `port-unreachable` for all but TCP: of ICMP's reasons gVisor's stack tells a program only
  * that one and the unreachable net or host (`admin-prohibited` left a resolver inside waiting for 8 s).
+ *
+ * A connection between machines bears the number of the group that whoever opened it was in (`groups`), and each of its
+ * packets is asked three things: is that machine in this group still (`members`), is the address it was sent to served
+ * in it, and by this very machine (`served`). So neither a slot's next machine nor a service's next one inherits a
+ * packet of what was before, whatever the host's NAT remembers. What nobody serves is refused before it is routed,
+ * whether the host has a way there or not.
  */
 export function instanceTables({ instance, proxyPort, dnsPort, egress }: InstanceRules): string {
   const { table, interfacePrefix, gateway, range } = instanceNames(instance);
@@ -81,6 +79,11 @@ table inet ${table} {
 	set uplink { type ifname; }
 	map tenancy { type ipv4_addr : mark; }
 	set open { type ipv4_addr . mark; }
+	map groups { type ipv4_addr : mark; }
+	set members { type ipv4_addr . mark; }
+	set askers { type ipv4_addr; }
+	map services { type mark . ipv4_addr . inet_service : ipv4_addr; }
+	set served { type mark . ipv4_addr . inet_service . ipv4_addr; }
 	set restricted { type ipv4_addr; }
 	set denied { type ipv4_addr; size 65535; flags dynamic; }
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
@@ -88,12 +91,22 @@ table inet ${table} {
 	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
-		iifname ${machines} ct state new ct mark set ip saddr map @tenancy
+		iifname ${machines} ct state new ip daddr != ${SERVICE_RANGE} ct mark set ip saddr map @tenancy
+		iifname ${machines} ct state new ip daddr ${SERVICE_RANGE} ct mark set ip saddr map @groups
+	}
+	chain to_services {
+		type nat hook prerouting priority dstnat; policy accept;
+		iifname ${machines} ip daddr ${SERVICE_RANGE} dnat ip to ct mark . ip daddr . tcp dport map @services
+	}
+	chain unserved {
+		type filter hook prerouting priority dstnat + 1; policy accept;
+		iifname ${machines} ip daddr ${SERVICE_RANGE} jump refuse
 	}
 	chain to_forwarder {
 		type nat hook prerouting priority dstnat; policy accept;
 		iifname ${machines} ip daddr ${gateway} meta l4proto { tcp, udp } th dport 53 ip saddr . ct mark @open redirect to :${dnsPort}
-${restricted.redirects}	}
+${restricted.redirects}		iifname ${machines} ip daddr ${gateway} meta l4proto { tcp, udp } th dport 53 ip saddr @askers redirect to :${dnsPort}
+	}
 	chain input {
 		type filter hook input priority filter; policy accept;
 		iifname ${machines} jump machine_to_host
@@ -103,6 +116,7 @@ ${restricted.redirects}	}
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
 ${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
+		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr @askers accept
 		jump refuse
 	}
 	chain to_proxy {
@@ -115,8 +129,18 @@ ${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${
 	}
 	chain forward {
 		type filter hook forward priority filter; policy accept;
+		iifname ${machines} oifname ${machines} jump between_machines
 		iifname ${machines} jump machine_to_outside
 		oifname ${machines} jump outside_to_machine
+	}
+	chain between_machines {
+		ct direction original ip saddr . ct mark @members ct mark . ct original ip daddr . tcp dport . ip daddr @served jump connect
+		ct direction reply ip daddr . ct mark @members ct mark . ct original ip daddr . tcp sport . ip saddr @served accept
+		jump refuse
+	}
+	chain connect {
+		ct state new add @flows { ip saddr ct count over ${MAX_FLOWS} } jump refuse
+		accept
 	}
 	chain machine_to_outside {
 		ip saddr . ct mark @open oifname @uplink ip daddr != { ${REFUSED_RANGES.join(", ")} } jump leave
@@ -220,61 +244,4 @@ export function resetDenied(instance: number, slot: number): string {
   const { address } = slotNames(instance, slot);
   const element = `element inet ${table} denied { ${address} }`;
   return `add ${element}\ndelete ${element}\n`;
-}
-
-/**
- * The rewrite of one slot. ARP is rewritten too, so that the kernel's source check (rp_filter, strict on many hosts)
- * sees an address it has a route for. ICMP errors quote the header of the packet they are about, with the outer
- * addresses; the guest would not recognise its own packet and time out. So the quote is put right, and what that takes
- * from the checksum's sum goes into the error's unused word (RFC 792; bytes 4 and 5), which keeps the sum as it was.
- */
-export function slotChains(instance: number, slot: number): string {
-  const { table, gateway } = instanceNames(instance);
-  const { hostInterface, chains, address } = slotNames(instance, slot);
-  const outer = addressAsHex(address);
-  const inner = addressAsHex(MACHINE_ADDRESS);
-  const quoteOfMachine = balance([address], [MACHINE_ADDRESS]);
-  const quoteOfBoth = balance([address, gateway], [MACHINE_ADDRESS, GATEWAY_ADDRESS]);
-  const quote = `icmp type { destination-unreachable, time-exceeded } @th,32,16 0 @th,160,32 ${outer}`;
-  return `table netdev ${table} {
-	chain ${chains.fromMachine} {
-		type filter hook ingress device "${hostInterface}" priority 0; policy drop;
-		arp operation request arp saddr ip ${MACHINE_ADDRESS} arp daddr ip ${GATEWAY_ADDRESS} arp saddr ip set ${address} arp daddr ip set ${gateway} accept
-		ip saddr ${MACHINE_ADDRESS} ip daddr ${GATEWAY_ADDRESS} ip saddr set ${address} ip daddr set ${gateway} accept
-		ip saddr ${MACHINE_ADDRESS} ip saddr set ${address} accept
-	}
-	chain ${chains.toMachine} {
-		type filter hook egress device "${hostInterface}" priority 0; policy accept;
-		${quote} @th,192,32 ${addressAsHex(gateway)} @th,192,32 set ${addressAsHex(GATEWAY_ADDRESS)} @th,160,32 set ${inner} @th,32,16 set ${quoteOfBoth}
-		${quote} @th,160,32 set ${inner} @th,32,16 set ${quoteOfMachine}
-		ip saddr ${gateway} ip saddr set ${GATEWAY_ADDRESS}
-		ip daddr ${address} ip daddr set ${MACHINE_ADDRESS}
-		arp saddr ip ${gateway} arp saddr ip set ${GATEWAY_ADDRESS} arp daddr ip set ${MACHINE_ADDRESS}
-	}
-}
-`;
-}
-
-/** Chains are added first so that it works where they are gone; the kernel takes them along with the interface. */
-export function removeSlotChains(instance: number, slot: number): string {
-  const { table } = instanceNames(instance);
-  return Object.values(slotNames(instance, slot).chains)
-    .map((chain) =>
-      ["add", "flush", "delete"].map((verb) => `${verb} chain netdev ${table} ${chain}\n`).join(""),
-    )
-    .join("");
-}
-
-/** What must be added so that the one's-complement sum (RFC 1071) of the addresses stays the same. */
-function balance(before: string[], after: string[]): string {
-  const sum = (addresses: string[]) =>
-    addresses
-      .flatMap((address) => {
-        const bytes = Buffer.from(address.split(".").map(Number));
-        return [bytes.readUInt16BE(0), bytes.readUInt16BE(2)];
-      })
-      .reduce((total, word) => total + word, 0);
-  // Mod 0xffff is one's-complement addition; the second % keeps a negative difference positive.
-  const difference = (((sum(before) - sum(after)) % 0xffff) + 0xffff) % 0xffff;
-  return `0x${difference.toString(16)}`;
 }

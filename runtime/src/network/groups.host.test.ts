@@ -1,0 +1,383 @@
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
+import { run } from "../exec.ts";
+import { serviceAddress, slotNames } from "./addresses.ts";
+import type { Member } from "./groups.ts";
+import { HostNetwork, type HostNetworkOptions } from "./network.ts";
+import { connectIn, type Inside, serveIn } from "./testing/inside.ts";
+import {
+  DNS_ADDRESS,
+  ECHO_PORT,
+  HTTP_PORT,
+  startInternet,
+  WEB_ADDRESS,
+  type Internet,
+} from "./testing/internet.ts";
+import { probe, type ProbeDoor } from "./testing/probe.ts";
+
+const INSTANCE = 60;
+const PORT = 5432;
+const OTHER_PORT = 6379;
+const SERVICE = { name: "db.shop.internal", address: serviceAddress(0), ports: [PORT] };
+const NOT_SERVED = serviceAddress(9);
+const REFUSED = { refused: "ECONNREFUSED" };
+const UNKNOWN = { refused: "ENOTFOUND" };
+const SEES = (slot: number) => `db sees ${addressOf(slot)}`;
+const addressOf = (slot: number) => slotNames(INSTANCE, slot).address;
+const netnsOf = (slot: number) => slotNames(INSTANCE, slot).netnsPath;
+
+let internet: Internet;
+let network: HostNetwork;
+const cleanups: (() => unknown)[] = [];
+const options = (): HostNetworkOptions => ({
+  instance: INSTANCE,
+  uplink: internet.uplink,
+  dnsServers: [DNS_ADDRESS],
+  proxyPort: 3128,
+});
+
+/** Slots of the tests: who serves, and who would like to be served. */
+const DB = 0;
+const MATE = 1;
+const STRANGER = 2;
+const LONER = 3;
+
+const tcp = (host: string, port = PORT): ProbeDoor => ({ kind: "tcp", host, port });
+const name = (of = SERVICE.name): ProbeDoor => ({ kind: "dns", server: "10.0.0.1", name: of });
+const tried = async (slot: number, doors: ProbeDoor[]) => probe(netnsOf(slot), doors);
+
+async function kept(inside: Inside | Promise<Inside>): Promise<Inside> {
+  const it = await inside;
+  cleanups.push(() => it.end());
+  return it;
+}
+const serve = (slot: number, says = "db", ...ports: number[]) =>
+  kept(serveIn(netnsOf(slot), says, ...(ports.length === 0 ? [PORT, OTHER_PORT] : ports)));
+const connect = (slot: number, host = SERVICE.address) => kept(connectIn(netnsOf(slot), host, PORT));
+
+/** Packets of TCP that have come into a namespace since the first call for it. */
+async function arrived(slot: number): Promise<number> {
+  const inside = ["nsenter", `--net=${netnsOf(slot)}`, "nft"];
+  const stdin = `table ip seen {
+	counter heard { }
+	chain arriving { type filter hook prerouting priority -450; policy accept; }
+}
+flush chain ip seen arriving
+add rule ip seen arriving meta l4proto tcp counter name heard
+`;
+  await run([...inside, "-f", "-"], { stdin });
+  const { stdout } = await run([...inside, "-j", "list", "counter", "ip", "seen", "heard"]);
+  const items = (JSON.parse(stdout) as { nftables: { counter?: { packets: number } }[] }).nftables;
+  return items.find(({ counter }) => counter !== undefined)?.counter?.packets ?? 0;
+}
+
+beforeAll(async () => {
+  internet = await startInternet();
+  network = new HostNetwork(options());
+  await network.open();
+});
+
+afterAll(async () => {
+  await network?.close({ removeAll: true });
+  await internet?.close();
+});
+
+beforeEach(async () => {
+  await network.attach(DB, "off", "acme");
+  await network.attach(MATE, "open", "acme");
+  await network.attach(STRANGER, "open", "globex");
+  await network.attach(LONER, "open");
+  await network.serve(DB, SERVICE);
+  await internet.forget();
+});
+
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
+  for (const slot of network.list()) await network.detach(slot);
+});
+
+test("a machine reaches what another of its group serves, by name and by address, and is seen as itself", async () => {
+  await serve(DB);
+  expect(await tried(MATE, [name(), tcp(SERVICE.address)])).toEqual([
+    { answered: SERVICE.address },
+    { answered: SEES(MATE) },
+  ]);
+  // To the machine that serves, whoever asks stands where it stands for the host.
+  expect(await tried(MATE, [name("DB.Shop.INTERNAL")])).toEqual([{ answered: SERVICE.address }]);
+});
+
+test("of the machine that serves nothing else is reached: no other port, not its own address, no other protocol", async () => {
+  await serve(DB);
+  const doors: ProbeDoor[] = [
+    tcp(SERVICE.address, OTHER_PORT),
+    tcp(addressOf(DB)),
+    tcp(addressOf(DB), OTHER_PORT),
+    tcp(NOT_SERVED),
+    { kind: "udp", host: SERVICE.address, port: PORT },
+  ];
+  expect(await tried(MATE, doors)).toEqual([REFUSED, REFUSED, REFUSED, REFUSED, REFUSED]);
+  expect(await tried(MATE, [{ kind: "icmp", host: SERVICE.address }])).toEqual([{ refused: "EHOSTUNREACH" }]);
+});
+
+test("a machine of another group, or of none, reaches it by no door, and its name means nothing to it", async () => {
+  await serve(DB);
+  const before = await arrived(DB);
+  for (const slot of [STRANGER, LONER]) {
+    expect(await tried(slot, [tcp(SERVICE.address), tcp(addressOf(DB)), name()])).toEqual([
+      REFUSED,
+      REFUSED,
+      UNKNOWN,
+    ]);
+    await network.setMode(slot, "off");
+    expect(await tried(slot, [tcp(SERVICE.address), tcp(addressOf(DB))])).toEqual([REFUSED, REFUSED]);
+  }
+  expect(await arrived(DB)).toBe(before);
+});
+
+test("two groups may use one address and one name, and each reaches its own", async () => {
+  await serve(DB, "acme's");
+  await network.attach(4, "off", "globex");
+  await network.serve(4, SERVICE);
+  await serve(4, "globex's");
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `acme's sees ${addressOf(MATE)}` }]);
+  expect(await tried(STRANGER, [tcp(SERVICE.address), name()])).toEqual([
+    { answered: `globex's sees ${addressOf(STRANGER)}` },
+    { answered: SERVICE.address },
+  ]);
+});
+
+test("the machine that serves opens no connection to those it serves, nor along one that they opened", async () => {
+  await serve(MATE, "mate");
+  await serve(DB);
+  const held = await connect(MATE);
+  expect(await held.next()).toBe(SEES(MATE));
+  expect(await tried(DB, [tcp(addressOf(MATE)), tcp(SERVICE.address, OTHER_PORT)])).toEqual([
+    REFUSED,
+    REFUSED,
+  ]);
+});
+
+test("off: the group and its names, and nothing else, not one packet", async () => {
+  await serve(DB);
+  await network.setMode(MATE, "off");
+  expect(await tried(MATE, [name(), tcp(SERVICE.address)])).toEqual([
+    { answered: SERVICE.address },
+    { answered: SEES(MATE) },
+  ]);
+  const doors: ProbeDoor[] = [
+    name("web.test"),
+    tcp(WEB_ADDRESS, HTTP_PORT),
+    { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
+    { kind: "udp", host: DNS_ADDRESS, port: 53 },
+  ];
+  expect((await tried(MATE, doors)).filter((result) => "answered" in result)).toEqual([]);
+  expect((await tried(MATE, [name("web.test")]))[0]).toEqual({ refused: "EREFUSED" });
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("a name below .internal is never handed to a resolver outside, whoever asks", async () => {
+  for (const slot of [MATE, STRANGER, LONER]) {
+    expect(await tried(slot, [name("nobody.shop.internal"), name("internal")])).toEqual([UNKNOWN, UNKNOWN]);
+  }
+  expect(await internet.seen()).toEqual([]);
+});
+
+test("restricted: the group's addresses are reached as in any mode", async () => {
+  await serve(DB);
+  await network.setMode(MATE, "restricted");
+  expect(await tried(MATE, [tcp(SERVICE.address), tcp(WEB_ADDRESS, HTTP_PORT)])).toEqual([
+    { answered: SEES(MATE) },
+    REFUSED,
+  ]);
+});
+
+test("a change of mode leaves a connection within the group as it is", async () => {
+  await serve(DB);
+  const held = await connect(MATE);
+  await held.next();
+  for (const mode of ["off", "restricted", "open"] as const) {
+    await network.setMode(MATE, mode);
+    held.send(mode);
+    expect(await held.next()).toBe(mode);
+  }
+});
+
+test("a spoofed source reaches nothing, though it is that of a machine that may", async () => {
+  await serve(DB);
+  const stdin = `addr add ${addressOf(MATE)}/32 dev eth0\n`;
+  await run(["nsenter", `--net=${netnsOf(STRANGER)}`, "ip", "-batch", "-"], { stdin });
+  const before = await arrived(DB);
+  expect(await tried(STRANGER, [{ ...tcp(SERVICE.address), source: addressOf(MATE) } as ProbeDoor])).toEqual([
+    { refused: "silence" },
+  ]);
+  expect(await arrived(DB)).toBe(before);
+});
+
+test("while nobody serves an address it refuses at once and keeps its name; then it leads to the next who does", async () => {
+  await serve(DB);
+  const held = await connect(MATE);
+  await held.next();
+  await network.detach(DB);
+  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, { answered: SERVICE.address }]);
+  held.send("to whom?");
+  expect(await held.next()).toBe("ECONNRESET");
+  await network.attach(4, "off", "acme");
+  await serve(4, "next");
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+  await network.serve(4, SERVICE);
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
+});
+
+test("who begins to serve takes it from who did, and the end of that one changes nothing", async () => {
+  await serve(DB);
+  await network.attach(4, "off", "acme");
+  await serve(4, "next");
+  await network.serve(4, { ...SERVICE, ports: [PORT, OTHER_PORT] });
+  await network.withdraw(DB);
+  await network.detach(DB);
+  expect(await tried(MATE, [tcp(SERVICE.address), tcp(SERVICE.address, OTHER_PORT), name()])).toEqual([
+    { answered: `next sees ${addressOf(MATE)}` },
+    { answered: `next sees ${addressOf(MATE)}` },
+    { answered: SERVICE.address },
+  ]);
+});
+
+test("a machine that ended withdraws what it served, and an address that gets another name loses the one it had", async () => {
+  await serve(DB);
+  await network.withdraw(DB);
+  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, { answered: SERVICE.address }]);
+  await network.serve(DB, { ...SERVICE, name: "other.shop.internal" });
+  expect(await tried(MATE, [name(), name("other.shop.internal")])).toEqual([
+    UNKNOWN,
+    { answered: SERVICE.address },
+  ]);
+});
+
+/** Its machine vanishes without a word, and the slot is given to a machine of `group`. */
+async function reuse(slot: number, inside: Inside, group: string | undefined): Promise<void> {
+  await run(["nsenter", `--net=${netnsOf(slot)}`, "ip", "link", "set", "eth0", "down"]);
+  await inside.end();
+  await network.detach(slot);
+  await network.attach(slot, "open", group);
+}
+
+test.each([
+  ["another group", "globex"],
+  ["no group", undefined],
+])(
+  "a slot that goes to %s: not a packet of a client's old connection comes to the next tenant",
+  async (_title, group) => {
+    const db = await serve(DB);
+    const held = await connect(MATE);
+    await held.next();
+    await reuse(MATE, held, group);
+    const before = await arrived(MATE);
+    db.send("the balance is");
+    expect(await db.next()).toBe("ECONNRESET");
+    expect(await arrived(MATE)).toBe(before);
+  },
+);
+
+test("a slot that goes to another group: not a packet for the server's old connection comes to the next tenant", async () => {
+  const db = await serve(DB);
+  const held = await connect(MATE);
+  await held.next();
+  await reuse(DB, db, "globex");
+  await serve(DB, "another tenant");
+  const before = await arrived(DB);
+  held.send("the password is");
+  expect(await held.next()).toBe("ECONNRESET");
+  expect(await arrived(DB)).toBe(before);
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+});
+
+test("a server that comes back finds groups and services: connections go on, new ones are made, names are known", async () => {
+  await serve(DB);
+  const held = await connect(MATE);
+  await held.next();
+  await network.close();
+  held.send("while there is no server");
+  expect(await held.next()).toBe("while there is no server");
+  const members: Member[] = [
+    { slot: DB, privateNetwork: { group: "acme", serves: SERVICE } },
+    { slot: MATE, privateNetwork: { group: "acme" } },
+    { slot: STRANGER, privateNetwork: { group: "globex" } },
+    // A restart of the host took its namespace away.
+    {
+      slot: 7,
+      privateNetwork: { group: "acme", serves: { ...SERVICE, address: NOT_SERVED, name: "gone.internal" } },
+    },
+  ];
+  network = new HostNetwork(options());
+  await network.open(members);
+  held.send("and after");
+  expect(await held.next()).toBe("and after");
+  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([
+    { answered: SEES(MATE) },
+    { answered: SERVICE.address },
+  ]);
+  expect(await tried(STRANGER, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
+  await network.detach(7);
+  expect(await tried(MATE, [tcp(NOT_SERVED)])).toEqual([REFUSED]);
+});
+
+test("a machine that no record speaks of is in no group after a start", async () => {
+  await serve(DB);
+  await network.close();
+  network = new HostNetwork(options());
+  await network.open([{ slot: DB, privateNetwork: { group: "acme", serves: SERVICE } }]);
+  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
+});
+
+test("rules that a firewall's restart swept away are put back with the groups", async () => {
+  await serve(DB);
+  const held = await connect(MATE);
+  await held.next();
+  const tables = `delete table inet kontor${INSTANCE}\ndelete table netdev kontor${INSTANCE}\n`;
+  await run(["nft", "-f", "-"], { stdin: tables });
+  await network.refresh();
+  held.send("still there");
+  expect(await held.next()).toBe("still there");
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: SEES(MATE) }]);
+  expect(await tried(STRANGER, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+});
+
+test("a change that the kernel refused is made good: what should be in force is, at the next one", async () => {
+  await serve(DB);
+  await network.attach(4, "off", "acme");
+  await serve(4, "next");
+  await run(["nft", "delete", "table", "inet", `kontor${INSTANCE}`]);
+  await expect(network.serve(4, SERVICE)).rejects.toThrow("nft exited");
+  await network.refresh();
+  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
+});
+
+test("bytes flow in the kernel: 64 MB come back while no server is there at all", async () => {
+  await serve(DB);
+  await network.close();
+  try {
+    const script = `const s = require("net").connect(${PORT}, "${SERVICE.address}");
+      const total = 64 * 1024 * 1024; let left = total + "${SEES(MATE)}".length;
+      s.on("data", (d) => { left -= d.length; if (left === 0) { console.log("whole"); process.exit(); } });
+      s.on("connect", () => { for (let sent = 0; sent < total; sent += 1 << 20) s.write(Buffer.alloc(1 << 20, "x")); });`;
+    const argv = ["nsenter", `--net=${netnsOf(MATE)}`, process.execPath, "-e", script];
+    expect((await run(argv, { timeoutMs: 60_000 })).stdout).toBe("whole\n");
+  } finally {
+    network = new HostNetwork(options());
+    await network.open();
+  }
+});
+
+test("thirty machines of one group come and go at once, and nothing of them is left in the sets", async () => {
+  const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
+  await Promise.all(slots.map((slot) => network.attach(slot, "off", "acme")));
+  await Promise.all(
+    slots.map((slot) =>
+      network.serve(slot, { name: `s${slot}.internal`, address: serviceAddress(slot), ports: [PORT] }),
+    ),
+  );
+  await Promise.all([...slots, DB, MATE, STRANGER].map((slot) => network.detach(slot)));
+  for (const set of ["set members", "set askers", "set served", "map groups", "map services"]) {
+    const { stdout } = await run(["nft", "list", ...set.replace(" ", ` inet kontor${INSTANCE} `).split(" ")]);
+    expect(stdout).not.toContain("elements");
+  }
+});

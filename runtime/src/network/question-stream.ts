@@ -1,0 +1,47 @@
+/**
+ * What a machine asks over one TCP connection: messages with their length before them (RFC 1035 §4.2.2), of which each
+ * is looked at whole before any byte of it goes on. Holds one message, of at most 64 KiB.
+ */
+import { Transform, type TransformCallback } from "node:stream";
+
+const LENGTH_BYTES = 2;
+
+/** Emits `kind` before the first output: `own` where that is answers of ours, `passed` where it is what was asked. */
+export class QuestionStream extends Transform {
+  readonly #answer: (message: Buffer) => Buffer | undefined;
+  #rest: Buffer = Buffer.alloc(0);
+  #kind: "own" | "passed" | undefined;
+
+  /** `answer` says what is answered here; a message it has nothing for is passed on. */
+  constructor(answer: (message: Buffer) => Buffer | undefined) {
+    super();
+    this.#answer = answer;
+  }
+
+  override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    this.#rest = Buffer.concat([this.#rest, chunk]);
+    for (let message = this.#next(); message !== undefined; message = this.#next()) {
+      const answer = this.#answer(message);
+      const kind = answer === undefined ? "passed" : "own";
+      if (this.#kind === undefined) this.emit("kind", (this.#kind = kind));
+      if (kind !== this.#kind) return done(new Error("questions of both kinds on one connection"));
+      this.push(framed(answer ?? message));
+    }
+    done();
+  }
+
+  #next(): Buffer | undefined {
+    if (this.#rest.length < LENGTH_BYTES) return undefined;
+    const end = LENGTH_BYTES + this.#rest.readUInt16BE(0);
+    if (this.#rest.length < end) return undefined;
+    const message = this.#rest.subarray(LENGTH_BYTES, end);
+    this.#rest = this.#rest.subarray(end);
+    return message;
+  }
+}
+
+function framed(message: Buffer): Buffer {
+  const length = Buffer.alloc(LENGTH_BYTES);
+  length.writeUInt16BE(message.length);
+  return Buffer.concat([length, message]);
+}

@@ -1,0 +1,85 @@
+/** As much of DNS as answering for a zone of our own takes (RFC 1035 §4), pure. */
+
+export const HEADER_BYTES = 12;
+const RESPONSE_BIT = 0x80;
+const AUTHORITATIVE_BIT = 0x04;
+const RECURSION_WANTED_BIT = 0x01;
+const RECURSION_AVAILABLE_BIT = 0x80;
+const TYPE_A = 1;
+const CLASS_IN = 1;
+/** A program that keeps a name longer than this would go on with one that was given away. */
+const TTL_SECONDS = 5;
+const MAX_NAME_BYTES = 255;
+
+export const FORMAT_ERROR = 1;
+export const SERVER_FAILURE = 2;
+const NO_SUCH_NAME = 3;
+export const REFUSED = 5;
+
+export interface Question {
+  /** In lower case, without the last dot. */
+  name: string;
+  isInternal: boolean;
+  /** For an address of four bytes. */
+  isForAddress: boolean;
+  /** Where it ends in its message. */
+  end: number;
+}
+
+export function isResponse(message: Buffer): boolean {
+  return ((message[2] ?? 0) & RESPONSE_BIT) !== 0;
+}
+
+/** The one question of an ordinary query; undefined for everything else. */
+export function parseQuestion(message: Buffer): Question | undefined {
+  const isQuery = message.length >= HEADER_BYTES && ((message[2] ?? 0) & 0xf8) === 0;
+  if (!isQuery || message.readUInt16BE(4) !== 1) return undefined;
+  const labels: string[] = [];
+  let at = HEADER_BYTES;
+  for (let length = message[at]; length !== 0; length = message[at]) {
+    // Past 63 it is no length but a pointer, and there is nothing before a first name to point at.
+    if (length === undefined || length > 63 || at - HEADER_BYTES > MAX_NAME_BYTES) return undefined;
+    labels.push(message.toString("latin1", at + 1, at + 1 + length).toLowerCase());
+    at += 1 + length;
+  }
+  const end = at + 5;
+  if (end > message.length) return undefined;
+  return {
+    name: labels.join("."),
+    isInternal: labels.at(-1) === "internal",
+    isForAddress: message.readUInt16BE(at + 1) === TYPE_A && message.readUInt16BE(at + 3) === CLASS_IN,
+    end,
+  };
+}
+
+/** To a question for a name of ours: its address, nothing where another kind of record is asked for, or no such name. */
+export function answerInternal(message: Buffer, question: Question, address: string | undefined): Buffer {
+  const isAnswered = address !== undefined && question.isForAddress;
+  const header = Buffer.alloc(HEADER_BYTES);
+  message.copy(header, 0, 0, 2);
+  header[2] = RESPONSE_BIT | AUTHORITATIVE_BIT | ((message[2] ?? 0) & RECURSION_WANTED_BIT);
+  header[3] = RECURSION_AVAILABLE_BIT | (address === undefined ? NO_SUCH_NAME : 0);
+  header.writeUInt16BE(1, 4);
+  header.writeUInt16BE(isAnswered ? 1 : 0, 6);
+  return Buffer.concat([
+    header,
+    // As it was asked, also in its letters' case: that is how a resolver knows its own question.
+    message.subarray(HEADER_BYTES, question.end),
+    ...(isAnswered ? [addressRecord(address)] : []),
+  ]);
+}
+
+/** Of the name the question is for, by a pointer to it. */
+function addressRecord(address: string): Buffer {
+  const record = Buffer.from("c00c00010001000000000004", "hex");
+  record.writeUInt32BE(TTL_SECONDS, 6);
+  return Buffer.concat([record, Buffer.from(address.split(".").map(Number))]);
+}
+
+/** The question sent back with an error in it: a resolver inside gives up at once and does not wait. */
+export function errorAnswer(message: Buffer, code: number): Buffer {
+  const answer = Buffer.from(message);
+  answer[2] = (answer[2] ?? 0) | RESPONSE_BIT;
+  answer[3] = ((answer[3] ?? 0) & 0xf0) | code;
+  return answer;
+}

@@ -1,0 +1,63 @@
+/** Programs inside a namespace that stay for a while: a server that answers, a client that holds a connection. */
+import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
+
+const SERVER = `const [, says, ...ports] = process.argv;
+let left = ports.length; const sockets = new Set();
+for (const port of ports) require("net").createServer((s) => {
+  sockets.add(s);
+  s.on("error", (e) => console.log(e.code)); s.on("close", () => sockets.delete(s));
+  s.on("data", (d) => { if (!String(d).startsWith("GET")) s.write(d); });
+  s.write(says + " sees " + s.remoteAddress.replace("::ffff:", ""));
+}).listen(Number(port), () => { if (--left === 0) console.log("ready"); });
+process.stdin.on("data", (d) => { for (const s of sockets) s.write(d); });`;
+
+const CLIENT = `const [, host, port] = process.argv;
+const s = require("net").connect(Number(port), host);
+s.on("data", (d) => process.stdout.write(d)); s.on("error", (e) => process.stdout.write(e.code));
+process.stdin.on("data", (d) => s.write(d));`;
+
+export interface Inside {
+  /** What it prints next. */
+  next(): Promise<string>;
+  /** To a client's peer, or to everybody a server has. */
+  send(text: string): void;
+  end(): Promise<void>;
+}
+
+/** Says to whoever comes who it is and whom it sees, then what it is told; prints the codes of errors. */
+export async function serveIn(netnsPath: string, says: string, ...ports: number[]): Promise<Inside> {
+  const server = start(netnsPath, SERVER, [says, ...ports.map(String)]);
+  await server.next();
+  return server;
+}
+
+/** Prints what comes, or the error's code. */
+export function connectIn(netnsPath: string, host: string, port: number): Inside {
+  return start(netnsPath, CLIENT, [host, String(port)]);
+}
+
+function start(netnsPath: string, script: string, args: string[]): Inside {
+  const argv = [`--net=${netnsPath}`, process.execPath, "-e", script, ...args];
+  const child: ChildProcess = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
+  const pieces: string[] = [];
+  let arrived = Promise.withResolvers<void>();
+  child.stdout?.on("data", (data: Buffer) => {
+    pieces.push(data.toString());
+    arrived.resolve();
+    arrived = Promise.withResolvers<void>();
+  });
+  return {
+    async next() {
+      while (pieces.length === 0) await arrived.promise;
+      return pieces.splice(0).join("").trim();
+    },
+    send: (text) => void child.stdin?.write(text),
+    async end() {
+      if (child.exitCode !== null || child.signalCode !== null) return;
+      const exited = once(child, "exit");
+      child.kill("SIGKILL");
+      await exited;
+    },
+  };
+}
