@@ -155,12 +155,12 @@ export class Server {
     return request(this.baseUrl, method, path, { token: this.token, ...call });
   }
 
-  /** What an operator sets and the API has no call for, straight into the database. */
-  async sql(text: string, values: unknown[]): Promise<void> {
+  /** What an operator sets and sees, and the API has no call for, straight from the database. */
+  async sql(text: string, values: unknown[]): Promise<Record<string, unknown>[]> {
     const { connection } = await ensureEmbedded(this.dataDir);
     const database = openDatabase(connection, { maxConnections: 1, onError: () => {} });
     try {
-      await database.pool.query(text, values);
+      return (await database.pool.query(text, values)).rows as Record<string, unknown>[];
     } finally {
       await database.close();
     }
