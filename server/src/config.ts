@@ -354,6 +354,12 @@ const keys = {
     15,
     "How long an app that is asleep keeps its memory, and wakes at once.",
   ),
+  functionFrozenMinutes: key(
+    "machines",
+    whole(0, 10_000),
+    10,
+    "How long a function that nobody asks keeps its memory, and wakes at once; then it is on disk.",
+  ),
 
   backupsStore: key(
     "backups",

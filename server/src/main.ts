@@ -42,6 +42,7 @@ import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
+import { FunctionInstances } from "#platform/instances/instances.ts";
 import { partsOf } from "#platform/deployments/parts.ts";
 import { Deployments } from "#platform/deployments/run.ts";
 import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
@@ -129,13 +130,17 @@ async function start(): Promise<void> {
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
+  const functions = new FunctionInstances(app);
   await machines.start(app, {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
+    function: functions.machineOwner,
   });
   await apps.start();
   running.defer(() => apps.close());
+  await functions.start();
+  running.defer(() => functions.close());
   // Before the jobs: a deployment that goes on is switched to by way of it.
   const { ingress, ...wayIn } = await openWayIn(app, apps);
   running.defer(() => wayIn.close());

@@ -30,7 +30,12 @@ export interface LogLine {
   /** `system`: said by the server about the process. */
   stream: "stdout" | "stderr" | "system";
   text: string;
+  /** The deployment or the function's version that ran. */
   deployment: string;
+  /** Where what was said has one. */
+  level?: "debug" | "info" | "warn" | "error";
+  /** Whose request was being answered. */
+  request_id?: string;
   /**
    * Whose output it is, and where the writer stands in that: behind the last line of each stream, and where to go on
    * reading. Absent for what the server says.

@@ -18,6 +18,7 @@ import { countMachines } from "./metrics.ts";
 import type { MachineOwners } from "./owners.ts";
 import { Pool } from "./pool.ts";
 import { reconcile } from "./reconcile.ts";
+import type { GiveRoom } from "./room.ts";
 import { Sampler } from "./sampler.ts";
 import { sweepSnapshots } from "./snapshots.ts";
 import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } from "./store.ts";
@@ -41,6 +42,7 @@ export class Machines {
   readonly #services = new Map<string, ImageService | null>();
   readonly #awaited = new Set<string>();
   readonly #goingListeners: ((machine: string) => void)[] = [];
+  readonly #roomGivers: GiveRoom[] = [];
   readonly #timers: NodeJS.Timeout[] = [];
   #stopCounting: (() => void) | undefined;
   #closed = false;
@@ -131,6 +133,17 @@ export class Machines {
     this.#goingListeners.push(listener);
   }
 
+  /** Asked when no machine fits any more. */
+  onShort(give: GiveRoom): void {
+    this.#roomGivers.push(give);
+  }
+
+  /** False where nobody has any to give. */
+  async giveRoom(): Promise<boolean> {
+    for (const give of this.#roomGivers) if (await give()) return true;
+    return false;
+  }
+
   isGoing(machine: string): boolean {
     return this.#going.has(machine);
   }
@@ -165,7 +178,7 @@ export class Machines {
       if (row.snapshot_id !== null) return await this.destroy(row);
       const cpuSeconds = await this.cpuSeconds(machine);
       if (row.owner_kind !== "pool" && row.owner_id !== null) {
-        await owners[row.owner_kind].ended(row.owner_id, { exit, neverStarted: false, cpuSeconds });
+        await owners[row.owner_kind]?.ended(row.owner_id, { exit, neverStarted: false, cpuSeconds });
       }
       await this.destroy(row);
       if (row.owner_kind === "pool") this.pool.nudge();

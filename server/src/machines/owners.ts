@@ -21,4 +21,5 @@ export interface MachineOwner {
   unrestored?(ownerId: string): Promise<void>;
 }
 
-export type MachineOwners = Record<OwnerKind, MachineOwner>;
+/** Machines of a kind that nobody answers for go when they end. */
+export type MachineOwners = Partial<Record<OwnerKind, MachineOwner>>;

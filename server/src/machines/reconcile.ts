@@ -92,7 +92,7 @@ const actions: Record<
   remove: (app, _owners, row) => app.machines.destroy(row),
   undo: async (app, owners, row) => {
     if (row.owner_kind !== "pool" && row.owner_id !== null)
-      await owners[row.owner_kind].unrestored?.(row.owner_id);
+      await owners[row.owner_kind]?.unrestored?.(row.owner_id);
     await app.machines.destroy(row);
   },
   hold: async (app, _owners, row, _found, atStart) => {
@@ -113,7 +113,7 @@ const actions: Record<
     const cpuSeconds = await app.machines.cpuSeconds(row.id);
     if (row.owner_kind !== "pool" && row.owner_id !== null) {
       const neverStarted = atStart && !found;
-      await owners[row.owner_kind].ended(row.owner_id, {
+      await owners[row.owner_kind]?.ended(row.owner_id, {
         exit: found?.exit ?? null,
         neverStarted,
         cpuSeconds,

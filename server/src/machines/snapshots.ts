@@ -16,6 +16,7 @@ import type { MachineOwners } from "./owners.ts";
 import { makeRoom, newMachineId, orderFor } from "./placement.ts";
 import { openEnv } from "./sealed-env.ts";
 import {
+  deleteOrphanSnapshots,
   deleteSnapshot,
   findOwned,
   findSnapshot,
@@ -33,7 +34,8 @@ import {
 import { settleVolume } from "./volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
-type Owner = { ownerKind: "sandbox"; ownerId: string };
+/** Who may be asleep with nothing but a snapshot. */
+type Owner = { ownerKind: "sandbox" | "function"; ownerId: string };
 
 /** A machine that is on disk and held: `keep` it or `putBack`. */
 export interface Taken {
@@ -65,8 +67,8 @@ export async function keep(
   { id, machine, facts }: Taken,
   options: { reason: SnapshotRow["reason"]; storedAt: Date; expiresAt: Date | null },
 ): Promise<SnapshotRow | undefined> {
-  if (!machine.owner_id || machine.owner_kind !== "sandbox")
-    throw new Error("only a sandbox's machine is paused");
+  if (!machine.owner_id || (machine.owner_kind !== "sandbox" && machine.owner_kind !== "function"))
+    throw new Error("only a sandbox's or a function's machine is paused");
   const released = await markOwnedRemoved(tx, machine.owner_kind, machine.owner_id);
   if (released?.id !== machine.id) return undefined;
   return insertSnapshot(tx, {
@@ -140,9 +142,9 @@ export async function placeRestored(
   if ((await findSnapshotHost(tx, snapshot)) !== app.machines.host.id) {
     throw restoreFailed(new Error(`no host has ${snapshot.runtime_build} on ${snapshot.cpu_class}`));
   }
-  const { id, owner_id, hostname, env_sealed, volume } = snapshot;
+  const { id, owner_kind, owner_id, hostname, env_sealed, volume } = snapshot;
   return placeFrom(app, tx, snapshot, {
-    owner_kind: "sandbox",
+    owner_kind: owner_kind === "named" ? "sandbox" : owner_kind,
     owner_id,
     hostname,
     env_sealed,
@@ -226,6 +228,15 @@ export function abandon(tx: Transaction<Database>, owner: Owner): Promise<Snapsh
   return deleteSnapshot(tx, owner);
 }
 
+/** The rows of owners of this kind that are not in the list of those there are; the sweep that follows takes the bytes. */
+export function abandonOrphans(
+  app: Pick<App, "db">,
+  ownerKind: Owner["ownerKind"],
+  owners: readonly string[],
+): Promise<void> {
+  return deleteOrphanSnapshots(app.db, ownerKind, owners);
+}
+
 /** The bytes of a row that is gone. What fails now the next start does. */
 export function drop(app: Pick<App, "machines" | "log">, id: string): void {
   app.machines.host.dropSnapshot(id).catch((error: unknown) => {
@@ -242,7 +253,7 @@ export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise
     if (there.delete(id)) continue;
     app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are gone");
     if (owner_kind === "named") await markDamaged(app.db, id);
-    else await owners[owner_kind].ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
+    else await owners[owner_kind]?.ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
   }
   for (const id of there) {
     app.log.info({ snapshot: id }, "a snapshot nobody knows; deleting it");

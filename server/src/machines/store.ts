@@ -416,6 +416,19 @@ export function deleteSnapshot(
   return one.returningAll().executeTakeFirst();
 }
 
+/** Of owners of this kind that are not there any more. */
+export async function deleteOrphanSnapshots(
+  db: Queryable,
+  ownerKind: SnapshotRow["owner_kind"],
+  owners: readonly string[],
+): Promise<void> {
+  await db
+    .deleteFrom("snapshots")
+    .where("owner_kind", "=", ownerKind)
+    .where("owner_id", "<>", sql<string>`all(${sql.val([...owners])}::text[])`)
+    .execute();
+}
+
 export function snapshotsOfHost(db: Queryable, hostId: string): Promise<SnapshotRow[]> {
   return db.selectFrom("snapshots").selectAll().where("host_id", "=", hostId).execute();
 }

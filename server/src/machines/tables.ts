@@ -42,7 +42,7 @@ export interface MachinesTable {
   generation: Generated<number>;
   pool_key: string | null;
   image_id: string;
-  owner_kind: "pool" | "sandbox" | "build" | "app";
+  owner_kind: "pool" | "sandbox" | "build" | "app" | "function" | "addon";
   owner_id: string | null;
   isolation: Generated<"gvisor" | "native">;
   vcpus: number;
@@ -68,7 +68,7 @@ type VolumeColumn = ColumnType<HostVolume | null, string | null | undefined, nev
 /** See migrations/0008_snapshots.sql and 0014_forks.sql. */
 export interface SnapshotsTable {
   id: string;
-  owner_kind: "sandbox" | "named";
+  owner_kind: "sandbox" | "named" | "function";
   owner_id: string;
   machine: string;
   generation: number;

@@ -16,18 +16,25 @@ const pauseMs = 250;
 const behindBytes = 1024 ** 2;
 const leadBytes = 256 * 1024;
 
+/** What a line says; undefined where it is no line of the log's. */
+export type ReadLine = (line: Pick<LogLine, "stream" | "text">) => Partial<LogLine> | undefined;
+
+const asItIs: ReadLine = (line) => line;
+
 export class Output {
   readonly #ring: LogRing;
   readonly #deployment: string;
   readonly #source: string;
+  readonly #read: ReadLine;
   #splitter = new Splitter();
   #budget = burstBytes;
   #filledAt = performance.now();
 
-  constructor(ring: LogRing, options: { deployment: string; source: string }) {
+  constructor(ring: LogRing, options: { deployment: string; source: string; read?: ReadLine }) {
     this.#ring = ring;
     this.#deployment = options.deployment;
     this.#source = options.source;
+    this.#read = options.read ?? asItIs;
   }
 
   /** Goes on where an earlier server stopped. */
@@ -78,10 +85,11 @@ export class Output {
 
   #keep(lines: readonly SplitLine[]): Promise<void> {
     return this.#ring.append(
-      lines.map(({ stream, text, position }) => ({
-        ...this.#line(stream, text),
-        from: { source: this.#source, ...position },
-      })),
+      lines.flatMap(({ stream, text, position }) => {
+        const said = this.#read({ stream, text });
+        if (said === undefined) return [];
+        return [{ ...this.#line(stream, text), ...said, from: { source: this.#source, ...position } }];
+      }),
     );
   }
 

@@ -7,9 +7,29 @@
 import { randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
 import { Histogram } from "./histogram.ts";
-import { forgetMinutesBefore, type MinuteRow, writeMinutes } from "./store.ts";
+import { forgetMinutesBefore, writeMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "log">;
+
+/** A minute of one environment or function, as one process counted it. */
+export interface CountedMinute {
+  id: string;
+  minute: Date;
+  writer: string;
+  requests: number;
+  errors: number;
+  latencies: Buffer;
+  coldStarts: number;
+  /** What wakes took. */
+  wakes: Buffer;
+}
+
+/** Where minutes go. */
+export interface MinuteSink {
+  /** In place of what the same writer wrote of the same minutes before. */
+  write(rows: readonly CountedMinute[]): Promise<void>;
+  forgetBefore(before: Date): Promise<void>;
+}
 
 interface Minute {
   /** Minutes since 1970. */
@@ -17,6 +37,9 @@ interface Minute {
   requests: number;
   errors: number;
   latencies: Histogram;
+  coldStarts: number;
+  /** Null where nothing was woken: most minutes. */
+  wakes: Histogram | null;
   /** Something came since it was last written. */
   isNew: boolean;
 }
@@ -33,6 +56,7 @@ const rowsAtOnce = 500;
 
 export class RequestRecorder {
   readonly #app: Needs;
+  readonly #sink: MinuteSink;
   /** Rows are one process's; a number of a process comes again. */
   readonly #writer = randomUUID();
   /** The newest last. */
@@ -41,8 +65,10 @@ export class RequestRecorder {
   #timer: NodeJS.Timeout | undefined;
   #forgotAt = 0;
 
-  constructor(app: Needs) {
+  /** Environments' minutes where no other sink is given. */
+  constructor(app: Needs, sink: MinuteSink = environmentMinutes(app)) {
     this.#app = app;
+    this.#sink = sink;
   }
 
   start(): void {
@@ -69,6 +95,15 @@ export class RequestRecorder {
     minute.isNew = true;
   }
 
+  /** Somebody waited `ms` for a wake. */
+  woke(id: string, { ms, isCold }: { ms: number; isCold: boolean }): void {
+    const minute = this.#minute(id, Math.floor(this.#app.clock.now().getTime() / minuteMs));
+    if (isCold) minute.coldStarts += 1;
+    minute.wakes ??= new Histogram();
+    minute.wakes.add(ms);
+    minute.isNew = true;
+  }
+
   /** When it settles, the database has everything that was observed before it was called. */
   flush(): Promise<void> {
     this.#lastFlush = this.#lastFlush.catch(() => {}).then(() => this.#flush());
@@ -80,14 +115,22 @@ export class RequestRecorder {
     const now = this.#app.clock.now().getTime();
     if (now - this.#forgotAt < forgetEveryMs) return;
     this.#forgotAt = now;
-    await forgetMinutesBefore(this.#app.db, new Date(now - keptMs));
+    await this.#sink.forgetBefore(new Date(now - keptMs));
   }
 
   #minute(environmentId: string, at: number): Minute {
     const minutes = this.#minutes.get(environmentId);
     const newest = minutes?.at(-1);
     if (newest?.at === at) return newest;
-    const minute = { at, requests: 0, errors: 0, latencies: new Histogram(), isNew: false };
+    const minute: Minute = {
+      at,
+      requests: 0,
+      errors: 0,
+      latencies: new Histogram(),
+      coldStarts: 0,
+      wakes: null,
+      isNew: false,
+    };
     if (minutes === undefined) this.#minutes.set(environmentId, [minute]);
     else if (minutes.push(minute) > maxHeld) minutes.shift();
     return minute;
@@ -95,7 +138,7 @@ export class RequestRecorder {
 
   async #flush(): Promise<void> {
     const current = Math.floor(this.#app.clock.now().getTime() / minuteMs);
-    const rows: MinuteRow[] = [];
+    const rows: CountedMinute[] = [];
     const written: Minute[] = [];
     for (const [environmentId, minutes] of this.#minutes) {
       for (const minute of minutes.filter(({ isNew }) => isNew)) {
@@ -107,7 +150,7 @@ export class RequestRecorder {
     }
     try {
       for (let at = 0; at < rows.length; at += rowsAtOnce) {
-        await writeMinutes(this.#app.db, rows.slice(at, at + rowsAtOnce));
+        await this.#sink.write(rows.slice(at, at + rowsAtOnce));
       }
     } catch (error) {
       for (const minute of written) minute.isNew = true;
@@ -120,14 +163,24 @@ export class RequestRecorder {
     }
   }
 
-  #rowOf(environmentId: string, { at, requests, errors, latencies }: Minute): MinuteRow {
+  #rowOf(id: string, { at, latencies, wakes, ...counts }: Minute): CountedMinute {
+    const { requests, errors, coldStarts } = counts;
     return {
-      environment_id: environmentId,
+      id,
       minute: new Date(at * minuteMs),
       writer: this.#writer,
       requests,
       errors,
+      coldStarts,
       latencies: latencies.toBytes(),
+      wakes: wakes?.toBytes() ?? Buffer.alloc(0),
     };
   }
+}
+
+function environmentMinutes(app: Pick<Needs, "db">): MinuteSink {
+  return {
+    write: (rows) => writeMinutes(app.db, rows),
+    forgetBefore: (before) => forgetMinutesBefore(app.db, before),
+  };
 }

@@ -2,17 +2,18 @@
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { DeploymentStatus } from "../deployments/tables.ts";
+import type { CountedMinute } from "./recorder.ts";
 import type { RequestMinutesTable } from "./tables.ts";
 
 export type MinuteRow = Selectable<RequestMinutesTable>;
 
 /** In place of what the same process wrote of that minute before; minutes of environments that are gone are dropped. */
-export async function writeMinutes(db: Db, rows: readonly MinuteRow[]): Promise<void> {
+export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;
   await sql`
     insert into request_minutes (environment_id, minute, writer, requests, errors, latencies)
     select seen.* from unnest(
-      ${sql.val(rows.map((row) => row.environment_id))}::uuid[],
+      ${sql.val(rows.map((row) => row.id))}::uuid[],
       ${sql.val(rows.map((row) => row.minute))}::timestamptz[],
       ${sql.val(rows.map((row) => row.writer))}::uuid[],
       ${sql.val(rows.map((row) => row.requests))}::int[],

@@ -1,0 +1,257 @@
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { HandlerFailed } from "./errors.ts";
+import { minutesOf } from "./minutes.ts";
+import {
+  deployed,
+  goLive,
+  instancesHost,
+  type Made,
+  makeFunction,
+  makeVersion,
+} from "./testing/instances-host.ts";
+import { sealVariables } from "../environments/variables.ts";
+
+const { db } = await testDatabase();
+const host = await instancesHost(db);
+const { signal } = new AbortController();
+
+afterEach(async () => {
+  for (const { id } of await db.selectFrom("functions").select("id").execute()) await host.instances.stop(id);
+});
+
+const counting = `let n = 0; export default () => { n += 1; return String(n); };`;
+const held = `
+  const waiting = [];
+  export default async (request) => {
+    if (request.url.endsWith("/free")) { for (const free of waiting.splice(0)) free(); return "freed"; }
+    await new Promise((resolve) => waiting.push(resolve));
+    return String(process.pid);
+  };`;
+
+async function ask({ id }: Made, path = "/", options: { method?: string; body?: string } = {}) {
+  const { method = "GET", body = "" } = options;
+  const answered = await host.instances.invoke(
+    id,
+    { method, path, headers: {}, body: Buffer.from(body) },
+    signal,
+  );
+  return { ...answered, text: answered.body.toString() };
+}
+
+function states({ id }: Made) {
+  return db
+    .selectFrom("function_instances")
+    .select(["state", "version_id"])
+    .where("function_id", "=", id)
+    .execute();
+}
+
+async function idle(made: Made, seconds: number): Promise<void> {
+  await db
+    .updateTable("functions")
+    .set({ idle_timeout_seconds: seconds })
+    .where("id", "=", made.id)
+    .execute();
+  await host.instances.changed(made.id);
+}
+
+describe("a function", () => {
+  test("that was proved answers from its first instance on, which is the one that was proved", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, counting);
+    const first = await ask(made);
+    expect(first).toMatchObject({ status: 200, text: "1", coldStart: false, wakeMs: null });
+    expect(await ask(made)).toMatchObject({ text: "2" });
+    expect(await states(made)).toMatchObject([{ state: "running" }]);
+    expect(host.instances.isIdle(made.id)).toBe(false);
+  });
+
+  test("that has no version says so", async () => {
+    const made = await makeFunction(db);
+    await host.instances.changed(made.id);
+    await expect(ask(made)).rejects.toMatchObject({ code: "function_not_deployed", status: 409 });
+  });
+
+  test("whose handler does not load is not proved, and its owner reads why", async () => {
+    const made = await makeFunction(db);
+    const version = await makeVersion(db, host, made, 1, `export default canary4711();`);
+    const failure = await host.instances.prove(version, signal).catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(HandlerFailed);
+    expect((failure as Error).message).toContain("canary4711 is not defined");
+    expect(await states(made)).toEqual([]);
+    expect(await db.selectFrom("machines").selectAll().where("desired", "<>", "removed").execute()).toEqual(
+      [],
+    );
+  });
+
+  test("is held when nobody asks, keeps what it has in memory, and is woken once for many", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, counting);
+    await ask(made);
+    await idle(made, 0);
+    await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "frozen" }]), 10_000);
+    expect(host.instances.isIdle(made.id)).toBe(true);
+    await idle(made, 300);
+    const answers = await Promise.all(Array.from({ length: 30 }, () => ask(made)));
+    expect(answers.map(({ text }) => Number(text)).toSorted((a, b) => a - b)).toEqual(
+      Array.from({ length: 30 }, (_, at) => at + 2),
+    );
+    expect(answers.every(({ coldStart, wakeMs }) => !coldStart && wakeMs !== null)).toBe(true);
+    expect(await states(made)).toMatchObject([{ state: "running" }]);
+  });
+
+  test("that was switched to another version finishes what it began, and answers anew by the other one", async () => {
+    const made = await makeFunction(db);
+    const one = await deployed(db, host, made, held);
+    const begun = ask(made);
+    await vi.waitFor(() => expect(host.instances.isIdle(made.id)).toBe(false));
+    const two = await deployed(db, host, made, `export default () => "two";`, { number: 2 });
+    expect(await ask(made)).toMatchObject({ text: "two" });
+    const both = await states(made);
+    expect(both.map(({ version_id }) => version_id).toSorted()).toEqual([one.id, two.id].toSorted());
+    void begun.catch(() => {});
+  });
+
+  test("starts more instances while its places are taken, and no more than its plan allows", async () => {
+    const made = await makeFunction(db, { plan: "pro" });
+    await deployed(db, host, made, held);
+    const asked = Array.from({ length: 170 }, () => ask(made));
+    await vi.waitFor(async () => expect(await states(made)).toHaveLength(3), 15_000);
+    await vi.waitFor(async () => {
+      for (const { state } of await states(made)) expect(state).toBe("running");
+    }, 15_000);
+    for (const answer of asked) answer.catch(() => {});
+    await host.instances.stop(made.id);
+    await Promise.allSettled(asked);
+    expect(await states(made)).toEqual([]);
+  }, 60_000);
+
+  test("whose process ends is started anew for who comes next; who was there hears of it", async () => {
+    const made = await makeFunction(db);
+    await deployed(
+      db,
+      host,
+      made,
+      `export default (request) => { if (request.url.endsWith("/exit")) process.exit(3); return String(process.pid); };`,
+    );
+    const before = await ask(made);
+    await expect(ask(made, "/exit")).rejects.toMatchObject({ code: "function_crashed" });
+    const after = await ask(made);
+    expect(after).toMatchObject({ status: 200, coldStart: true });
+    expect(after.text).not.toBe(before.text);
+    await vi.waitFor(async () => {
+      const { lines } = await host.instances.ring(made.id).tail(10);
+      expect(lines.map(({ text }) => text)).toContain("The function's process ended with exit code 3.");
+    });
+  });
+
+  test("whose machine is lost is started anew for who comes next", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, counting);
+    await ask(made);
+    const [machine] = await db
+      .selectFrom("machines")
+      .select("id")
+      .where("owner_kind", "=", "function")
+      .where("desired", "=", "running")
+      .execute();
+    host.driver.end(machine!.id, "out_of_memory");
+    await vi.waitFor(async () => expect(await states(made)).toEqual([]));
+    expect(await ask(made)).toMatchObject({ text: "1", coldStart: true });
+    const { lines } = await host.instances.ring(made.id).tail(10);
+    expect(lines.map(({ text }) => text).join()).toContain("ran out of memory");
+  });
+
+  test("that cannot be thawed is started anew", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, counting);
+    await ask(made);
+    await idle(made, 0);
+    await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "frozen" }]), 10_000);
+    await idle(made, 300);
+    host.driver.fail("thaw", new Error("no"));
+    expect(await ask(made)).toMatchObject({ text: "1", coldStart: true });
+    expect(await states(made)).toMatchObject([{ state: "running" }]);
+  });
+
+  test("whose time is up in a loop that nothing interrupts is ended by the server", async () => {
+    const made = await makeFunction(db, { timeout_seconds: 1 });
+    await deployed(
+      db,
+      host,
+      made,
+      `export default (request) => { if (request.url.endsWith("/loop")) for (;;); return "fine"; };`,
+    );
+    await expect(ask(made, "/loop")).rejects.toMatchObject({ code: "function_timeout", status: 504 });
+    expect(await ask(made)).toMatchObject({ text: "fine", coldStart: true });
+  }, 20_000);
+
+  test("whose variables changed has them once it has nothing to do", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, `export default () => String(process.env.OWN);`);
+    expect(await ask(made)).toMatchObject({ text: "undefined" });
+    const sealed = sealVariables(host.app, "functions", made.id, { OWN: "yes" });
+    await db.updateTable("functions").set({ env_sealed: sealed }).where("id", "=", made.id).execute();
+    await host.instances.changed(made.id);
+    expect(await ask(made)).toMatchObject({ text: "yes", coldStart: true });
+  });
+
+  test("says things in its log, with level and request, and what is no record as it is", async () => {
+    const made = await makeFunction(db);
+    await deployed(
+      db,
+      host,
+      made,
+      `export default (request, { requestId }) => {
+        console.warn("careful"); process.stdout.write("plain\\n"); return requestId;
+      };`,
+    );
+    const { text } = await ask(made);
+    await vi.waitFor(async () => {
+      const { lines } = await host.instances.ring(made.id).tail(10);
+      expect(lines).toMatchObject([
+        { text: "careful", level: "warn", stream: "stderr", request_id: text },
+        { text: "plain", stream: "stdout" },
+      ]);
+    });
+  });
+
+  test("is counted: answers, starts from nothing, and wakes", async () => {
+    const made = await makeFunction(db);
+    const version = await makeVersion(db, host, made, 1, counting);
+    await goLive(db, version);
+    await host.instances.switched(made.id);
+    expect(await ask(made)).toMatchObject({ text: "1", coldStart: true });
+    await vi.waitFor(async () => {
+      const [minute] = await minutesOf(db, made.id, new Date(0));
+      expect(minute).toMatchObject({ requests: 1, errors: 0, cold_starts: 1 });
+      expect(minute!.wakes.length).toBeGreaterThan(0);
+    });
+  });
+
+  test("in python answers as well, ten at once from one instance", async () => {
+    const made = await makeFunction(db);
+    await deployed(
+      db,
+      host,
+      made,
+      `import threading\nall_here = threading.Barrier(10)\ndef handler(request):\n    all_here.wait()\n    return request.method\n`,
+      { runtime: "python" },
+    );
+    const answers = await Promise.all(Array.from({ length: 10 }, () => ask(made, "/", { method: "POST" })));
+    expect(answers.map(({ text }) => text)).toEqual(Array.from({ length: 10 }, () => "POST"));
+    expect(await states(made)).toHaveLength(1);
+  });
+
+  test("that is stopped answers nobody, and nothing of it is left", async () => {
+    const made = await makeFunction(db);
+    await deployed(db, host, made, counting);
+    await db.updateTable("functions").set({ deleted_at: new Date() }).where("id", "=", made.id).execute();
+    await host.instances.stop(made.id);
+    await expect(ask(made)).rejects.toMatchObject({ code: "function_not_deployed" });
+    expect(await states(made)).toEqual([]);
+    expect(host.instances.find(made.name)).toBeUndefined();
+    await host.instances.stop(made.id);
+  });
+});
