@@ -11,8 +11,9 @@ alter table snapshots
 create table addons (
   id uuid primary key default gen_random_uuid(),
   project_id uuid not null references projects (id) on delete cascade,
-  -- The environment its variables are for; null: all of the project's.
-  environment_id uuid references environments (id) on delete set null,
+  -- The environment its variables are for; null: all of the project's. No reference: with its environment gone it is
+  -- for none, and must not become everybody's.
+  environment_id uuid,
   kind text not null check (kind in ('postgres', 'redis')),
   version text not null,
   -- Unique in its project: part of its private name, `<name>.<project>.internal`.

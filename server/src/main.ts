@@ -40,6 +40,7 @@ import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
+import { Addons } from "#platform/addons/addons.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { FunctionInstances } from "#platform/instances/instances.ts";
@@ -131,16 +132,20 @@ async function start(): Promise<void> {
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
   const functions = new FunctionInstances(app);
+  const addons = new Addons(app);
   await machines.start(app, {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
     function: functions.machineOwner,
+    addon: addons.machineOwner,
   });
   await apps.start();
   running.defer(() => apps.close());
   await functions.start();
   running.defer(() => functions.close());
+  await addons.start();
+  running.defer(() => addons.close());
   // Before the jobs: a deployment that goes on is switched to by way of it.
   const { ingress, ...wayIn } = await openWayIn(app, apps);
   running.defer(() => wayIn.close());
@@ -160,7 +165,7 @@ async function start(): Promise<void> {
   await jobs.startWorker(
     {
       ...sandboxTasks(app),
-      ...platformTasks(app, apps, noInstances),
+      ...platformTasks(app, { apps, addons, functions: noInstances }),
       ...deployments.tasks,
       ...builds.tasks,
     },
@@ -190,6 +195,7 @@ async function start(): Promise<void> {
         ...agentBeside,
         apps,
         functions: noInstances,
+        addons,
       }),
       sandbox: sandboxRoutes(app),
       agent: agentRoutes(app),

@@ -13,6 +13,7 @@ import { openApiDocument } from "#http/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
+import { Addons } from "#platform/addons/addons.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
@@ -30,6 +31,7 @@ export function allRoutes(): Record<Api, Route[]> {
       ...agentBeside,
       apps: new Apps(app),
       functions: noInstances,
+      addons: new Addons(app),
     }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),

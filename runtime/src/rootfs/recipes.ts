@@ -13,6 +13,9 @@ export const BUILT_IN_RECIPES = fileURLToPath(new URL("../../../templates", impo
 /** What builds of apps begin with, beside the built-in ones that serve as such. */
 export const BASE_RECIPES = path.join(BUILT_IN_RECIPES, "bases");
 
+/** What the server's own machines run, databases for example: nobody asks for them by name. */
+export const ADDON_RECIPES = path.join(BUILT_IN_RECIPES, "addons");
+
 /** Every recipe of the directory, by name; they may build on `known` ones too. Fails with `image_failed` and `<file>: <field> …`. */
 export async function loadRecipes(
   directory: string = BUILT_IN_RECIPES,

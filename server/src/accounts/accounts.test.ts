@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
+import { Addons } from "#platform/addons/addons.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
@@ -46,6 +47,7 @@ beforeAll(async () => {
         pendingApprovals: none,
         apps: new Apps(app),
         functions: noInstances,
+        addons: new Addons(app),
       }),
       sandbox: [],
       agent: [],

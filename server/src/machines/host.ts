@@ -93,6 +93,8 @@ export interface Host {
   ensureImage(name: string, progress?: Progress): Promise<HostImage>;
   /** Names of the images the host knows how to make. */
   imageNames(): string[];
+  /** The same of those the server's own machines run: nobody asks for them by name. */
+  innerImageNames(): string[];
   /** The images that were built here, of machines. */
   builtImages(): Promise<HostImage[]>;
   /** Makes an image of a machine's files as they are now; ends its processes. On failure nothing of it is left. */

@@ -22,21 +22,25 @@ export class HostImages {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #status = new Map<string, ImageStatus>();
+  /** Those that nobody asks for by name. */
+  readonly #inner: ReadonlySet<string>;
   readonly #building = new Map<string, Promise<HostImage>>();
 
   constructor(deps: { host: Host; db: Db; log: Logger }) {
     this.#host = deps.host;
     this.#db = deps.db;
     this.#log = deps.log;
-    for (const name of deps.host.imageNames()) this.#status.set(name, absent(name));
+    this.#inner = new Set(deps.host.innerImageNames());
+    for (const name of [...deps.host.imageNames(), ...this.#inner]) this.#status.set(name, absent(name));
   }
 
   status(): ImageStatus[] {
-    return [...this.#status.values()];
+    return [...this.#status.values()].filter(({ name }) => this.has(name));
   }
 
+  /** Whether callers may ask for it. */
   has(name: string): boolean {
-    return this.#status.has(name);
+    return this.#status.has(name) && !this.#inner.has(name);
   }
 
   find(name: string): ImageStatus | undefined {
@@ -64,7 +68,7 @@ export class HostImages {
   async ensure(name: string): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
     if (made) return made;
-    if (!this.has(name)) return this.#built(name);
+    if (!this.#status.has(name)) return this.#built(name);
     const running = this.#building.get(name);
     if (running) return running;
     const build = this.#make(name).finally(() => this.#building.delete(name));

@@ -36,7 +36,7 @@ import { claimService, startService, whenWarm } from "./services.ts";
 
 type VolumePlace = Pick<HostVolume, "id" | "region">;
 /** What is in a region's directory besides is not ours. */
-const volumeName = /^vol_[a-z0-9]{1,40}(\.unfinished)?$/;
+const volumeName = /^(vol|addon)_[a-z0-9]{1,40}(\.unfinished)?$/;
 
 export class LocalHost implements Host {
   readonly id: string;
@@ -46,6 +46,7 @@ export class LocalHost implements Host {
   readonly #scanner: Scanner;
   readonly #buildEnv: Readonly<Record<string, string>>;
   readonly #recipes: Map<string, ImageRecipe>;
+  readonly #innerRecipes: Map<string, ImageRecipe>;
   readonly #snapshots: string;
   readonly #volumes: ReadonlyMap<string, string>;
   readonly #diskReserveBytes: number;
@@ -60,6 +61,7 @@ export class LocalHost implements Host {
     epoch: number;
     driver: Driver;
     recipes: readonly ImageRecipe[];
+    innerRecipes?: readonly ImageRecipe[];
     concurrentStarts: number;
     snapshotsDirectory: string;
     builder: AppBuilder;
@@ -81,7 +83,8 @@ export class LocalHost implements Host {
     this.#snapshots = options.snapshotsDirectory;
     this.#volumes = options.volumesDirectories;
     this.#diskReserveBytes = options.diskReserveBytes;
-    this.#recipes = new Map(options.recipes.map((recipe) => [recipe.name, recipe]));
+    this.#recipes = byName(options.recipes);
+    this.#innerRecipes = byName(options.innerRecipes ?? []);
     this.#coldStarts = new Semaphore(options.concurrentStarts);
   }
 
@@ -98,8 +101,12 @@ export class LocalHost implements Host {
     return [...this.#recipes.keys()];
   }
 
+  innerImageNames(): string[] {
+    return [...this.#innerRecipes.keys()];
+  }
+
   async ensureImage(name: string, progress?: Progress): Promise<HostImage> {
-    const recipe = this.#recipes.get(name);
+    const recipe = this.#recipes.get(name) ?? this.#innerRecipes.get(name);
     if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for "${name}".`);
     return toHostImage(await this.#driver.ensureImage(recipe, progress));
   }
@@ -336,6 +343,10 @@ export class LocalHost implements Host {
       details: { machine: order.machine, orderEpoch: order.hostEpoch, hostEpoch: this.epoch },
     });
   }
+}
+
+function byName(recipes: readonly ImageRecipe[]): Map<string, ImageRecipe> {
+  return new Map(recipes.map((recipe) => [recipe.name, recipe]));
 }
 
 /** Nothing where there is no such directory. */

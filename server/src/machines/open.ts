@@ -10,7 +10,7 @@ import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
 import { type AppBuilder, OciBuilder } from "@kontor/runtime/oci/builder.ts";
 import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
 import { Images } from "@kontor/runtime/rootfs/images.ts";
-import { BASE_RECIPES, loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
+import { ADDON_RECIPES, BASE_RECIPES, loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
@@ -70,6 +70,7 @@ export async function openMachines(deps: {
       scansDirectory: join(config.dataDir, "scans"),
       buildEnv: config.runtime === "fake" ? {} : await hostRegistries(),
       recipes,
+      innerRecipes: await loadRecipes(ADDON_RECIPES, recipes),
       snapshotsDirectory: join(config.dataDir, "snapshots"),
       volumesDirectories: volumesDirectories(config.dataDir, regions, id),
       diskReserveBytes: config.diskReserveGb * 1024 ** 3,

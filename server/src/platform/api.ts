@@ -8,6 +8,8 @@ import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import { findAppImage } from "#builds/app-images.ts";
 import type { Route } from "#http/define-route.ts";
 import type { App } from "../app.ts";
+import type { Addons } from "./addons/addons.ts";
+import { addonRoutes } from "./addons/routes.ts";
 import { analyzeRoutes } from "./analyze/routes.ts";
 import { domainRoutes } from "./domains/routes.ts";
 import type { Apps } from "./apps/apps.ts";
@@ -37,6 +39,7 @@ export interface PlatformNeeds extends Beside {
   holdings: readonly Holding[];
   apps: Apps;
   functions: FunctionParts;
+  addons: Addons;
 }
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
@@ -52,6 +55,7 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...workspaceRoutes(app, beside),
   ...appRoutes(beside.apps),
   ...functionRoutes(app, beside.functions),
+  ...addonRoutes(beside.addons),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

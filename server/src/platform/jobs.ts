@@ -2,6 +2,13 @@
 import type { App } from "#app.ts";
 import { dropProjectImages, sweepTask } from "#builds/app-images.ts";
 import type { Tasks } from "#jobs/jobs.ts";
+import type { Addons } from "./addons/addons.ts";
+import {
+  type AddonParts,
+  carryOutDeletion as removeAddon,
+  removeAddonTask,
+  removeProjectAddons,
+} from "./addons/delete.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
 import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
@@ -20,21 +27,35 @@ import {
   removeProjectTask,
 } from "./projects/delete.ts";
 
-export const platformTasks = (app: App, apps: Apps, functions: FunctionParts): Tasks => ({
+/** What runs for projects, for whoever takes it away. */
+export interface Runners {
+  apps: Apps;
+  addons: Addons;
+  functions: FunctionParts;
+}
+
+export const platformTasks = (app: App, runners: Runners): Tasks => ({
+  [removeAddonTask]: ({ addon }: { addon: string }) => removeAddon(runners.addons, addon, addonParts),
   [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
-    removeEnvironment(app, environment, partsOf(app, apps)),
+    removeEnvironment(app, environment, partsOf(app, runners)),
   [recheckTask]: () => recheck(app),
-  [removeProjectTask]: ({ project }: { project: string }) => removeProject(app, project, partsOf(app, apps)),
-  [removeFunctionTask]: (payload: { function: string }) => removeFunction(app, payload.function, functions),
+  [removeProjectTask]: ({ project }: { project: string }) =>
+    removeProject(app, project, partsOf(app, runners)),
+  [removeFunctionTask]: (payload: { function: string }) =>
+    removeFunction(app, payload.function, runners.functions),
   [sweepTask]: () => sweepImages(app),
 });
 
 /** What goes with a project or an environment beside its rows. */
-function partsOf(app: App, apps: Apps): EnvironmentParts & ProjectParts {
+function partsOf(app: App, { apps, addons }: Runners): EnvironmentParts & ProjectParts {
   return {
     stopEnvironment: (environmentId) => stopEnvironment(apps, environmentId),
     removeApps: (projectId) => removeApps(apps, projectId),
+    removeAddons: (projectId) => removeProjectAddons(addons, projectId, addonParts),
     dropImages: (projectId) => dropProjectImages(app, projectId),
     removeRepository: (projectId) => removeRepository(app, projectId),
   };
 }
+
+/** What add-ons have beside their machines: nothing so far. */
+const addonParts: AddonParts = { dropBackups: async () => {} };

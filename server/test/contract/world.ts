@@ -16,6 +16,7 @@ import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
+import { Addons } from "#platform/addons/addons.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
@@ -103,10 +104,13 @@ export async function openWorld(): Promise<World> {
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
+  // Not started: their programs are none of this host's.
+  const addons = new Addons(app);
   await machines.start(app, {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
+    addon: addons.machineOwner,
   });
   await apps.start();
   // Nobody comes from outside.
@@ -119,6 +123,7 @@ export async function openWorld(): Promise<World> {
       ...agentBeside,
       apps,
       functions: noInstances,
+      addons,
     }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app),

@@ -27,7 +27,12 @@ function parts(fails?: string) {
   };
   return {
     done,
-    parts: { removeApps: part("apps"), dropImages: part("images"), removeRepository: part("repository") },
+    parts: {
+      removeApps: part("apps"),
+      removeAddons: part("addons"),
+      dropImages: part("images"),
+      removeRepository: part("repository"),
+    },
   };
 }
 
@@ -48,7 +53,7 @@ test("it is gone for everyone at once, and its name and domain are free", async 
   expect(await get(app, actor, again.id)).toMatchObject({ name: "shop" });
 });
 
-test.each(["apps", "images", "repository"])(
+test.each(["apps", "addons", "images", "repository"])(
   "a removal that fails at its %s keeps the row, and is finished when it is tried again",
   async (fails) => {
     const actor = await personOn(db, "pro");
@@ -60,7 +65,7 @@ test.each(["apps", "images", "repository"])(
     expect(await row()).toBeDefined();
     done.length = 0;
     await carryOutDeletion(app, made.id, wired);
-    expect(done).toEqual(["apps", "images", "repository"]);
+    expect(done).toEqual(["apps", "addons", "images", "repository"]);
     expect(await row()).toBeUndefined();
     // The job's last attempt may have died after the row went.
     await carryOutDeletion(app, made.id, wired);

@@ -22,6 +22,7 @@ export const removeProjectTask = "platform.projects.remove";
 /** What a project has beside its rows. Each is done when it is gone, and does nothing once more. */
 export interface ProjectParts {
   removeApps(projectId: string): Promise<void>;
+  removeAddons(projectId: string): Promise<void>;
   dropImages(projectId: string): Promise<void>;
   removeRepository(projectId: string): Promise<void>;
 }
@@ -50,6 +51,8 @@ export async function carryOutDeletion(
   await requireNoneUnderWay(db, await idsOf(db, projectId));
   await parts.removeApps(projectId);
   await reached("project.apps-removed");
+  await parts.removeAddons(projectId);
+  await reached("project.addons-removed");
   await parts.dropImages(projectId);
   await reached("project.images-dropped");
   await parts.removeRepository(projectId);

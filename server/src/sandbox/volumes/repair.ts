@@ -15,7 +15,8 @@ export async function repairVolumes(app: Needs): Promise<void> {
       else if (row.moving_to !== null) await queueMove(app, app.db, row);
     });
   }
-  for (const place of await host.listVolumes()) {
+  // Others have volumes too.
+  for (const place of (await host.listVolumes()).filter(({ id }) => id.startsWith("vol_"))) {
     const row = rows.get(place.id.replace(/\.unfinished$/, ""));
     if (!row) {
       // Somebody's files: a database that was put back knows less than the disk. A person decides.

@@ -29,6 +29,8 @@ export interface Case {
   isOwnerless?: boolean;
   /** Fields of the body that are not replaced by strange values: what they say would be run on this very host. */
   keeps?: readonly string[];
+  /** Its body may hold any field. */
+  isFreeForm?: boolean;
   /** Called without a token, by everyone. */
   isPublic?: boolean;
 }

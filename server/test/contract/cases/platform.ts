@@ -149,6 +149,17 @@ async function image(world: World): Promise<{ project_id: string; tag: string }>
   return { project_id, tag };
 }
 
+/** An add-on of the owner's; nothing brings it up here. */
+export async function addon(world: World): Promise<{ project_id: string; addon_id: string }> {
+  const { project_id } = await project(world);
+  const { json } = await world.call("POST", `/api/v1/projects/${project_id}/addons`, {
+    token: world.owner.token,
+    body: { kind: "postgres" },
+  });
+  return { project_id, addon_id: (json as { id: string }).id };
+}
+
+const noAddon = { project_id: nobody, addon_id: nobody };
 const noProject = { project_id: nobody };
 const noDeployment = { deployment_id: nobody };
 
@@ -171,6 +182,20 @@ async function liveDeployment(world: World): Promise<{ deployment_id: string }> 
 }
 
 export const platformCases: Cases = {
+  listAddons: {
+    success: async (world) => ({ params: { project_id: (await addon(world)).project_id } }),
+    unknown: noProject,
+  },
+  createAddon: {
+    success: async (world) => ({
+      params: { project_id: (await project(world)).project_id },
+      body: { kind: "redis", name: "sessions", maxmemory_policy: "allkeys-lru", purpose: "sessions" },
+    }),
+    unknown: noProject,
+    isFreeForm: true,
+  },
+  getAddon: { success: async (world) => ({ params: await addon(world) }), unknown: noAddon },
+  deleteAddon: { success: async (world) => ({ params: await addon(world) }), unknown: noAddon },
   listImages: {
     success: async (world) => ({ params: { project_id: (await image(world)).project_id } }),
     unknown: noProject,

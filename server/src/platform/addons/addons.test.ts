@@ -1,0 +1,285 @@
+import { beforeEach, expect, test, vi } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { deleteProject } from "../projects/delete.ts";
+import { personOn } from "../testing/platform-app.ts";
+import { carryOutDeletion, deleteAddon, removeProjectAddons } from "./delete.ts";
+import { requireAddon } from "./find.ts";
+import { toAddon, toAddonWithUrls } from "./schema.ts";
+import { addonsHost, make, projectOf } from "./testing/addons-host.ts";
+import { volumeOf } from "./volume.ts";
+
+const { db } = await testDatabase();
+const host = await addonsHost(db);
+const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
+const parts = { dropBackups: async () => {} };
+
+beforeEach(() => {
+  host.played.room = { isFull: false, freeBytes: 1e9 };
+  host.played.failsNextStart = undefined;
+});
+
+async function onTeam() {
+  const actor = await personOn(db, "team");
+  return { actor, project: await projectOf(host, actor) };
+}
+
+const rowOf = (id: string) => db.selectFrom("addons").selectAll().where("id", "=", id).executeTakeFirst();
+
+async function up(id: string): Promise<void> {
+  await vi.waitFor(async () => expect((await rowOf(id))?.status).toBe("running"), 20_000);
+}
+
+async function machineOf(id: string): Promise<string | undefined> {
+  const row = await db
+    .selectFrom("machines")
+    .selectAll()
+    .where("owner_id", "=", id)
+    .where("desired", "=", "running")
+    .executeTakeFirst();
+  return row?.id;
+}
+
+test("it is answered as provisioning, and comes up: a native machine without a way out, its files on a volume", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres", name: "orders", purpose: "orders" });
+  expect(toAddon(made)).toMatchObject({
+    status: "provisioning",
+    name: "orders",
+    kind: "postgres",
+    version: "15",
+    size: "large",
+    host: `orders.${project.name}.internal`,
+    port: 5432,
+    username: "kontor",
+    options: { purpose: "orders" },
+  });
+  await up(made.id);
+  const specs = (await host.driver.list()).map(({ spec }) => spec);
+  const spec = specs.find((one) => one?.volume?.directory.endsWith(volumeOf(made)));
+  expect(spec).toMatchObject({ isolation: "native", network: "off", env: {} });
+  expect(spec?.volume?.directory).toContain("us-1");
+  expect(await rowOf(made.id)).toMatchObject({ is_made: true, error: null });
+  expect(host.played.admitted).toContain("kontor");
+  expect(host.addons.guest(made.id)).toBeDefined();
+});
+
+test("its URL opens to who asks for it, and its password is in no row as it is", async () => {
+  const { actor, project } = await onTeam();
+  const { id } = await make(host, actor, project.id, { kind: "redis" });
+  const view = await requireAddon(host.app, actor, project.id, id);
+  const { connection_url } = toAddonWithUrls(host.app, view);
+  const url = new URL(connection_url);
+  expect(url.protocol).toBe("redis:");
+  expect(url.username).toBe("kontor");
+  expect(url.password).toMatch(/^[A-Za-z0-9]{32}$/);
+  expect(url.host).toBe(`redis.${project.name}.internal:6379`);
+  expect(JSON.stringify(toAddon(view))).not.toContain(url.password);
+  const { rows } = await db.executeQuery<{ text: string }>({
+    sql: "select a::text as text from addons a union all select t::text from activity t",
+    parameters: [],
+    query: {} as never,
+    queryId: { queryId: "canary" },
+  });
+  expect(rows.map(({ text }) => text).join()).not.toContain(url.password);
+});
+
+test("plans say how many, and how large; names are one's own in a project", async () => {
+  const starter = await personOn(db, "starter");
+  const theirs = await projectOf(host, starter);
+  await expect(make(host, starter, theirs.id, { kind: "redis" })).rejects.toThrow(refusal("plan_limit", 403));
+  const pro = await personOn(db, "pro");
+  const project = await projectOf(host, pro);
+  await expect(make(host, pro, project.id, { kind: "redis", size: "large" })).rejects.toThrow(
+    refusal("plan_limit", 403),
+  );
+  const first = await make(host, pro, project.id, { kind: "redis" });
+  expect(first).toMatchObject({ name: "redis", size: "medium" });
+  await expect(make(host, pro, project.id, { kind: "postgres", name: "redis" })).rejects.toThrow(
+    refusal("addon_exists", 409),
+  );
+  expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis-2" });
+  await expect(make(host, pro, project.id, { kind: "redis" })).rejects.toThrow(refusal("plan_limit", 403));
+  await deleteAddon(host.app, pro, project.id, first.id);
+  expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis" });
+});
+
+test("what does not fit is refused by name, and nobody else's is there", async () => {
+  const { actor, project } = await onTeam();
+  await expect(make(host, actor, project.id, { kind: "postgres", version: "9" })).rejects.toThrow(
+    /^version: postgres comes as 15/,
+  );
+  const environment_id = "99999999-9999-4999-8999-999999999999";
+  await expect(make(host, actor, project.id, { kind: "postgres", environment_id })).rejects.toThrow(
+    refusal("environment_not_found", 404),
+  );
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  const stranger = await onTeam();
+  await expect(requireAddon(host.app, stranger.actor, project.id, made.id)).rejects.toThrow(
+    refusal("project_not_found", 404),
+  );
+  await expect(requireAddon(host.app, stranger.actor, stranger.project.id, made.id)).rejects.toThrow(
+    refusal("addon_not_found", 404),
+  );
+  const suspended = { ...actor, workspaces: [{ ...actor.workspaces[0]!, suspended: true }] };
+  await expect(make(host, suspended, project.id, { kind: "redis" })).rejects.toThrow(
+    refusal("account_suspended", 402),
+  );
+});
+
+test("a process that ends is begun again in its machine; a machine that is lost is replaced, with the same files", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  const machine = (await machineOf(made.id))!;
+  const running = host.addons.running(made.id)!;
+  const command = running.command!;
+  await running.guest()!.signalCommand(command, 9);
+  await vi.waitFor(() => expect(running.command).not.toBe(command), 10_000);
+  await vi.waitFor(() => expect(running.isUp).toBe(true), 10_000);
+  expect(await machineOf(made.id)).toBe(machine);
+  expect(await rowOf(made.id)).toMatchObject({ status: "running", error: null, restart_count: 1 });
+  host.driver.end(machine, "failed");
+  await vi.waitFor(async () => expect(await machineOf(made.id)).not.toBe(machine), 10_000);
+  await up(made.id);
+  expect(await rowOf(made.id)).toMatchObject({ restart_count: 2 });
+}, 40_000);
+
+test("files that should be there and are not are an error, and nothing is made in their place", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  const machine = (await machineOf(made.id))!;
+  const { spec } = (await host.driver.list()).find(({ id }) => id === machine)!;
+  const { rename } = await import("node:fs/promises");
+  await rename(spec!.volume!.directory, `${spec!.volume!.directory}-aside`);
+  host.driver.end(machine, "failed");
+  await vi.waitFor(
+    async () =>
+      expect(await rowOf(made.id)).toMatchObject({
+        status: "failed",
+        error: expect.stringContaining("volume's data is not at its place"),
+      }),
+    10_000,
+  );
+  await rename(`${spec!.volume!.directory}-aside`, spec!.volume!.directory);
+  host.addons.running(made.id)!.hurry();
+  await up(made.id);
+}, 40_000);
+
+test("one that does not come up says why, is tried again, and that is told", async () => {
+  const { actor, project } = await onTeam();
+  host.played.failsNextStart = "no such thing";
+  const made = await make(host, actor, project.id, { kind: "redis" });
+  await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBe("no such thing"), 10_000);
+  await up(made.id);
+  expect(await rowOf(made.id)).toMatchObject({ error: null });
+});
+
+test("it is stopped for as long as work on its files takes, and runs again after it", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "redis" });
+  await up(made.id);
+  const running = host.addons.running(made.id)!;
+  const before = running.command;
+  const seen = await host.addons.whileStopped(made.id, async (guest) => {
+    expect((await guest.getCommand(before!)).status).not.toBe("running");
+    expect(host.addons.guest(made.id)).toBeUndefined();
+    return (await rowOf(made.id))?.status;
+  });
+  expect(seen).toBe("stopped");
+  expect(running.isUp).toBe(true);
+  expect(running.command).not.toBe(before);
+  expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
+  await expect(host.addons.whileStopped("nobody", async () => {})).rejects.toThrow(
+    refusal("addon_not_running", 409),
+  );
+});
+
+test("an instance for a moment is empty, is nobody's, and leaves nothing", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  const before = (await host.driver.list()).length;
+  {
+    await using held = await host.addons.throwaway(made, new AbortController().signal);
+    await held.guest.ping();
+    expect(await host.driver.list()).toHaveLength(before + 1);
+  }
+  expect(await host.driver.list()).toHaveLength(before);
+  const forgotten = await host.addons.throwaway(made, new AbortController().signal);
+  await forgotten.guest.ping();
+  await host.restart();
+  await vi.waitFor(async () => {
+    const rows = await db.selectFrom("machines").select("owner_id").execute();
+    expect(rows.filter(({ owner_id }) => owner_id?.startsWith("try_"))).toEqual([]);
+  }, 10_000);
+}, 30_000);
+
+test("a full disk is said and told, and so is its end", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  host.played.room = { isFull: true, freeBytes: 0 };
+  await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toMatch(/disk is full/), 15_000);
+  expect(host.played.heeded.at(-1)).toMatchObject({ isFull: true });
+  const news = await db
+    .selectFrom("notifications")
+    .select("title")
+    .where("workspace_id", "=", made.workspace_id)
+    .execute();
+  expect(news.map(({ title }) => title)).toEqual([`postgres of ${project.name} has a full disk`]);
+  host.played.room = { isFull: false, freeBytes: 1e9 };
+  await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBeNull(), 15_000);
+}, 40_000);
+
+test("a server that comes after another brings up what ran", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  await host.restart();
+  await vi.waitFor(() => expect(host.addons.guest(made.id)).toBeDefined(), 10_000);
+  await up(made.id);
+}, 30_000);
+
+test("a deleted one is gone for everyone at once, and of its machine and files nothing is left", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  await deleteAddon(host.app, actor, project.id, made.id);
+  await expect(deleteAddon(host.app, actor, project.id, made.id)).rejects.toThrow(
+    refusal("addon_not_found", 404),
+  );
+  const said = await db
+    .selectFrom("activity")
+    .select("detail")
+    .where("action", "=", "addon.deleted")
+    .where("target_id", "=", made.id)
+    .executeTakeFirstOrThrow();
+  expect(said.detail).toMatchObject({ kind: "postgres", destroyed: { database: "kontor" } });
+  await carryOutDeletion(host.addons, made.id, parts);
+  expect(await rowOf(made.id)).toBeUndefined();
+  expect(await machineOf(made.id)).toBeUndefined();
+  expect((await host.app.machines.host.listVolumes()).map(({ id }) => id)).not.toContain(volumeOf(made));
+  await carryOutDeletion(host.addons, made.id, parts);
+});
+
+test("a removal that fails on the way is finished when it is tried again", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  await deleteAddon(host.app, actor, project.id, made.id);
+  const failing = { dropBackups: () => Promise.reject(new Error("the store is away")) };
+  await expect(carryOutDeletion(host.addons, made.id, failing)).rejects.toThrow("the store is away");
+  expect(await rowOf(made.id)).toBeDefined();
+  await host.restart();
+  await carryOutDeletion(host.addons, made.id, parts);
+  expect(await rowOf(made.id)).toBeUndefined();
+});
+
+test("a project takes its add-ons with it", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "redis" });
+  await deleteProject(host.app, actor, project.id);
+  await removeProjectAddons(host.addons, project.id, parts);
+  expect(await rowOf(made.id)).toBeUndefined();
+});

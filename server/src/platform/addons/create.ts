@@ -1,0 +1,85 @@
+/**
+ * An add-on comes to be with one transaction, and is answered at once; its machine, its files and its process follow.
+ * Rows are what `Addons` goes by: one that a server died over is brought up by the next.
+ */
+import { randomUUID } from "node:crypto";
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { requireBelow } from "#accounts/plans.ts";
+import { reached } from "#lib/kill-points.ts";
+import { getEnvironment } from "../environments/environments.ts";
+import { invalidField } from "../projects/errors.ts";
+import { lockWritableProject } from "../projects/projects.ts";
+import type { Addons } from "./addons.ts";
+import { engines } from "./engines.ts";
+import { addonExists } from "./errors.ts";
+import { target } from "./find.ts";
+import { newPassword, sealPassword } from "./password.ts";
+import type { AddonCreate } from "./schema.ts";
+import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
+import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
+
+export async function createAddon(
+  addons: Addons,
+  actor: Actor,
+  projectId: string,
+  input: AddonCreate,
+): Promise<AddonView> {
+  const { app } = addons;
+  const engine = engines[input.kind];
+  if (input.version !== undefined && input.version !== engine.version) {
+    throw invalidField("version", `${input.kind} comes as ${engine.version}.`);
+  }
+  const id = randomUUID();
+  const made = await app.db.transaction().execute(async (tx) => {
+    const { project, workspace } = await lockWritableProject(tx, actor, projectId);
+    requireBelow(workspace.plan, "addons", await lockAndCount(tx, workspace.id));
+    const size: AddonSize = input.size ?? largestSize(workspace.plan);
+    requireSize(workspace.plan, size);
+    if (input.environmentId !== null)
+      await getEnvironment({ db: tx }, actor, project.id, input.environmentId);
+    const names = new Set((await listOf(tx, project.id)).map(({ name }) => name));
+    const name = input.name ?? freeName(input.kind, names);
+    const now = app.clock.now();
+    const row = await insertRow(tx, {
+      id,
+      project_id: project.id,
+      environment_id: input.environmentId,
+      kind: input.kind,
+      version: engine.version,
+      name,
+      size,
+      status: "provisioning",
+      error: null,
+      private_index: await takeIndex(tx),
+      username: engine.username,
+      database: engine.database,
+      password_sealed: sealPassword(app, id, newPassword()),
+      public: input.isPublic,
+      public_port: null,
+      options: JSON.stringify(input.options),
+      next_backup_at: null,
+      created_at: now,
+      updated_at: now,
+      deleted_at: null,
+    });
+    if (!row) throw addonExists(name);
+    await recordActivity(tx, actor, "addon.created", target(row), workspace.id, {
+      project: project.name,
+      kind: row.kind,
+      size,
+    });
+    const { name: project_name, region, workspace_id } = project;
+    return { ...row, project_name, region, workspace_id };
+  });
+  await reached("addon.created");
+  addons.begin(made);
+  return made;
+}
+
+/** `postgres`, `postgres-2`, … */
+function freeName(kind: string, taken: ReadonlySet<string>): string {
+  let name = kind;
+  for (let n = 2; taken.has(name); n += 1) name = `${kind}-${n}`;
+  return name;
+}

@@ -1,0 +1,8 @@
+/** The kinds of databases there are. */
+import type { Engine, Kind } from "./engine.ts";
+import { postgres } from "./postgres.ts";
+import { redis } from "./redis.ts";
+
+export type Engines = Readonly<Record<Kind, Engine>>;
+
+export const engines: Engines = { postgres, redis };

@@ -1,0 +1,19 @@
+import { defineError } from "#lib/errors.ts";
+
+export const addonNotFound = defineError("addon_not_found", 404, () => "No such add-on.");
+
+export const addonExists = defineError(
+  "addon_exists",
+  409,
+  (name: string) => `name: the project has an add-on "${name}" already.`,
+);
+
+export const addonNotRunning = defineError("addon_not_running", 409, (status: string) => ({
+  detail: `The add-on is ${status}; this can be done once it runs.`,
+  meta: { status },
+}));
+
+/** What the engine could not do; the message is for the add-on's owner. */
+export class EngineFailure extends Error {
+  override readonly name = "EngineFailure";
+}

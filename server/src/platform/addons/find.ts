@@ -1,0 +1,47 @@
+/** Add-ons as others know them: by their project, for whoever reaches that. */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { getProject } from "../projects/projects.ts";
+import { addonNotFound } from "./errors.ts";
+import { type AddonView, countRows, findAny, findOf, listOf } from "./store.ts";
+
+export type { AddonRow, AddonView } from "./store.ts";
+
+/** One of a project that the actor reaches. Throws `project_not_found` and `addon_not_found`. */
+export async function requireAddon(
+  { db }: Pick<App, "db">,
+  actor: Actor,
+  projectId: string,
+  addonId: string,
+): Promise<AddonView> {
+  const project = await getProject({ db }, actor, projectId);
+  const row = await findOf(db, project.id, addonId);
+  if (!row) throw addonNotFound();
+  return row;
+}
+
+/** Those of a project that the actor reaches, the newest first. */
+export async function listAddons(
+  { db }: Pick<App, "db">,
+  actor: Actor,
+  projectId: string,
+): Promise<AddonView[]> {
+  const { id } = await getProject({ db }, actor, projectId);
+  return listOf(db, id);
+}
+
+/** Whoever asks: for what is done in the server's own name. Undefined for one that is deleted. */
+export async function findAddon(db: Db, id: string): Promise<AddonView | undefined> {
+  const row = await findAny(db, id);
+  return row?.deleted_at === null ? row : undefined;
+}
+
+/** Add-ons a workspace has. */
+export function countAddons(db: Db, workspaceId: string): Promise<number> {
+  return countRows(db, workspaceId);
+}
+
+export function target({ id, name }: Pick<AddonView, "id" | "name">) {
+  return { kind: "addon", id, label: name };
+}

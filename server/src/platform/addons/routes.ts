@@ -1,0 +1,75 @@
+import { z } from "zod";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { environmentNotFound } from "../environments/errors.ts";
+import { invalidField, projectNotFound } from "../projects/errors.ts";
+import type { Addons } from "./addons.ts";
+import { createAddon } from "./create.ts";
+import { deleteAddon } from "./delete.ts";
+import { addonExists, addonNotFound } from "./errors.ts";
+import { listAddons, requireAddon } from "./find.ts";
+import { Addon, AddonCreate, AddonParams, AddonWithUrls, toAddon, toAddonWithUrls } from "./schema.ts";
+
+const common = { api: "platform", tag: "Add-ons" } as const;
+const path = "/api/v1/projects/{project_id}/addons";
+const ofProject = z.object({ project_id: z.guid() });
+const notFound = [projectNotFound, addonNotFound] as const;
+
+export const addonRoutes = (addons: Addons): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path,
+    operationId: "listAddons",
+    summary: "The add-ons of a project, newest first",
+    scope: "platform:read",
+    params: ofProject,
+    responses: { 200: z.array(Addon) },
+    errors: [projectNotFound],
+    handler: async ({ actor, params }) =>
+      (await listAddons(addons.app, actor, params.project_id)).map(toAddon),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path,
+    operationId: "createAddon",
+    summary: "Create a PostgreSQL or a Redis of the project's own",
+    description:
+      "Answered as `provisioning`; it takes connections once it is `running`. `DATABASE_URL` or `REDIS_URL` reaches the project's processes at their next deploy, restart or wake. Fields that are not named here are kept under `options`.",
+    scope: "platform:write",
+    params: ofProject,
+    body: AddonCreate,
+    responses: { 201: Addon },
+    errors: [projectNotFound, environmentNotFound, addonExists, invalidField, planLimit, accountSuspended],
+    idempotent: true,
+    handler: async ({ actor, params, body }) =>
+      toAddon(await createAddon(addons, actor, params.project_id, body)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/{addon_id}`,
+    operationId: "getAddon",
+    summary: "An add-on with its connection URLs",
+    scope: "platform:read",
+    params: AddonParams,
+    responses: { 200: AddonWithUrls },
+    errors: [...notFound],
+    handler: async ({ actor, params }) =>
+      toAddonWithUrls(addons.app, await requireAddon(addons.app, actor, params.project_id, params.addon_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: `${path}/{addon_id}`,
+    operationId: "deleteAddon",
+    summary: "Delete an add-on, its data and its backups",
+    description: "Irreversible. Nobody reaches it from now on; its data is gone within seconds.",
+    scope: "platform:write",
+    params: AddonParams,
+    responses: { 204: null },
+    errors: [...notFound],
+    handler: ({ actor, params }) => deleteAddon(addons.app, actor, params.project_id, params.addon_id),
+  }),
+];

@@ -1,0 +1,127 @@
+/**
+ * Add-ons on a real database and the fake driver. Their engine is played: an ordinary process of this host that listens,
+ * with a file that has to be there in its volume. What real engines do is for the tests on real machines.
+ */
+import { mkdtemp, rm } from "node:fs/promises";
+import { constants, tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll } from "vitest";
+import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { systemClock } from "#lib/clock.ts";
+import { openMachines } from "#machines/open.ts";
+import { silentLog, testConfig, testSecrets } from "../../../../test/harness.ts";
+import { freePort } from "../../apps/testing/apps-host.ts";
+import { makeProject } from "../../testing/platform-app.ts";
+import { Addons } from "../addons.ts";
+import { createAddon } from "../create.ts";
+import type { Engine, Room } from "../engine.ts";
+import { engines } from "../engines.ts";
+import { EngineFailure } from "../errors.ts";
+import { AddonCreate } from "../schema.ts";
+
+export interface AddonsHost {
+  app: Omit<App, "jobs">;
+  addons: Addons;
+  driver: FakeDriver;
+  played: Played;
+  /** The server ends and another one starts. Processes of the fake driver are lost to it. */
+  restart(): Promise<void>;
+}
+
+/** What a test makes of the played engine. */
+export interface Played {
+  room: Room;
+  heeded: Room[];
+  admitted: string[];
+  failsNextStart: string | undefined;
+}
+
+const file = "/persist/played";
+
+async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
+  const port = await freePort();
+  // Several may listen at once: a machine of this driver has no network of its own.
+  const program = `require("node:net").createServer((s) => s.end()).listen({ port: ${port}, host: "127.0.0.1", reusePort: true })`;
+  return {
+    ...engine,
+    port,
+    command: {
+      argv: [process.execPath, "-e", program],
+      user: String(process.getuid?.() ?? 0),
+      cwd: "/",
+    },
+    stopSignal: constants.signals.SIGTERM,
+    async prepare(guest, { isMade }) {
+      const failure = played.failsNextStart;
+      played.failsNextStart = undefined;
+      if (failure !== undefined) throw new EngineFailure(failure);
+      const there = await guest.stat(file);
+      if (isMade && !there) throw new EngineFailure("the database's files are not where they should be");
+      if (!there) await guest.writeFile(file, Buffer.from("made"), { mode: 0o600, roots: ["/persist"] });
+      return played.room;
+    },
+    async health() {
+      return played.room;
+    },
+    async heed(_guest, room) {
+      played.heeded.push(room);
+    },
+    async admit(_guest, { username }) {
+      played.admitted.push(username);
+    },
+  };
+}
+
+export async function addonsHost(db: Db): Promise<AddonsHost> {
+  const directory = await mkdtemp(join(tmpdir(), "kontor-addons-"));
+  afterAll(() => rm(directory, { recursive: true, force: true }));
+  const overrides = { cpuOvercommit: "100", memoryOvercommit: "10", regions: "eu-1=Here,us-1=There" };
+  const config = { ...testConfig(overrides), dataDir: directory };
+  const secrets = testSecrets();
+  const played: Played = {
+    room: { isFull: false, freeBytes: 1e9 },
+    heeded: [],
+    admitted: [],
+    failsNextStart: undefined,
+  };
+  const kinds = {
+    postgres: await playedEngine(engines.postgres, played),
+    redis: await playedEngine(engines.redis, played),
+  };
+  const start = async () => {
+    const driver = new FakeDriver({ directory: join(directory, "machines") });
+    const machines = await openMachines({ config, db, clock: systemClock, log: silentLog, driver });
+    const app = { config, db, machines, secrets, clock: systemClock, log: silentLog };
+    const addons = new Addons(app, kinds);
+    await machines.start(app as App, { addon: addons.machineOwner });
+    await addons.start();
+    return { app, addons, driver };
+  };
+  const host: AddonsHost = {
+    ...(await start()),
+    played,
+    restart: async () => {
+      await host.addons.close();
+      await host.app.machines.close();
+      Object.assign(host, await start());
+    },
+  };
+  afterAll(async () => {
+    await host.addons.close();
+    for (const { id } of await host.driver.list()) await host.driver.remove(id);
+    await host.app.machines.close();
+  });
+  return host;
+}
+
+/** A project of the actor's own. */
+export async function projectOf(host: AddonsHost, actor: Actor) {
+  return makeProject(host.app, actor, { region: "us-1" });
+}
+
+export function make(host: AddonsHost, actor: Actor, projectId: string, input: Record<string, unknown>) {
+  return createAddon(host.addons, actor, projectId, AddonCreate.parse(input));
+}
