@@ -147,7 +147,7 @@ async function start(): Promise<void> {
   await addons.start();
   running.defer(() => addons.close());
   // Before the jobs: a deployment that goes on is switched to by way of it.
-  const { ingress, ...wayIn } = await openWayIn(app, apps);
+  const { ingress, ...wayIn } = await openWayIn(app, apps, functions);
   running.defer(() => wayIn.close());
   const deployments = new Deployments(app, partsOf(apps));
   await repairVolumes(app);

@@ -5,11 +5,12 @@ import { sleep as putToSleep } from "#platform/apps/sleep.ts";
 import { appsHost, deploy, makeEnvironment, program } from "#platform/apps/testing/apps-host.ts";
 import { testDatabase } from "../test/harness.ts";
 import type { App } from "./app.ts";
+import { FunctionInstances } from "#platform/instances/instances.ts";
 import { openWayIn } from "./way-in.ts";
 
 const { db } = await testDatabase();
 const host = await appsHost(db, { config: { appsDomain: "apps.test", tlsMode: "off" } });
-const wayIn = await openWayIn(host.app as App, host.apps);
+const wayIn = await openWayIn(host.app as App, host.apps, new FunctionInstances(host.app));
 afterAll(() => wayIn.close());
 const server = wayIn.ingress.createServer({
   handle: (_request, response) => void response.writeHead(418).end(),

@@ -2,6 +2,7 @@
 import { isIP } from "node:net";
 import { join } from "node:path";
 import { AppSites } from "#ingress/apps.ts";
+import { FunctionSites } from "#ingress/functions.ts";
 import { Ingress } from "#ingress/ingress.ts";
 import { PreviewSites } from "#ingress/previews.ts";
 import { handlerSites, type HostRule } from "#ingress/sites.ts";
@@ -13,6 +14,7 @@ import { parseOpenedHosts } from "#lib/addresses.ts";
 import type { Apps } from "#platform/apps/apps.ts";
 import { wake } from "#platform/apps/wake.ts";
 import { ServedDomains } from "#platform/domains/served.ts";
+import type { FunctionInstances } from "#platform/instances/instances.ts";
 import { RequestRecorder } from "#platform/metrics/recorder.ts";
 import { transferHandler } from "#sandbox/files/transfer-routes.ts";
 import { idOf } from "#sandbox/ports/hosts.ts";
@@ -27,7 +29,7 @@ export interface WayIn {
   close(): Promise<void>;
 }
 
-export async function openWayIn(app: App, apps: Apps): Promise<WayIn> {
+export async function openWayIn(app: App, apps: Apps, functions: FunctionInstances): Promise<WayIn> {
   const { config, log } = app;
   const [preview, appsDomain] = [hostname(config.previewDomain), hostname(config.appsDomain)];
   const sandboxes = new VisitedSandboxes(app);
@@ -56,6 +58,7 @@ export async function openWayIn(app: App, apps: Apps): Promise<WayIn> {
       handle: (name, request, response) => transfer(idOf(name), request, response),
     }),
     new PreviewSites({ domain: preview, previews: sandboxes, upstreams }),
+    new FunctionSites({ domain: appsDomain, functions, upstreams }),
     sites,
   ];
   const isServed = (host: string) => ingress.isServed(host);

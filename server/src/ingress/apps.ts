@@ -6,7 +6,6 @@
  * A request to an app that sleeps waits for it to wake, with its body unread; one whose machine went between the look
  * and the connection is looked up again. So a deployment, a sleep or a restart costs a visitor time, never an answer.
  */
-import { randomUUID } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import { Bounds } from "./bounds.ts";
 import { mayRepeat, NoAnswer } from "./forward.ts";
@@ -14,6 +13,7 @@ import { toGuest, toVisitor } from "./headers.ts";
 import { pathOf } from "./hosts.ts";
 import { type PageFacts, sendPage } from "./pages.ts";
 import { pass, refusalOf, Refused, type Sent, type Visit } from "./pass.ts";
+import { requestIdOf } from "./request-id.ts";
 import type { Site } from "./sites.ts";
 import type { Upstreams } from "./upstreams.ts";
 
@@ -244,10 +244,4 @@ export class AppSites {
 
 function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
-}
-
-/** A visitor's own is kept where it can stand in a log line. */
-function requestIdOf({ headers }: IncomingMessage): string {
-  const own = headers["x-request-id"];
-  return typeof own === "string" && /^[A-Za-z0-9._-]{1,128}$/.test(own) ? own : randomUUID();
 }

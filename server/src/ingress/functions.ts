@@ -1,0 +1,281 @@
+/**
+ * Functions as sites: `<name>.fn.<domain>`. Who asks is looked at before anything is woken; a request to one that sleeps
+ * waits with its body unread, and is refused only where no instance comes in time. What the way in says itself has the
+ * shape that functions' own errors have: `{error: {code, message, request_id}}`.
+ *
+ * The key that opens a function is for us: its handler never sees it. A machine that is gone before anything reached it
+ * costs a visitor another look, never an answer.
+ */
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { IncomingMessage } from "node:http";
+import { Bounds } from "./bounds.ts";
+import { NoAnswer } from "./forward.ts";
+import { ownHeaders, toGuest, toVisitor } from "./headers.ts";
+import { pathOf } from "./hosts.ts";
+import { pass, type Visit } from "./pass.ts";
+import { requestIdOf } from "./request-id.ts";
+import type { Site, Visitors } from "./sites.ts";
+import type { Upstreams } from "./upstreams.ts";
+
+/** A function by its name. */
+export interface FunctionRoute {
+  functionId: string;
+  isDeployed: boolean;
+  /** SHA-256 of the key that opens it; null where anybody may ask. */
+  keyHash: Buffer | null;
+}
+
+/** A place on an instance, until it is left. */
+export interface FunctionLease {
+  machine: string;
+  port: number;
+  /** How long an answer may take, its body included. */
+  timeoutMs: number;
+  leave(): void;
+  /** Nothing could be sent to it. */
+  gone(): void;
+  /** Its time is up. */
+  stuck(): void;
+}
+
+/** What is asked of whoever runs functions. */
+export interface Functions {
+  /** From memory, at once. */
+  find(name: string): FunctionRoute | undefined;
+  /** An instance has a place when this settles. Fails with errors that have a `code` and a `status`. */
+  enter(functionId: string, signal: AbortSignal): Promise<FunctionLease>;
+  /** A visitor was answered: `ms` after the request's head was here, by the head of the answer. */
+  observed(functionId: string, seen: { status: number; ms: number }): void;
+}
+
+/** An instance may go under a request before that is sent; not for ever. */
+const attempts = 4;
+/** Of requests under way, those that wait for an instance included. */
+const maxPerFunction = 2_000;
+const maxInAll = 8_000;
+const maxBodyBytes = 6 * 1024 ** 2;
+/** What is counted where a visitor left before there was an answer, as nginx counts it. */
+const leftStatus = 499;
+
+const refusals = {
+  not_found: { status: 404, message: "There is nothing at this address." },
+  function_not_deployed: { status: 404, message: "Nothing of this function is deployed yet." },
+  unauthorized: {
+    status: 401,
+    message: "This function needs its key: in the header X-Api-Key, or as Authorization: Bearer.",
+  },
+  payload_too_large: { status: 413, message: "The body of a request is 6 MiB at most." },
+  body_too_slow: { status: 408, message: "The body of the request did not come." },
+  upgrade_not_supported: { status: 501, message: "A function answers requests; WebSockets need an app." },
+  function_busy: { status: 503, message: "Too many requests are under way at once. Try again shortly." },
+  function_unavailable: { status: 503, message: "The function could not be started; its logs say more." },
+  function_crashed: { status: 502, message: "The function's process ended while it answered." },
+  function_timeout: { status: 504, message: "The function did not answer in time." },
+} as const;
+type RefusalCode = keyof typeof refusals;
+
+class Refused extends Error {
+  override readonly name = "Refused";
+  readonly code: RefusalCode;
+
+  constructor(code: RefusalCode, options?: ErrorOptions) {
+    super(code, options);
+    this.code = code;
+  }
+}
+
+export class FunctionSites {
+  readonly #domain: string;
+  readonly #functions: Functions;
+  readonly #upstreams: Upstreams;
+  readonly #bounds: Bounds;
+
+  /** `domain` without port. */
+  constructor(options: {
+    domain: string;
+    functions: Functions;
+    upstreams: Upstreams;
+    /** For tests. */
+    limits?: { perFunction?: number };
+  }) {
+    this.#domain = `.fn.${options.domain}`;
+    this.#functions = options.functions;
+    this.#upstreams = options.upstreams;
+    this.#bounds = new Bounds({ each: options.limits?.perFunction ?? maxPerFunction, all: maxInAll });
+  }
+
+  match(host: string): Site | undefined {
+    if (!host.endsWith(this.#domain)) return undefined;
+    const name = host.slice(0, -this.#domain.length);
+    if (this.#functions.find(name) === undefined) return undefined;
+    return {
+      exists: async () => this.#functions.find(name) !== undefined,
+      handle: (visitors) => this.#visit(name, visitors),
+    };
+  }
+
+  async #visit(name: string, visitors: Visitors): Promise<void> {
+    const { request, response, visitor } = visitors;
+    const begun = performance.now();
+    const requestId = requestIdOf(request);
+    const route = this.#functions.find(name);
+    let isSeen = false;
+    const seen = (status: number) => {
+      if (isSeen || route === undefined) return;
+      isSeen = true;
+      this.#functions.observed(route.functionId, { status, ms: performance.now() - begun });
+    };
+    try {
+      if (route === undefined) throw new Refused("not_found");
+      refuse(route, request);
+      if (!this.#bounds.enter(route.functionId)) throw new Refused("function_busy");
+      try {
+        await this.#serve(route, { ...visitors, upgrade: undefined }, requestId, seen);
+        // He left before anything was answered.
+        seen(leftStatus);
+      } finally {
+        this.#bounds.leave(route.functionId);
+      }
+    } catch (error) {
+      const hasLeft = response.destroyed || request.socket.destroyed;
+      const code = codeOf(error);
+      seen(hasLeft ? leftStatus : refusals[code].status);
+      sendRefusal(visitors, code, { requestId, hsts: visitor.hsts });
+      if (!(error instanceof Refused || error instanceof NoAnswer || isRefusal(error)) && !hasLeft)
+        throw error;
+    }
+  }
+
+  async #serve(
+    { functionId, keyHash }: FunctionRoute,
+    visit: Visit,
+    requestId: string,
+    seen: (status: number) => void,
+  ): Promise<void> {
+    const { request, response, visitor } = visit;
+    const left = new AbortController();
+    const leave = () => left.abort(new Error("the visitor left"));
+    response.once("close", leave);
+    try {
+      for (let attempt = 1; attempt <= attempts; attempt += 1) {
+        if (response.destroyed) return;
+        const lease = await this.#functions.enter(functionId, left.signal);
+        const headers = toGuest(request, visitor, { isUpgrade: false, requestId });
+        const isOver = await this.#pass(visit, lease, {
+          path: pathOf(request.url ?? "/"),
+          headers: keyHash === null ? headers : withoutKey(headers, keyHash),
+          toVisitor: (answer) => {
+            seen(answer.statusCode ?? 502);
+            return toVisitor(answer, { hsts: visitor.hsts, requestId });
+          },
+          maxBodyBytes,
+        });
+        if (isOver) return;
+      }
+      throw new Refused("function_unavailable");
+    } finally {
+      response.off("close", leave);
+    }
+  }
+
+  /** False where nothing was sent: the instance is gone. */
+  async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof pass>[3]): Promise<boolean> {
+    let isLate = false;
+    const late = setTimeout(() => {
+      isLate = true;
+      lease.stuck();
+    }, lease.timeoutMs);
+    try {
+      if (await pass(this.#upstreams, visit, lease, sent)) return true;
+      lease.gone();
+      return false;
+    } catch (error) {
+      if (isLate) throw new Refused("function_timeout", { cause: error });
+      if (!(error instanceof NoAnswer) || error.why !== "not_listening") throw error;
+      lease.gone();
+      return false;
+    } finally {
+      clearTimeout(late);
+      lease.leave();
+    }
+  }
+}
+
+function refuse({ keyHash, isDeployed }: FunctionRoute, request: IncomingMessage): void {
+  if (keyHash !== null && !keysOf(request).some((key) => opens(key, keyHash))) {
+    throw new Refused("unauthorized");
+  }
+  if (!isDeployed) throw new Refused("function_not_deployed");
+  if (request.headers.upgrade?.toLowerCase() === "websocket") throw new Refused("upgrade_not_supported");
+  if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new Refused("payload_too_large");
+}
+
+const bearer = /^bearer +(\S+) *$/i;
+
+function keysOf({ headers }: IncomingMessage): string[] {
+  const own = headers["x-api-key"];
+  return [typeof own === "string" ? own : undefined, bearer.exec(headers.authorization ?? "")?.[1]].filter(
+    (key) => key !== undefined,
+  );
+}
+
+/** Constant in time: what is compared are digests. */
+function opens(key: string, keyHash: Buffer): boolean {
+  const digest = createHash("sha256").update(key).digest();
+  return digest.length === keyHash.length && timingSafeEqual(digest, keyHash);
+}
+
+/** What opened the function stays here; a handler may have an Authorization of its own beside it. */
+function withoutKey(headers: readonly string[], keyHash: Buffer): string[] {
+  const kept: string[] = [];
+  for (let at = 0; at < headers.length; at += 2) {
+    const [name, value] = [headers[at]!, headers[at + 1]!];
+    const lower = name.toLowerCase();
+    if (lower === "x-api-key") continue;
+    const key = lower === "authorization" ? bearer.exec(value)?.[1] : undefined;
+    if (key === undefined || !opens(key, keyHash)) kept.push(name, value);
+  }
+  return kept;
+}
+
+function isRefusal(error: unknown): error is { code: RefusalCode } {
+  return Object.hasOwn(refusals, String((error as { code?: unknown } | null)?.code));
+}
+
+function codeOf(error: unknown): RefusalCode {
+  if (error instanceof NoAnswer) {
+    if (error.why === "too_large") return "payload_too_large";
+    if (error.why === "too_slow") return "body_too_slow";
+    return error.why === "timeout" ? "function_timeout" : "function_crashed";
+  }
+  return isRefusal(error) ? error.code : "function_unavailable";
+}
+
+function sendRefusal(
+  { request, response }: Visitors,
+  code: RefusalCode,
+  own: { requestId: string; hsts: boolean },
+): void {
+  if (response.headersSent || response.destroyed) {
+    response.destroy();
+    return;
+  }
+  const { status, message } = refusals[code];
+  const body = JSON.stringify({ error: { code, message, request_id: own.requestId } });
+  response.writeHead(status, [
+    "Content-Type",
+    "application/json; charset=utf-8",
+    "Content-Length",
+    String(Buffer.byteLength(body)),
+    "Cache-Control",
+    "no-store",
+    "X-Content-Type-Options",
+    "nosniff",
+    "X-Kontor-Error",
+    code,
+    ...(status === 401 ? ["WWW-Authenticate", "Bearer"] : []),
+    ...(status === 503 ? ["Retry-After", "2"] : []),
+    ...ownHeaders(own),
+  ]);
+  response.end(request.method === "HEAD" ? undefined : body);
+}
