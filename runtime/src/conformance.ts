@@ -1400,6 +1400,34 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
     });
 
+    describe("private networks", () => {
+      const serves = { name: "db.internal", address: "198.19.0.1", ports: [5432] };
+
+      test("a machine's group and what it serves are as it was made with, also for another driver", async () => {
+        const { id } = await boot({ privateNetwork: { group: "acme", serves } });
+        const find = async () => (await driver.list()).find((machine) => machine.id === id)?.spec;
+        expect((await find())?.privateNetwork).toEqual({ group: "acme", serves });
+        await driver.close();
+        driver = await subject.again();
+        subject.driver = driver;
+        expect((await find())?.privateNetwork).toEqual({ group: "acme", serves });
+        expect(
+          (await driver.list()).find((machine) => machine.id === shared)?.spec?.privateNetwork,
+        ).toBeUndefined();
+      });
+
+      test("a group or a service that cannot be is refused, and nothing of the machine is left", async () => {
+        for (const privateNetwork of [
+          { group: "a b" },
+          { group: "acme", serves: { ...serves, address: "10.0.0.2" } },
+        ]) {
+          const spec = specOf({ privateNetwork });
+          expect(await failureKind(driver.create(spec))).toBe("failed");
+          expect((await driver.list()).map(({ id }) => id)).not.toContain(spec.id);
+        }
+      });
+    });
+
     describe("adoption", () => {
       test("a new driver on the same state finds the machines, running and frozen, and works with them", async () => {
         const [running, frozen] = await Promise.all([boot(), boot()]);

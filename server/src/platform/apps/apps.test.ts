@@ -122,14 +122,19 @@ test("a live app that ends is started again, and that is said", async () => {
   expect(await texts(environment.id)).toContain("It ended with exit code 3. It is started again in 1 s.");
 }, 20_000);
 
-test("a machine that is lost is replaced", async () => {
-  const { environment } = await makeEnvironment(db);
+test("a machine that is lost is replaced, and both are in the workspace's private network", async () => {
+  const { environment, workspace } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const machine = host.apps.routes.of(environment.id)?.machine ?? "";
+  const networkOf = async (id: string | null | undefined) =>
+    (await host.driver.list()).find((each) => each.id === id)?.spec?.privateNetwork;
+  expect(await networkOf(machine)).toEqual({ group: workspace.id });
   host.driver.end(machine, "failed");
   await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.machine).toBeNull(), 5_000);
   await vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("live"), 8_000);
-  expect(host.apps.routes.of(environment.id)?.machine).not.toBe(machine);
+  const next = host.apps.routes.of(environment.id)?.machine;
+  expect(next).not.toBe(machine);
+  expect(await networkOf(next)).toEqual({ group: workspace.id });
   expect(await visit(host, environment.host_label)).toBe("one");
 }, 20_000);
 

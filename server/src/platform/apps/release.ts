@@ -16,7 +16,7 @@ import { AppUnhealthy } from "./errors.ts";
 import { unhealthy } from "./last-words.ts";
 import { ask, isListening } from "./probe.ts";
 import { type End, Running } from "./running.ts";
-import { insertInstance } from "./store.ts";
+import { findOwner, insertInstance } from "./store.ts";
 import { takeOver } from "./switch.ts";
 import type { RunSpec } from "./tables.ts";
 
@@ -56,6 +56,8 @@ export async function release(
   const { app } = apps;
   const { environment, image, isolation } = input;
   const id = newId("app_");
+  const owner = await findOwner(app.db, environment.id);
+  if (!owner) throw new Error("an environment that is deployed to has a project");
   const run: RunSpec = {
     image: image.imageId,
     argv: input.argv,
@@ -66,6 +68,7 @@ export async function release(
     isolation,
     size: appSizes[input.size as AppSize],
     hostname: environment.host_label,
+    workspaceId: owner.workspace_id,
   };
   const variables = await variablesOf(app, app.db, environment.id);
   const { running, reservation } = await app.db.transaction().execute(async (tx) => {

@@ -82,7 +82,7 @@ export class Running {
   }
 
   request(): MachineRequest {
-    const { image, isolation, size, hostname } = this.row.run;
+    const { image, isolation, size, hostname, workspaceId } = this.row.run;
     return {
       ...this.owner,
       ownerKind: "app",
@@ -99,6 +99,7 @@ export class Running {
       image: { id: image },
       isolation,
       network: "open",
+      privateNetwork: { group: workspaceId },
       hostname,
       // Its variables are its process' alone.
       env: {},

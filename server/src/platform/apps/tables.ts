@@ -11,6 +11,8 @@ export interface RunSpec {
   isolation: "native" | "gvisor";
   size: Extent;
   hostname: string;
+  /** Whose it is: it reaches what else of that workspace serves by the private network. */
+  workspaceId: string;
 }
 
 /** How much of a host it has. `burstMb`: what its memory may grow to while it needs it. */

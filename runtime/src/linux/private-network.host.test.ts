@@ -1,0 +1,203 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { Cgroups } from "../cgroup/cgroups.ts";
+import { execute, machineId, machineSpec } from "../conformance.ts";
+import type { Isolation, MachineId, MachineSpec } from "../driver.ts";
+import { serviceAddress } from "../network/addresses.ts";
+import { DNS_ADDRESS, startInternet, type Internet } from "../network/testing/internet.ts";
+import type { LinuxDriver } from "./driver.ts";
+import { INSTANCE, makeDriver as make } from "./testing/driver.ts";
+
+const PORT = 5432;
+const SERVES = { name: "db.shop.internal", address: serviceAddress(4), ports: [PORT] };
+const ENGINES: Isolation[] = ["native", "gvisor"];
+
+/** Says who it is, and then what it is told. */
+const server = (says: string) => `$SIG{CHLD} = "IGNORE"; $| = 1;
+$l = IO::Socket::INET->new(Listen => 9, LocalPort => ${PORT}, ReuseAddr => 1) or die;
+while ($c = $l->accept) { next if fork; $c->autoflush; print $c "${says}\\n"; while (sysread $c, $d, 65536) { print $c $d } exit }`;
+
+let internet: Internet;
+let subject: Awaited<ReturnType<typeof make>>;
+let driver: LinuxDriver;
+
+beforeAll(async () => {
+  internet = await startInternet();
+  subject = await make({ uplink: internet.uplink, dnsServers: [DNS_ADDRESS] });
+  ({ driver } = subject);
+});
+afterAll(async () => {
+  await subject?.dispose();
+  await internet?.close();
+});
+
+async function boot(change: Partial<MachineSpec>): Promise<MachineSpec> {
+  const spec = machineSpec(subject.image, change);
+  onTestFinished(() => driver.remove(spec.id));
+  await driver.create(spec);
+  return spec;
+}
+
+async function bootServer(change: Partial<MachineSpec>, says = "db"): Promise<MachineSpec> {
+  const spec = await boot({ privateNetwork: { group: "acme", serves: SERVES }, ...change });
+  const argv = ["perl", "-MIO::Socket::INET", "-e", server(says)];
+  await driver.guest(spec.id).startCommand({ id: "cmd_serve", argv });
+  // It listens on all its addresses at once.
+  await expect
+    .poll(() => execute(driver, spec.id, `exec 3<>/dev/tcp/127.0.0.1/${PORT} && head -1 <&3`).then(said))
+    .toBe(says);
+  return spec;
+}
+
+const said = ({ stdout, stderr }: { stdout: Buffer; stderr: Buffer }) =>
+  Buffer.concat([stdout, stderr]).toString().trim();
+
+/** What the machine hears of whoever is there, or the shell's complaint. */
+async function ask(id: MachineId, host = SERVES.address, port = PORT): Promise<string> {
+  const shell = `timeout 5 bash -c 'exec 3<>/dev/tcp/${host}/${port} && head -1 <&3' || echo "exit $?"`;
+  const heard = said(await execute(driver, id, shell));
+  return /Connection refused|Name or service not known/.exec(heard)?.[0] ?? heard;
+}
+const REFUSED = "Connection refused";
+const UNKNOWN = "Name or service not known";
+
+/** Opens a connection that outlives the server, as all of a machine does; answers all that has come by it so far. */
+async function hold(
+  id: MachineId,
+): Promise<{ say: (line: string) => Promise<void>; heard: () => Promise<string> }> {
+  const command = "cmd_hold";
+  const argv = ["bash", "-c", `exec 3<>/dev/tcp/${SERVES.address}/${PORT}; cat <&3 & cat >&3; wait`];
+  await driver.guest(id).startCommand({ id: command, argv });
+  return {
+    say: (line) => driver.guest(id).writeCommandStdin(command, Buffer.from(`${line}\n`), false),
+    heard: async () => {
+      const { chunks } = await driver.guest(id).commandLogs(command, 0, 65_536);
+      return chunks.map(({ data }) => data.toString()).join("");
+    },
+  };
+}
+
+describe.each(ENGINES)("a %s machine that serves", (isolation) => {
+  test.each(ENGINES)("is reached by a %s machine of its group, by name and by address", async (clients) => {
+    await bootServer({ isolation });
+    const { id } = await boot({
+      isolation: clients,
+      network: "open",
+      privateNetwork: { group: "acme" },
+    });
+    expect(await ask(id)).toBe("db");
+    expect(await ask(id, SERVES.name)).toBe("db");
+    expect(await ask(id, SERVES.address, PORT + 1)).toBe(REFUSED);
+    const shell = `getent ahosts ${SERVES.name} | cut -d' ' -f1 | sort -u`;
+    expect(said(await execute(driver, id, shell))).toBe(SERVES.address);
+  });
+
+  test("is reached by nobody else: not by another group, not without one, in no mode", async () => {
+    await bootServer({ isolation });
+    const strangers = await Promise.all([
+      boot({ network: "open", privateNetwork: { group: "globex" } }),
+      boot({ isolation: "native", network: "open", privateNetwork: { group: "globex" } }),
+      boot({ network: "open" }),
+      boot({ isolation: "native", network: "off" }),
+    ]);
+    for (const { id, network } of strangers) {
+      expect(await ask(id)).toBe(REFUSED);
+      if (network === "open") expect(await ask(id, SERVES.name)).toBe(UNKNOWN);
+    }
+  });
+
+  test("goes, and its address refuses until the next one has it; the name stays", async () => {
+    const first = await bootServer({ isolation }, "first");
+    const { id } = await boot({ isolation: "native", network: "off", privateNetwork: { group: "acme" } });
+    expect(await ask(id, SERVES.name)).toBe("first");
+    await driver.remove(first.id);
+    await driver.settled();
+    expect(await ask(id, SERVES.name)).toBe(REFUSED);
+    await bootServer({ isolation }, "second");
+    expect(await ask(id, SERVES.name)).toBe("second");
+  });
+
+  test("ends by itself, and its address refuses at once", async () => {
+    const { id: server } = await bootServer({ isolation });
+    const { id } = await boot({ isolation: "native", privateNetwork: { group: "acme" } });
+    const cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
+    await cgroups.killAll(server);
+    await expect
+      .poll(async () => (await driver.list()).find((each) => each.id === server)?.state)
+      .toBe("dead");
+    await driver.settled();
+    expect(await ask(id)).toBe(REFUSED);
+  });
+
+  test("is served on by the next server: what is open stays open, and what comes finds it", async () => {
+    await bootServer({ isolation });
+    const [native, sandboxed] = await Promise.all([
+      boot({ isolation: "native", network: "open", privateNetwork: { group: "acme" } }),
+      boot({ network: "open", privateNetwork: { group: "acme" } }),
+    ]);
+    const connections = await Promise.all([native, sandboxed].map(({ id }) => hold(id)));
+    for (const { say, heard } of connections) {
+      await say("before");
+      await expect.poll(heard).toBe("db\nbefore\n");
+    }
+    await driver.close();
+    driver = await subject.again();
+    for (const { say, heard } of connections) {
+      await say("after");
+      await expect.poll(heard).toBe("db\nbefore\nafter\n");
+    }
+    expect(await ask(native.id, SERVES.name)).toBe("db");
+    expect(await ask(sandboxed.id, SERVES.name)).toBe("db");
+    const kept = (await driver.list()).map(({ spec }) => spec?.privateNetwork?.group);
+    expect(kept).toEqual(["acme", "acme", "acme"]);
+  });
+
+  test("sends and takes as much as it is asked for", async () => {
+    await bootServer({ isolation });
+    const { id } = await boot({ isolation: "native", privateNetwork: { group: "acme" } });
+    const bytes = 32 * 1024 * 1024;
+    const shell = `exec 3<>/dev/tcp/${SERVES.address}/${PORT}; head -1 <&3 >/dev/null
+      head -c ${bytes} /dev/zero >&3 & head -c ${bytes} <&3 | wc -c`;
+    expect(said(await execute(driver, id, shell))).toBe(String(bytes));
+  });
+});
+
+test("a database that starts again: a native machine with a volume, the same address, and what it had written", async () => {
+  const parent = await mkdtemp(join(tmpdir(), "kontor-volumes-"));
+  onTestFinished(() => rm(parent, { recursive: true }));
+  const volume = { directory: join(parent, "volume"), sizeBytes: 64 * 1024 * 1024, isNew: true };
+  const first = await bootServer({ isolation: "native", volume }, "first");
+  const { id } = await boot({ network: "open", privateNetwork: { group: "acme" } });
+  await execute(driver, first.id, "echo committed > /persist/row && sync");
+  await driver.close();
+  driver = await subject.again();
+  expect(await ask(id, SERVES.name)).toBe("first");
+  expect(said(await execute(driver, first.id, "cat /persist/row"))).toBe("committed");
+  const cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
+  await cgroups.killAll(first.id);
+  await driver.remove(first.id);
+  const second = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "second");
+  expect(said(await execute(driver, second.id, "cat /persist/row"))).toBe("committed");
+  expect(await ask(id, SERVES.name)).toBe("second");
+});
+
+test("a machine that is restored is in the group it is restored into, and no other", async () => {
+  await bootServer({ isolation: "native" });
+  const parent = await mkdtemp(join(tmpdir(), "kontor-checkpoints-"));
+  onTestFinished(() => rm(parent, { recursive: true }));
+  const spec = await boot({ network: "open", privateNetwork: { group: "acme" } });
+  expect(await ask(spec.id)).toBe("db");
+  await driver.checkpoint(spec.id, join(parent, "checkpoint"));
+  await driver.remove(spec.id);
+  for (const [group, heard] of [
+    ["acme", "db"],
+    ["globex", REFUSED],
+  ] as const) {
+    const again = { ...spec, id: machineId(), privateNetwork: { group } };
+    onTestFinished(() => driver.remove(again.id));
+    await driver.restore(again, join(parent, "checkpoint"));
+    expect(await ask(again.id)).toBe(heard);
+  }
+});
