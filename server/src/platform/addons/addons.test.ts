@@ -1,6 +1,9 @@
 import { beforeEach, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
+import { createEnvironment } from "../environments/create.ts";
+import { variablesOf } from "../environments/variables.ts";
 import { deleteProject } from "../projects/delete.ts";
+import { updateProject } from "../projects/update.ts";
 import { personOn } from "../testing/platform-app.ts";
 import { carryOutDeletion, deleteAddon, removeProjectAddons } from "./delete.ts";
 import { requireAddon } from "./find.ts";
@@ -274,6 +277,50 @@ test("a removal that fails on the way is finished when it is tried again", async
   await host.restart();
   await carryOutDeletion(host.addons, made.id, parts);
   expect(await rowOf(made.id)).toBeUndefined();
+});
+
+test("its workspace's machines reach it by a name and an address that are its own", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres", name: "orders" });
+  await up(made.id);
+  const { spec } = (await host.driver.list()).find(({ spec: one }) =>
+    one?.volume?.directory.endsWith(volumeOf(made)),
+  )!;
+  const { port } = host.addons.engines.postgres;
+  expect(spec?.privateNetwork).toEqual({
+    group: made.workspace_id,
+    serves: {
+      name: `orders.${project.name}.internal`,
+      address: expect.stringMatching(/^198\.(18|19)\./),
+      ports: [port],
+    },
+  });
+  await expect(
+    updateProject(host.app, actor, project.id, { name: `${project.name}x` } as never),
+  ).rejects.toThrow(refusal("project_has_addons", 409));
+});
+
+test("processes get the addresses of their environment's add-ons, below what their owner says", async () => {
+  const { actor, project } = await onTeam();
+  const environment = project.production_environment_id;
+  const main = await make(host, actor, project.id, { kind: "postgres" });
+  await make(host, actor, project.id, { kind: "postgres", name: "order-log" });
+  await make(host, actor, project.id, { kind: "redis", environment_id: environment });
+  const variables = await variablesOf(host.app, db, environment);
+  expect(Object.keys(variables).sort()).toEqual(["DATABASE_URL", "ORDER_LOG_DATABASE_URL", "REDIS_URL"]);
+  expect(new URL(variables["DATABASE_URL"]!).hostname).toBe(`postgres.${project.name}.internal`);
+  const staging = await createEnvironment(host.app, actor, project.id, {
+    name: "staging",
+    kind: "staging",
+    branch: "next",
+    env_vars: { DATABASE_URL: "mine" },
+  });
+  expect(await variablesOf(host.app, db, staging.id)).toMatchObject({ DATABASE_URL: "mine" });
+  expect(await variablesOf(host.app, db, staging.id)).not.toHaveProperty("REDIS_URL");
+  await deleteAddon(host.app, actor, project.id, main.id);
+  expect(new URL((await variablesOf(host.app, db, environment))["DATABASE_URL"]!).hostname).toBe(
+    `order-log.${project.name}.internal`,
+  );
 });
 
 test("a project takes its add-ons with it", async () => {

@@ -37,6 +37,11 @@ export async function findAddon(db: Db, id: string): Promise<AddonView | undefin
   return row?.deleted_at === null ? row : undefined;
 }
 
+/** Whether a project has any. */
+export async function hasAddons(db: Db, projectId: string): Promise<boolean> {
+  return (await listOf(db, projectId)).length > 0;
+}
+
 /** Add-ons a workspace has. */
 export function countAddons(db: Db, workspaceId: string): Promise<number> {
   return countRows(db, workspaceId);

@@ -15,7 +15,7 @@ import { Output } from "../apps/output.ts";
 import type { Addons } from "./addons.ts";
 import type { Engine, Instance, Room } from "./engine.ts";
 import { addonNotRunning, EngineFailure } from "./errors.ts";
-import { requestOf } from "./machine.ts";
+import { networkOf, requestOf } from "./machine.ts";
 import { openPassword } from "./password.ts";
 import { begin, end, findProcess, saidOf, untilAnswers } from "./process.ts";
 import { failuresInRow, restartDelayMs, tellAfter } from "./restarts.ts";
@@ -198,6 +198,7 @@ export class RunningAddon {
       hostname: name,
       extent: extentOf(this.row.size),
       volume: { id: volumeOf(this.row), region, isNew: !is_made },
+      privateNetwork: networkOf(this.row, this.engine.port),
     });
     const reservation = await app.db.transaction().execute((tx) => placeCold(app, tx, request));
     this.#machineGone = Promise.withResolvers();

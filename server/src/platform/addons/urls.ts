@@ -2,7 +2,7 @@
 import type { App } from "#app.ts";
 import { engines } from "./engines.ts";
 import { openPassword } from "./password.ts";
-import type { AddonView } from "./find.ts";
+import type { AddonView } from "./store.ts";
 
 /** Its name among the workspace's machines. */
 export function privateHost({ name, project_name }: Pick<AddonView, "name" | "project_name">): string {

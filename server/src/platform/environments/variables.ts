@@ -4,6 +4,7 @@
  */
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { addonVariables } from "../addons/variables.ts";
 import { environmentNotFound, tooManyVariables } from "./errors.ts";
 import { findSealed } from "./store.ts";
 
@@ -23,6 +24,7 @@ export async function variablesOf(app: Needs, db: Db, environmentId: string): Pr
   const row = await findSealed(db, environmentId);
   if (!row) throw environmentNotFound();
   return {
+    ...(await addonVariables(app, db, environmentId)),
     ...openVariables(app, "projects", { id: row.project_id, env_sealed: row.project_env_sealed }),
     ...openVariables(app, "environments", row),
   };

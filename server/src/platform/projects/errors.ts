@@ -10,6 +10,12 @@ export const projectDeployed = defineError(
   () => "name: the name is part of the address, and stays while anything of the project is deployed.",
 );
 
+export const projectHasAddons = defineError(
+  "project_has_addons",
+  409,
+  () => "name: the name is part of its add-ons' addresses, and stays while there are any.",
+);
+
 export const domainTaken = defineError(
   "domain_taken",
   409,

@@ -7,7 +7,14 @@ import { createProject } from "./create.ts";
 import { type Hosts, ledTo } from "../environments/hosts.ts";
 import { hostTooLong, tooManyVariables } from "../environments/errors.ts";
 import { deleteProject } from "./delete.ts";
-import { domainTaken, invalidField, nameTaken, projectDeployed, projectNotFound } from "./errors.ts";
+import {
+  domainTaken,
+  invalidField,
+  nameTaken,
+  projectDeployed,
+  projectHasAddons,
+  projectNotFound,
+} from "./errors.ts";
 import { updateProject } from "./update.ts";
 import { checkName } from "./names.ts";
 import { get, list, readVariables } from "./projects.ts";
@@ -95,6 +102,7 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
       projectNotFound,
       nameTaken,
       projectDeployed,
+      projectHasAddons,
       domainTaken,
       invalidField,
       hostTooLong,

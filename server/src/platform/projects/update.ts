@@ -4,13 +4,14 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { hasAddons } from "../addons/find.ts";
 import { followName, followProjectBranch, isDeployed } from "../environments/of-project.ts";
 import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
 import { createRepository } from "../git/repositories.ts";
 import { sealGitSecret } from "../git/sealed.ts";
 import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { deployKeyFor } from "./create.ts";
-import { invalidField, projectDeployed } from "./errors.ts";
+import { invalidField, projectDeployed, projectHasAddons } from "./errors.ts";
 import { lockWritableProject, type ProjectRow, render, target } from "./projects.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import { isHttps, type ProjectResponse, type ProjectUpdate } from "./schema.ts";
@@ -74,6 +75,7 @@ function plain(input: ProjectUpdate): Change {
 /** Addresses that people have must lead somewhere, so a name that is served stays. */
 async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Promise<void> {
   if (await isDeployed(tx, project.id)) throw projectDeployed();
+  if (await hasAddons(tx, project.id)) throw projectHasAddons();
   await requireFreeName(tx, name);
   await followName(tx, project.id, name, now);
 }

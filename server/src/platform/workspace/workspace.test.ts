@@ -175,7 +175,11 @@ test("a dashboard says how much of the plan is used", async () => {
     project_count: 1,
     plan: {
       name: "pro",
-      limits: { projects: { used: 1, allowed: 5 }, api_tokens: { used: 0, allowed: 5 } },
+      limits: {
+        projects: { used: 1, allowed: 5 },
+        addons: { used: 0, allowed: 2 },
+        api_tokens: { used: 0, allowed: 5 },
+      },
     },
   });
   expect(personal.recent_deployments.map(({ number }) => number)).toEqual([12, 11, 10, 9, 8, 7, 6, 5, 4, 3]);

@@ -12,6 +12,7 @@ import type { App } from "#app.ts";
 import { recentDeployments } from "../deployments/recent.ts";
 import { toDeployment } from "../deployments/schema.ts";
 import { countFunctions } from "../functions/functions.ts";
+import { countAddons } from "../addons/find.ts";
 import { countProjects, overview } from "../projects/projects.ts";
 import type { Beside, Page } from "./beside.ts";
 import { type DashboardSummary, toApp, type WorkspaceSnapshot } from "./schema.ts";
@@ -63,9 +64,10 @@ export async function snapshot(
 export async function dashboard(app: Needs, actor: Actor, param: WorkspaceParam): Promise<DashboardSummary> {
   const workspace = requireWorkspace(actor, param);
   const { id, plan } = workspace;
-  const [projects, functions, recent, tokens, members] = await Promise.all([
+  const [projects, functions, addons, recent, tokens, members] = await Promise.all([
     countProjects(app.db, id),
     countFunctions(app.db, id),
+    countAddons(app.db, id),
     recentDeployments(app.db, id, most.deployments),
     countTokens(app, actor, workspace),
     workspace.kind === "team" ? countMembers(app.db, id) : 1,
@@ -80,7 +82,7 @@ export async function dashboard(app: Needs, actor: Actor, param: WorkspaceParam)
     })),
     plan: {
       name: plan,
-      limits: planUsage(plan, { projects, functions, apiTokens: tokens, teamMembers: members }),
+      limits: planUsage(plan, { projects, functions, addons, apiTokens: tokens, teamMembers: members }),
     },
   };
 }
