@@ -19,6 +19,7 @@ import { sweepTask } from "#builds/app-images.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
+import { AgentRuns } from "#agent/runs/runs.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
 import { ensureEmbedded } from "#db/embedded.ts";
@@ -173,6 +174,9 @@ async function start(): Promise<void> {
     { concurrency: Math.min(25, config.databaseConnections) },
   );
   await scheduleRecheck(app);
+  const agentRuns = new AgentRuns(app, { hostId });
+  await agentRuns.start();
+  running.defer(() => agentRuns.stop());
 
   // What a server that was killed had built and told nobody of goes now, and from time to time.
   await jobs.add(db, sweepTask, {}, { key: sweepTask });
@@ -198,7 +202,7 @@ async function start(): Promise<void> {
         addons,
       }),
       sandbox: sandboxRoutes(app),
-      agent: agentRoutes(app),
+      agent: agentRoutes(app, agentRuns),
     },
     {
       findActor: (credential) => findActor(app, credential),

@@ -8,6 +8,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
+import { AgentRuns } from "#agent/runs/runs.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
@@ -34,7 +35,7 @@ export function allRoutes(): Record<Api, Route[]> {
       addons: new Addons(app),
     }),
     sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app),
+    agent: agentRoutes(app, new AgentRuns(app)),
   };
 }
 

@@ -4,10 +4,20 @@ import type { Route } from "#http/define-route.ts";
 import { workers } from "./agents/overview.ts";
 import { agentsRoutes } from "./agents/routes.ts";
 import { credentialRoutes } from "./credentials/routes.ts";
+import { runRoutes } from "./runs/routes.ts";
+import type { AgentRuns } from "./runs/runs.ts";
+import { sessionRoutes } from "./sessions/routes.ts";
+import { usageRoutes } from "./usage/routes.ts";
 
 const none = async () => ({ items: [], total: 0 });
 
 /** What a workspace's snapshot shows of this room. */
 export const agentBeside = { workers, pendingApprovals: none };
 
-export const agentRoutes = (app: App): Route[] => [...agentsRoutes(app), ...credentialRoutes(app)];
+export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
+  ...runRoutes(app, runs),
+  ...sessionRoutes(app, runs),
+  ...agentsRoutes(app),
+  ...usageRoutes(app),
+  ...credentialRoutes(app),
+];

@@ -13,6 +13,8 @@ import pg from "pg";
 import type { AccountsTables } from "#accounts/tables.ts";
 import type { AgentTables } from "#agent/agents/tables.ts";
 import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
+import type { AgentRunTables } from "#agent/runs/tables.ts";
+import type { AgentSessionTables } from "#agent/sessions/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
@@ -59,6 +61,8 @@ export interface Database
     VolumeTables,
     WebhookTables,
     AgentTables,
+    AgentSessionTables,
+    AgentRunTables,
     ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

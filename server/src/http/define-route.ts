@@ -82,6 +82,11 @@ export interface RouteDefinition<
   readOnlyFields?: readonly string[];
   /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */
   idempotent?: boolean | ((body: z.output<B>) => boolean);
+  /** What alone is stored of an answer that changes or goes, and how a replay is made of it: as things are by then. */
+  replay?: {
+    keeps: readonly string[];
+    render: (input: { actor: Actor; stored: Readonly<Record<string, unknown>> }) => unknown;
+  };
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
   /** Extra token bucket beside the API's own; `none` for polls that do not count. */

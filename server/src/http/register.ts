@@ -76,7 +76,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
         return result === streamed ? undefined : encode(result);
       };
       try {
-        const answer = await replayOrRun(route, services.keys, request, input, run);
+        const answer = await replayOrRun(route, services.keys, request, input, run, encode);
         return answer === undefined ? reply : send(reply, answer);
       } catch (error) {
         if (!reply.sent) throw error;
@@ -199,6 +199,7 @@ async function replayOrRun(
   request: FastifyRequest,
   input: ParsedInput,
   run: () => Promise<Encoded | undefined>,
+  encode: (result: unknown) => Encoded,
 ): Promise<Encoded | undefined> {
   const takesKey =
     typeof route.idempotent === "function" ? route.idempotent(input.body) : route.idempotent === true;
@@ -212,11 +213,16 @@ async function replayOrRun(
     bodyHash: hashRequest([request.params, request.query, request.body]),
   };
   const stored = await keys.begin(keyed);
+  if (stored && route.replay && stored.status < 400) {
+    const kept = JSON.parse(stored.text ?? "{}") as Record<string, unknown>;
+    const answer = encode(await route.replay.render({ actor, stored: kept }));
+    return { ...answer, headers: { ...answer.headers, ...replayed } };
+  }
   if (stored) return toReplay(stored);
   try {
     const answer = await run();
     if (answer === undefined || answer.raw) await keys.release(keyed);
-    else await keys.finish(keyed, toStored(answer, route.secretFields ?? []));
+    else await keys.finish(keyed, toStored(answer, route));
     return answer;
   } catch (error) {
     const refusal = error instanceof DomainError && isLasting(error) ? error : undefined;
@@ -231,7 +237,14 @@ function isLasting({ status, meta }: DomainError): boolean {
   return status < 500 && status !== 429 && meta.retry_after === undefined;
 }
 
-function toStored({ status, headers, value, text }: Encoded, secretFields: readonly string[]): StoredAnswer {
+function toStored(
+  { status, headers, value, text }: Encoded,
+  { secretFields = [], replay }: Pick<Route, "secretFields" | "replay">,
+): StoredAnswer {
+  if (replay) {
+    const kept = Object.entries(value as object).filter(([name]) => replay.keeps.includes(name));
+    return { status, headers, text: JSON.stringify(Object.fromEntries(kept)) };
+  }
   if (secretFields.length === 0) return { status, headers, text };
   // Wherever they stand: what several things are made by answers a list of them.
   const blank = (name: string, inner: unknown) => (secretFields.includes(name) ? null : inner);
@@ -242,6 +255,8 @@ function refusalToStored({ status, detail, code, meta }: DomainError): StoredAns
   return { status, headers: {}, text: JSON.stringify({ detail, code, ...meta }) };
 }
 
+const replayed = { "idempotent-replayed": "true" };
+
 function toReplay({ status, headers, text }: StoredAnswer): Encoded {
-  return { status, headers: { ...headers, "idempotent-replayed": "true" }, text };
+  return { status, headers: { ...headers, ...replayed }, text };
 }

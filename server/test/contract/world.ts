@@ -7,6 +7,7 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import type { Scope } from "#accounts/actor.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
+import { AgentRuns } from "#agent/runs/runs.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { createHttpServer, type Routes } from "#http/server.ts";
@@ -126,7 +127,7 @@ export async function openWorld(): Promise<World> {
       addons,
     }),
     sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app),
+    agent: agentRoutes(app, new AgentRuns(app)),
   };
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),

@@ -36,6 +36,9 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
+/** An agent as it is stored. */
+export type AgentRecord = AgentRow;
+
 export async function list(app: Needs, actor: Actor): Promise<{ items: Agent[] }> {
   const rows = await listAgents(app.db, workspaceIds(actor));
   const aliases = await aliasesOf(

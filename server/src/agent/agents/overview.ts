@@ -1,16 +1,33 @@
 /** What a workspace's snapshot shows of this room. */
 import type { Db } from "#db/db.ts";
+import { newestRuns } from "../runs/active.ts";
 import { listAgents } from "./store.ts";
 
 /** Agents as who acts for the workspace, newest first. */
 export async function workers(db: Db, workspaceId: string, limit: number) {
   const rows = await listAgents(db, [workspaceId]);
-  const items = rows.slice(0, limit).map(({ id, name, worker_id, paused }) => ({
-    id,
-    name,
-    worker_id,
-    status: paused ? "paused" : "idle",
-    last_run: null,
-  }));
+  const shown = rows.slice(0, limit);
+  const runs = await newestRuns(
+    db,
+    shown.map(({ id }) => id),
+  );
+  const items = shown.map(({ id, name, worker_id, paused }) => {
+    const run = runs.get(id);
+    const isWorking = run !== undefined && run.finished_at === null;
+    return {
+      id,
+      name,
+      worker_id,
+      status: paused ? "paused" : isWorking ? "running" : "idle",
+      last_run: run
+        ? {
+            run_id: run.id,
+            status: run.status as string,
+            created_at: run.created_at,
+            finished_at: run.finished_at,
+          }
+        : null,
+    };
+  });
   return { items, total: rows.length };
 }

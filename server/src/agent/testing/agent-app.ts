@@ -4,13 +4,16 @@ import { findActor } from "#accounts/find-actor.ts";
 import type { Plan, Scope } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
+import type { Connection } from "#db/db.ts";
 import { createHttpServer } from "#http/server.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import type { Clock } from "#lib/clock.ts";
 import { systemClock } from "#lib/clock.ts";
+import type { SecretBox } from "#lib/secret-box.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
 import { agentRoutes } from "../api.ts";
+import { AgentRuns } from "../runs/runs.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 export type Json = any;
@@ -23,6 +26,9 @@ export interface Reply {
 
 export interface AgentHost {
   app: App;
+  connection: Connection;
+  /** Carries runs out; not begun where `isIdle`. */
+  runs: AgentRuns;
   baseUrl: string;
   /** A person with a full-access token. */
   person(options?: { plan?: Plan; suspended?: boolean }): Promise<Person>;
@@ -39,23 +45,31 @@ export interface Person {
 }
 
 export async function agentHost(
-  options: { clock?: Clock; config?: Partial<Record<ConfigKey, string>> } = {},
+  options: {
+    clock?: Clock;
+    config?: Partial<Record<ConfigKey, string>>;
+    secrets?: SecretBox;
+    isIdle?: boolean;
+  } = {},
 ): Promise<AgentHost> {
-  const { db, pool } = await testDatabase();
+  const { db, pool, connection } = await testDatabase();
   const jobs = await openJobs({ db, pool, log: silentLog, hostId: "test", version: "test" });
   afterAll(() => jobs.stop(0));
   const app = {
     config: testConfig({ rateLimits: "off", allowPrivateHosts: "127.0.0.0/8", ...options.config }),
     db,
     jobs,
-    secrets: testSecrets(),
+    secrets: options.secrets ?? testSecrets(),
     clock: options.clock ?? systemClock,
     log: silentLog,
     // The verbs under test take no more of App than this.
   } as unknown as App;
+  const runs = new AgentRuns(app, { pauseMs: 5 });
+  if (!options.isIdle) await runs.start();
+  afterAll(() => runs.stop());
   const server = await createHttpServer(
     app,
-    { platform: [], sandbox: [], agent: agentRoutes(app) },
+    { platform: [], sandbox: [], agent: agentRoutes(app, runs) },
     { findActor: (credential) => findActor(app, credential) },
   );
   afterAll(() => server.close());
@@ -63,6 +77,8 @@ export async function agentHost(
   const baseUrl = `http://127.0.0.1:${port}`;
   return {
     app,
+    connection,
+    runs,
     baseUrl,
     person: async ({ plan = "team", suspended = false } = {}) => {
       const { user, workspace } = await makePerson(db, {

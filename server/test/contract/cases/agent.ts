@@ -37,6 +37,39 @@ async function agent(world: World): Promise<{ agent: string }> {
   return { agent: (json as { id: string }).id };
 }
 
+/** Nobody carries runs out here, and a plan counts those that wait: the sessions of all that do are ended. */
+async function endWaiting(world: World): Promise<void> {
+  const { token } = world.owner;
+  const { json } = await world.call("GET", "/v1/agents/runs?status=queued&limit=100", { token });
+  for (const { agent: name, session_id } of (json as { items: { agent: string; session_id: string }[] })
+    .items)
+    await world.call("DELETE", `/v1/agents/${name}/sessions/${session_id}`, { token });
+}
+
+async function run(world: World): Promise<{ agent: string; run_id: string; session_id: string }> {
+  await endWaiting(world);
+  const params = await agent(world);
+  const { status, json, text } = await world.call("POST", `/v1/agents/${params.agent}/invoke`, {
+    token: world.owner.token,
+    body: { input: "Hi", wait_s: 0 },
+  });
+  if (status !== 202) throw new Error(`no run: ${text}`);
+  const { run_id, session_id } = json as { run_id: string; session_id: string };
+  return { ...params, run_id, session_id };
+}
+
+/** One that is over, so that what follows it ends. */
+async function endedRun(world: World): Promise<{ run_id: string }> {
+  const { run_id } = await run(world);
+  await world.call("POST", `/v1/agents/runs/${run_id}/cancel`, { token: world.owner.token });
+  return { run_id };
+}
+
+const sessionOf = ({ agent: name, session_id }: { agent: string; session_id: string }) => ({
+  agent: name,
+  session_id,
+});
+
 const unknown = { agent: "agt_doesnotexist" };
 
 export const agentCases: Cases = {
@@ -70,6 +103,38 @@ export const agentCases: Cases = {
     }),
     unknown,
   },
+
+  invokeAgent: {
+    success: async (world) => ({ params: await agent(world), body: { input: "Hi", wait_s: 0 } }),
+    status: 202,
+    unknown,
+    // Nobody answers here: a caller who waits, or follows, would do so for long.
+    keeps: ["wait_s", "stream"],
+  },
+  listAgentRuns: { success: () => ({}) },
+  getAgentRun: {
+    success: async (world) => ({ params: { run_id: (await endedRun(world)).run_id } }),
+    unknown: { run_id: "run_doesnotexist" },
+  },
+  streamAgentRun: {
+    success: async (world) => ({ params: { run_id: (await endedRun(world)).run_id } }),
+    unknown: { run_id: "run_doesnotexist" },
+  },
+  cancelAgentRun: {
+    success: async (world) => ({ params: { run_id: (await endedRun(world)).run_id } }),
+    status: 200,
+    unknown: { run_id: "run_doesnotexist" },
+  },
+  listAgentSessions: { success: async (world) => ({ params: await agent(world) }), unknown },
+  getAgentSession: {
+    success: async (world) => ({ params: sessionOf(await run(world)) }),
+    unknown: { session_id: "ses_doesnotexist", agent: "agt_doesnotexist" },
+  },
+  endAgentSession: {
+    success: async (world) => ({ params: sessionOf(await run(world)) }),
+    unknown: { session_id: "ses_doesnotexist", agent: "agt_doesnotexist" },
+  },
+  getAgentUsage: { success: async (world) => ({ params: await agent(world) }), unknown },
 
   listModelCredentials: { success: () => ({}) },
   createModelCredential: { success: () => ({ body: credentialBody }), keeps: ["base_url"] },

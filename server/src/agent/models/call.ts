@@ -1,0 +1,142 @@
+/**
+ * One call of a model. What it says is handed on as it comes; what comes of it is whole, or a failure that says
+ * whether another try may help. A server of models is somebody else's program: its answer is bounded, its sentences
+ * are shortened, and whatever it repeats of the key is taken out.
+ */
+import { APICallError, type LanguageModelV4, type LanguageModelV4CallOptions } from "@ai-sdk/provider";
+import { AddressError } from "#lib/checked-lookup.ts";
+import type { Message } from "./messages.ts";
+
+export interface Tokens {
+  input: number;
+  output: number;
+  cachedInput: number;
+  reasoning: number;
+}
+
+export interface Answer {
+  /** As it goes into the conversation. */
+  message: Extract<Message, { role: "assistant" }>;
+  text: string;
+  finishReason: string;
+  tokens: Tokens;
+}
+
+export interface Piece {
+  kind: "text" | "reasoning";
+  delta: string;
+}
+
+export class ModelFailure extends Error {
+  override readonly name = "ModelFailure";
+  /** `overloaded`: too many asked; `away`: try again; `refused`: trying again is of no use. */
+  readonly kind: "overloaded" | "away" | "refused";
+  readonly retryAfterMs: number | null;
+
+  constructor(kind: ModelFailure["kind"], message: string, retryAfterMs: number | null = null) {
+    super(message);
+    this.kind = kind;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/** Of one answer. */
+const textMaxCharacters = 4 * 1024 ** 2;
+
+/** Throws a `ModelFailure`, or what the signal was aborted with. */
+export async function callModel(
+  model: LanguageModelV4,
+  options: LanguageModelV4CallOptions & { abortSignal: AbortSignal },
+  onPiece: (piece: Piece) => void,
+  secret: string,
+): Promise<Answer> {
+  const { abortSignal } = options;
+  try {
+    const { stream } = await model.doStream(options);
+    return await gather(stream, onPiece);
+  } catch (error) {
+    abortSignal.throwIfAborted();
+    throw explain(error, secret);
+  }
+}
+
+async function gather(
+  stream: Awaited<ReturnType<LanguageModelV4["doStream"]>>["stream"],
+  onPiece: (piece: Piece) => void,
+): Promise<Answer> {
+  const said = { text: "", reasoning: "" };
+  let toolCalls = 0;
+  let end: Pick<Answer, "finishReason" | "tokens"> | undefined;
+  for await (const part of stream) {
+    if (part.type === "text-delta" || part.type === "reasoning-delta") {
+      const kind = part.type === "text-delta" ? "text" : "reasoning";
+      // PostgreSQL stores no NUL.
+      const delta = part.delta.replaceAll("\0", "\uFFFD");
+      said[kind] += delta;
+      if (said.text.length + said.reasoning.length > textMaxCharacters)
+        throw new ModelFailure("refused", "The model said more than an answer may hold.");
+      if (delta !== "") onPiece({ kind, delta });
+    } else if (part.type === "tool-call") toolCalls += 1;
+    else if (part.type === "error") throw part.error;
+    else if (part.type === "finish") {
+      const { inputTokens, outputTokens } = part.usage;
+      end = {
+        finishReason: part.finishReason.unified,
+        tokens: {
+          input: count(inputTokens.total),
+          output: count(outputTokens.total),
+          cachedInput: count(inputTokens.cacheRead),
+          reasoning: count(outputTokens.reasoning),
+        },
+      };
+    }
+  }
+  if (end === undefined || ["interrupted", "error"].includes(end.finishReason))
+    throw new ModelFailure("away", "The model's answer broke off.");
+  if (end.finishReason === "content-filter")
+    throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
+  if (toolCalls > 0 && said.text === "")
+    throw new ModelFailure("refused", "The model called a tool, and has none.");
+  const text = said.text.toWellFormed();
+  return { ...end, text, message: { role: "assistant", content: [{ type: "text", text }] } };
+}
+
+/** What a provider says it used is its own word: a number, or nothing. */
+function count(tokens: number | undefined): number {
+  return tokens !== undefined && Number.isSafeInteger(tokens) && tokens > 0 ? Math.min(tokens, 1e9) : 0;
+}
+
+/** Worth another try: too early, a conflict, a time-out, or the server's own fault. */
+const isPassing = (status: number): boolean => [408, 409, 425].includes(status) || status >= 500;
+
+function explain(error: unknown, secret: string): ModelFailure {
+  if (error instanceof ModelFailure) return error;
+  if (error instanceof AddressError)
+    return new ModelFailure("refused", `The model can't be called. ${error.message}`);
+  if (APICallError.isInstance(error) && error.statusCode !== undefined && error.statusCode !== 200) {
+    const { statusCode, responseHeaders } = error;
+    const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
+    // 529: Anthropic's word for "overloaded".
+    if (statusCode === 429 || statusCode === 529)
+      return new ModelFailure("overloaded", said, retryAfter(responseHeaders));
+    return new ModelFailure(isPassing(statusCode) ? "away" : "refused", said, retryAfter(responseHeaders));
+  }
+  const { code, message } = (error ?? {}) as NodeJS.ErrnoException;
+  const why = typeof message === "string" ? tidy(message, secret) : "";
+  return new ModelFailure(
+    "away",
+    `The model could not be heard out${code ? ` (${tidy(String(code), secret)})` : ""}: ${why}`,
+  );
+}
+
+function tidy(message: string, secret: string): string {
+  const text = secret.length >= 4 ? message.replaceAll(secret, "[key]") : message;
+  return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
+}
+
+function retryAfter(headers: Record<string, string> | undefined): number | null {
+  const seconds = Number(headers?.["retry-after"]);
+  return headers?.["retry-after"] !== undefined && Number.isFinite(seconds) && seconds >= 0
+    ? seconds * 1000
+    : null;
+}

@@ -1,0 +1,70 @@
+/**
+ * How a model is spoken to: like `fetch`, over connections of ours. An address belongs to a caller, so what is
+ * connected to is what was checked; redirects are not followed, because a key went with the request; and connections
+ * are kept, because a handshake is a good part of what a step costs beside the model itself.
+ */
+import {
+  Agent as HttpAgent,
+  type ClientRequest,
+  type IncomingMessage,
+  request as requestHttp,
+} from "node:http";
+import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { Readable } from "node:stream";
+import type { OpenedHosts } from "#lib/addresses.ts";
+import { checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
+
+export type Fetch = typeof globalThis.fetch;
+
+/** Between two pieces of an answer, and until the first: models that think before they speak take minutes. */
+const silentMs = 300_000;
+/** A kept connection; below what most servers allow. */
+const keptMs = 4_000;
+
+/** One for a server; its connections go to hosts that `opened` lets through alone. */
+export function modelFetch(opened: OpenedHosts): Fetch {
+  const lookup = checkedLookup(opened);
+  const options = { keepAlive: true, timeout: keptMs, maxSockets: 256 };
+  const agents = { "http:": new HttpAgent(options), "https:": new HttpsAgent(options) };
+  return (input, init = {}) =>
+    new Promise((resolve, reject) => {
+      const url = new URL(input instanceof Request ? input.url : input);
+      const { signal, body } = init;
+      if (typeof body !== "string" && body !== undefined && body !== null)
+        return reject(new TypeError("only texts are sent to models"));
+      try {
+        checkLiteral(url, opened);
+      } catch (error) {
+        return reject(error);
+      }
+      const start = url.protocol === "https:" ? requestHttps : requestHttp;
+      const request: ClientRequest = start(url, {
+        method: init.method ?? "GET",
+        agent: agents[url.protocol as keyof typeof agents],
+        lookup,
+        timeout: silentMs,
+        headers: {
+          ...Object.fromEntries(new Headers(init.headers)),
+          ...(typeof body === "string" ? { "content-length": String(Buffer.byteLength(body)) } : {}),
+        },
+        ...(signal ? { signal } : {}),
+      });
+      request.on("error", reject);
+      request.on("timeout", () => request.destroy(new Error("the model said nothing for too long")));
+      request.on("response", (response) => resolve(toResponse(response)));
+      request.end(body ?? undefined);
+    });
+}
+
+function toResponse(response: IncomingMessage): Response {
+  const status = response.statusCode ?? 502;
+  const headers = new Headers();
+  for (const [name, value] of Object.entries(response.headersDistinct)) {
+    for (const one of value ?? []) headers.append(name, one);
+  }
+  if ([204, 205, 304].includes(status) || status < 200) {
+    response.resume();
+    return new Response(null, { status: status < 200 ? 502 : status, headers });
+  }
+  return new Response(Readable.toWeb(response) as ReadableStream<Uint8Array>, { status, headers });
+}

@@ -1,0 +1,15 @@
+/** What others ask of runs: which one keeps a session busy, and which one is an agent's newest. Kept nowhere else. */
+import type { Db } from "#db/db.ts";
+import { findActive, lastRuns, type RunRow } from "./store.ts";
+
+export async function activeRuns(db: Db, sessionIds: readonly string[]): Promise<Map<string, string>> {
+  const rows = await findActive(db, sessionIds);
+  return new Map(rows.map(({ session_id, id }) => [session_id, id]));
+}
+
+export type NewestRun = Pick<RunRow, "id" | "agent_id" | "status" | "created_at" | "finished_at">;
+
+export async function newestRuns(db: Db, agentIds: readonly string[]): Promise<Map<string, NewestRun>> {
+  const rows = await lastRuns(db, agentIds);
+  return new Map(rows.map((row) => [row.agent_id, row]));
+}

@@ -1,0 +1,110 @@
+/**
+ * One step's answer: the config's model, again after a pause where it is overloaded or breaks off, and then its
+ * fallbacks in their order. What was said before a break is void, and the log says so.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import type { App } from "#app.ts";
+import type { AgentConfig } from "../agents/config.ts";
+import { findCredentials, openKey } from "../credentials/credentials.ts";
+import { type Answer, callModel, ModelFailure } from "../models/call.ts";
+import type { Fetch } from "../models/fetch.ts";
+import type { Message } from "../models/messages.ts";
+import { openModel } from "../models/providers.ts";
+import { newId } from "#lib/ids.ts";
+import { RunFailure } from "./failure.ts";
+import type { RunWriter } from "./writer.ts";
+
+const triesOfEach = 3;
+/** A provider that wants a longer pause is passed over for the next. */
+const pauseMaxMs = 20_000;
+
+export interface Asking {
+  config: AgentConfig;
+  workspaceId: string;
+  step: number;
+  messages: Message[];
+  writer: RunWriter;
+  signal: AbortSignal;
+  fetch: Fetch;
+  /** Of the first pause; each is twice the one before. */
+  pauseMs: number;
+}
+
+export interface Answered {
+  answer: Answer;
+  model: string;
+  /** Of the message in the log; null where nothing was said. */
+  messageId: string | null;
+}
+
+/** Throws a `RunFailure`. */
+export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered> {
+  const { model } = asking.config;
+  const candidates = [{ id: model.id, credential_id: model.credential_id }, ...(model.fallbacks ?? [])];
+  const known = await findCredentials(
+    app.db,
+    asking.workspaceId,
+    candidates.map(({ credential_id }) => credential_id),
+  );
+  let last: ModelFailure | undefined;
+  for (const { id, credential_id } of candidates) {
+    const credential = known.get(credential_id);
+    if (!credential) continue;
+    const apiKey = openKey(app, credential);
+    const address = { provider: credential.provider, baseUrl: credential.base_url, apiKey, id };
+    for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
+      try {
+        return await askOnce(asking, openModel(address, asking.fetch), apiKey);
+      } catch (error) {
+        if (!(error instanceof ModelFailure)) throw error;
+        last = error;
+      }
+      const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
+      if (last.kind === "refused" || attempt === triesOfEach || pauseMs > pauseMaxMs) break;
+      // A little apart, so that runs which failed together do not come back together.
+      await sleep(pauseMs * (1 + Math.random() / 4), undefined, { signal: asking.signal }).catch(() => {
+        asking.signal.throwIfAborted();
+      });
+    }
+  }
+  if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
+  throw new RunFailure(last.kind === "overloaded" ? "model_rate_limited" : "model_error", last.message);
+}
+
+async function askOnce(
+  { config, step, messages, writer, signal }: Asking,
+  model: ReturnType<typeof openModel>,
+  apiKey: string,
+): Promise<Answered> {
+  const { temperature, max_output_tokens, reasoning } = config.model;
+  let messageId: string | null = null;
+  writer.add("step.started", { step, model: model.modelId });
+  try {
+    const answer = await callModel(
+      model,
+      {
+        prompt: messages,
+        abortSignal: signal,
+        ...(temperature === undefined ? {} : { temperature }),
+        ...(max_output_tokens === undefined ? {} : { maxOutputTokens: max_output_tokens }),
+        ...(reasoning === undefined ? {} : { reasoning }),
+        ...(config.output.type === "json_schema"
+          ? { responseFormat: { type: "json", name: "answer", schema: config.output.schema } }
+          : {}),
+      },
+      ({ kind, delta }) => {
+        if (kind === "reasoning") return writer.add("reasoning.delta", { delta });
+        if (messageId === null) {
+          messageId = newId("msg_");
+          writer.add("message.started", { message_id: messageId });
+        }
+        writer.add("message.delta", { message_id: messageId, delta });
+      },
+      apiKey,
+    );
+    return { answer, model: model.modelId, messageId };
+  } catch (error) {
+    if (error instanceof ModelFailure) writer.add("step.reset", { step });
+    throw error;
+  }
+}

@@ -1,0 +1,156 @@
+/**
+ * The loop of a run, from wherever its journal ends. A step is one call of the model; what came of it (the step, what
+ * was said, the tokens, the events) is one transaction, and the run's end is in that of its last step. So a process
+ * that dies leaves a run whose steps are whole, and the one that takes it over asks for the next.
+ */
+import type { App } from "#app.ts";
+import { reached } from "#lib/kill-points.ts";
+import { getVersion } from "../agents/agents.ts";
+import type { AgentConfig } from "../agents/config.ts";
+import { faultsOf } from "../json-schema.ts";
+import type { Fetch } from "../models/fetch.ts";
+import type { Message } from "../models/messages.ts";
+import { conversation, say } from "../sessions/sessions.ts";
+import { type Answered, ask } from "./ask.ts";
+import { completed } from "./end.ts";
+import { RunFailure } from "./failure.ts";
+import { promptOf } from "./prompt.ts";
+import { tokensOf } from "./schema.ts";
+import { hasOpenStep, insertStep, type NewEvent, type RunRow } from "./store.ts";
+import type { RunWriter } from "./writer.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "clock">;
+
+export interface Work {
+  writer: RunWriter;
+  /** Aborted with the reason to stop for. */
+  stop: AbortController;
+  fetch: Fetch;
+  pauseMs: number;
+}
+
+/** Ends with the run completed; throws a `RunFailure`, or what it was stopped with. */
+export async function carryOut(app: Needs, taken: RunRow, work: Work): Promise<void> {
+  const { writer, stop } = work;
+  const version = await getVersion(app.db, { id: taken.agent_id, latest_version: 0 }, String(taken.version));
+  const config = version.config as AgentConfig;
+  const leftMs = config.limits.max_seconds * 1000 - taken.active_ms;
+  const outOfTime = new RunFailure("limit_time", `The run took more than ${config.limits.max_seconds} s.`);
+  // A timer's longest is 24 days; a day is the config's.
+  const clock = setTimeout(() => stop.abort(outOfTime), Math.max(0, leftMs));
+  try {
+    if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
+      writer.add("step.reset", { step: taken.steps + 1 });
+    writer.add("run.started", { version: taken.version, attempt: taken.attempts });
+    let run = taken;
+    let isOver = false;
+    while (!isOver) ({ run, isOver } = await takeStep(app, config, run, work));
+  } finally {
+    clearTimeout(clock);
+  }
+}
+
+async function takeStep(
+  app: Needs,
+  config: AgentConfig,
+  run: RunRow,
+  { writer, stop, fetch, pauseMs }: Work,
+): Promise<{ run: RunRow; isOver: boolean }> {
+  requireWithinLimits(config, run);
+  const startedAt = app.clock.now();
+  const startedMs = performance.now();
+  const said = await conversation(app.db, run.session_id);
+  const { messages, leftOut } = promptOf(
+    config,
+    said.map(({ message }) => message as Message),
+  );
+  if (leftOut > 0) writer.add("context.compacted", { left_out: leftOut });
+  await reached("agent.step.begins");
+  const step = run.steps + 1;
+  const answered = await ask(app, {
+    config,
+    workspaceId: run.workspace_id,
+    step,
+    messages,
+    writer,
+    signal: stop.signal,
+    fetch,
+    pauseMs,
+  });
+  await reached("agent.step.answered");
+  stop.signal.throwIfAborted();
+  const { answer } = answered;
+  const finishedAt = app.clock.now();
+  const total = tokensOf({
+    input_tokens: run.input_tokens + answer.tokens.input,
+    output_tokens: run.output_tokens + answer.tokens.output,
+    cached_input_tokens: run.cached_input_tokens + answer.tokens.cachedInput,
+    reasoning_tokens: run.reasoning_tokens + answer.tokens.reasoning,
+  });
+  const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
+  const faults = faultsOfAnswer(config, answer.text);
+  const end = faults.length === 0 ? completed(answer.text, total, finishedAt) : undefined;
+  const changed = await writer.commit(
+    [...stepEvents(step, answered, finishedAt), ...(end ? [end.event] : [])],
+    { ...end?.change, steps: 1, tokens: answer.tokens, activeMs: performance.now() - startedMs },
+    async (tx) => {
+      await insertStep(tx, {
+        run_id: run.id,
+        step,
+        agent_id: run.agent_id,
+        end_user_id: run.end_user_id,
+        model: answered.model,
+        finish_reason: answer.finishReason,
+        input_tokens: answer.tokens.input,
+        output_tokens: answer.tokens.output,
+        cached_input_tokens: answer.tokens.cachedInput,
+        reasoning_tokens: answer.tokens.reasoning,
+        started_at: startedAt,
+        finished_at: finishedAt,
+      });
+      await say(tx, run.session_id, [
+        { runId: run.id, kind: "answer", message: answer.message },
+        ...(faults.length > 0 && !isRepaired
+          ? [{ runId: run.id, kind: "repair" as const, message: repairOf(faults) }]
+          : []),
+      ]);
+      await reached("agent.step.commits");
+    },
+  );
+  await reached("agent.step.committed");
+  if (faults.length > 0 && isRepaired)
+    throw new RunFailure("output_invalid", `The answer does not fit the schema: ${faults.join("; ")}`);
+  return { run: changed, isOver: end !== undefined };
+}
+
+function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {
+  if (run.steps >= limits.max_steps)
+    throw new RunFailure("limit_steps", `The run took its ${limits.max_steps} steps.`);
+  const used = run.input_tokens + run.output_tokens;
+  if (used >= limits.max_tokens)
+    throw new RunFailure("limit_tokens", `The run used ${used} of its ${limits.max_tokens} tokens.`);
+}
+
+function stepEvents(step: number, { answer, model, messageId }: Answered, at: Date): NewEvent[] {
+  const { input, output, cachedInput, reasoning } = answer.tokens;
+  const tokens = { input, output, cached_input: cachedInput, reasoning, total: input + output };
+  const message =
+    messageId === null
+      ? []
+      : [{ type: "message.completed", at, data: { message_id: messageId, text: answer.text } }];
+  return [...message, { type: "step.completed", at, data: { step, model, tokens } }];
+}
+
+function faultsOfAnswer({ output }: AgentConfig, text: string): string[] {
+  if (output.type === "text") return [];
+  try {
+    return faultsOf(output.schema, JSON.parse(text));
+  } catch {
+    return ["it is not JSON"];
+  }
+}
+
+function repairOf(faults: readonly string[]): Message {
+  const text = `Your answer does not fit the JSON schema it must follow:\n${faults.join("\n")}\nAnswer once more, with the corrected JSON alone.`;
+  return { role: "user", content: [{ type: "text", text }] };
+}

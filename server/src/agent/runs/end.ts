@@ -1,0 +1,48 @@
+/** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
+import type { Db } from "#db/db.ts";
+import type { RunErrorCode } from "./states.ts";
+import { type NewEvent, overrule, type RunChange, type RunRow } from "./store.ts";
+
+/** The document's hour. */
+export const outputKeptMs = 3_600_000;
+
+export interface Failure {
+  code: RunErrorCode;
+  /** For the run's owner: no secret, no word of the log's. */
+  message: string;
+}
+
+interface End {
+  event: NewEvent;
+  change: RunChange;
+}
+
+export function completed(
+  output: string,
+  tokens: { input: number; output: number; total: number },
+  at: Date,
+): End {
+  return {
+    event: { type: "run.completed", at, data: { output, tokens } },
+    change: { status: "completed", output, ...ended(at) },
+  };
+}
+
+export function failed({ code, message }: Failure, at: Date): End {
+  return {
+    event: { type: "run.failed", at, data: { error_code: code, error_message: message } },
+    change: { status: "failed", error_code: code, error_message: message, ...ended(at) },
+  };
+}
+
+const ended = (at: Date) => ({
+  finished_at: at,
+  output_expires_at: new Date(at.getTime() + outputKeptMs),
+  process_id: null,
+});
+
+/** Whoever carries it out finds that it is theirs no more. Undefined where it was over already. */
+export function endFromOutside(tx: Db, id: string, failure: Failure, at: Date): Promise<RunRow | undefined> {
+  const { event, change } = failed(failure, at);
+  return overrule(tx, id, [event], change);
+}

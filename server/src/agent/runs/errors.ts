@@ -1,0 +1,23 @@
+import { defineError } from "#lib/errors.ts";
+
+export const runNotFound = defineError("run_not_found", 404, () => "No such run.");
+export const agentPaused = defineError("agent_paused", 403, (every: boolean) =>
+  every ? "Every agent of the account is paused." : "The agent is paused.",
+);
+export const credentialMissing = defineError(
+  "credential_missing",
+  424,
+  () => "The version's model credential was removed. Add one, and publish a version that names it.",
+);
+export const sessionBusy = defineError("session_busy", 409, (runId: string) => ({
+  detail: "A run is going in this session already; try again when it ended.",
+  meta: { run_id: runId, retry_after: 1 },
+}));
+export const approvalPending = defineError("approval_pending", 409, (runId: string) => ({
+  detail: "The session waits for an approval; decide it first.",
+  meta: { run_id: runId },
+}));
+export const tooManyRuns = defineError("too_many_runs", 429, (allowed: number) => ({
+  detail: `The plan has at most ${allowed} runs in flight; try again when one ended.`,
+  meta: { limit: "runs_in_flight", allowed, retry_after: 2 },
+}));

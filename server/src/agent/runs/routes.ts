@@ -1,0 +1,205 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import type { Actor } from "#accounts/actor.ts";
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { type Answer, answer, defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
+import { AgentParams } from "../agents/schema.ts";
+import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
+import { historyExists, sessionCapReached, sessionEnded, sessionNotFound } from "../sessions/errors.ts";
+import { cancel } from "./cancel.ts";
+import {
+  agentPaused,
+  approvalPending,
+  credentialMissing,
+  runNotFound,
+  sessionBusy,
+  tooManyRuns,
+} from "./errors.ts";
+import { follow } from "./follow.ts";
+import { invoke } from "./invoke.ts";
+import { get, getRun, list } from "./read.ts";
+import type { AgentRuns } from "./runs.ts";
+import {
+  Invoke,
+  InvokeResponse,
+  Run,
+  RunEvent,
+  RunList,
+  RunParams,
+  RunQuery,
+  StreamQuery,
+  toInvokeResponse,
+} from "./schema.ts";
+import { isOver } from "./states.ts";
+import { UiEncoder } from "./ui.ts";
+
+const common = { api: "agent", tag: "Runs" } as const;
+
+export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/agents/{agent}/invoke",
+    operationId: "invokeAgent",
+    summary: "Run an agent",
+    description:
+      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run.",
+    scope: "agents:invoke",
+    params: AgentParams,
+    body: Invoke,
+    // Pictures and files come as base64.
+    bodyLimit: 16 * 1024 ** 2,
+    responses: { 200: InvokeResponse, 202: InvokeResponse },
+    events: RunEvent,
+    errors: [
+      agentNotFound,
+      versionNotFound,
+      sessionNotFound,
+      invalidField,
+      accountSuspended,
+      agentPaused,
+      sessionBusy,
+      approvalPending,
+      sessionCapReached,
+      historyExists,
+      sessionEnded,
+      credentialMissing,
+      tooManyRuns,
+    ],
+    rateLimit: "agent_invoke",
+    idempotent: (body) => !body.stream,
+    replay: {
+      keeps: ["run_id"],
+      render: ({ actor, stored }) => outcome(app, actor, String(stored["run_id"])),
+    },
+    handler: ({ actor, params, body, request, reply }) =>
+      body.stream
+        ? invokeStreamed(app, runs, { actor, agent: params.agent, body, request, reply })
+        : invokeAndWait(app, runs, { actor, agent: params.agent, body }),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/runs",
+    operationId: "listAgentRuns",
+    summary: "Runs, newest first",
+    scope: "agents:read",
+    extension: true,
+    query: RunQuery,
+    responses: { 200: RunList },
+    errors: [agentNotFound],
+    handler: ({ actor, query }) => list(app, actor, query),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/runs/{run_id}",
+    operationId: "getAgentRun",
+    summary: "A run",
+    scope: "agents:invoke",
+    params: RunParams,
+    responses: { 200: Run },
+    errors: [runNotFound],
+    handler: ({ actor, params }) => get(app, actor, params.run_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/runs/{run_id}/stream",
+    operationId: "streamAgentRun",
+    summary: "A run's events, as they come",
+    description:
+      "Each frame's `id` counts up by one. With `Last-Event-ID: n` it goes on at n + 1, for runs that are over as well. Ends after `run.completed` or `run.failed`.",
+    scope: "agents:invoke",
+    params: RunParams,
+    query: StreamQuery,
+    responses: {
+      200: { contentType: "text/event-stream", description: "AgentRunEvent objects.", schema: RunEvent },
+    },
+    errors: [runNotFound],
+    handler: ({ actor, params, query, request, reply }) =>
+      stream(app, runs, { actor, id: params.run_id, format: query.format, request, reply }),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/agents/runs/{run_id}/cancel",
+    operationId: "cancelAgentRun",
+    summary: "Cancel a run",
+    description: "It is `failed` with `cancelled` from then on. One that is over is answered as it is.",
+    scope: "agents:invoke",
+    extension: true,
+    params: RunParams,
+    responses: { 200: Run },
+    errors: [runNotFound],
+    handler: ({ actor, params }) => cancel(app, runs, actor, params.run_id),
+  }),
+];
+
+async function invokeAndWait(
+  app: App,
+  runs: AgentRuns,
+  { actor, agent, body }: { actor: Actor; agent: string; body: Invoke },
+): Promise<Answer> {
+  const id = await invoke(app, runs, actor, agent, body);
+  await runs.settled(id, body.wait_s * 1000);
+  return outcome(app, actor, id);
+}
+
+async function invokeStreamed(
+  app: App,
+  runs: AgentRuns,
+  {
+    actor,
+    agent,
+    body,
+    ...http
+  }: { actor: Actor; agent: string; body: Invoke; request: FastifyRequest; reply: FastifyReply },
+): Promise<typeof streamed> {
+  const id = await invoke(app, runs, actor, agent, body);
+  return stream(app, runs, { actor, id, format: "events", isNew: true, ...http });
+}
+
+async function outcome(app: App, actor: Actor, id: string): Promise<Answer> {
+  const row = await getRun(app, actor, id);
+  const status = isOver(row.status) || row.status === "pending_approval" ? 200 : 202;
+  return answer(status, toInvokeResponse(row, app.clock.now()));
+}
+
+async function stream(
+  app: App,
+  runs: AgentRuns,
+  options: {
+    actor: Actor;
+    id: string;
+    format: "events" | "ui";
+    isNew?: boolean;
+    request: FastifyRequest;
+    reply: FastifyReply;
+  },
+): Promise<typeof streamed> {
+  const { actor, id, format, isNew, request, reply } = options;
+  const run = await getRun(app, actor, id);
+  const isUi = format === "ui";
+  if (isUi) reply.header("x-vercel-ai-ui-message-stream", "v1");
+  const sse = openEventStream(request, reply, { retryMs: 2000 });
+  // A new run has nothing that its reader has seen, whatever a client repeats.
+  const seen = isNew ? 0 : Number(/^\d{1,9}$/.exec(sse.lastEventId ?? "")?.[0] ?? 0);
+  if (!isUi) {
+    for await (const event of follow(app, runs, run, seen, sse.signal))
+      await sse.send({ id: event.seq, event: event.type, data: event });
+  } else {
+    // What its reader has seen is read once more: it says what is open at that place.
+    const encoder = new UiEncoder();
+    for await (const event of follow(app, runs, run, 0, sse.signal)) {
+      const chunks = encoder.chunksOf(event);
+      if (event.seq <= seen) continue;
+      for (const [index, chunk] of chunks.entries())
+        await sse.send(index === chunks.length - 1 ? { id: event.seq, data: chunk } : { data: chunk });
+    }
+    await sse.send({ data: "[DONE]" });
+  }
+  sse.close();
+  return streamed;
+}

@@ -1,0 +1,189 @@
+/**
+ * Runs, carried out. Each is a row until it ends; this holds those that this process carries out, wakes whoever
+ * follows one when something of it was stored, and looks, every second, for runs whose process is gone. A run that is
+ * taken over gets a new number, and what the earlier holder still writes is refused.
+ */
+import { EventEmitter } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { App } from "#app.ts";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { reached } from "#lib/kill-points.ts";
+import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { carryOut } from "./carry-out.ts";
+import { failed } from "./end.ts";
+import { RunFailure } from "./failure.ts";
+import { expireOutputs, findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
+import { isOver } from "./states.ts";
+import { LostRun, RunWriter } from "./writer.ts";
+
+type Needs = Pick<App, "db" | "jobs" | "secrets" | "config" | "clock" | "log">;
+
+/** Each is a connection to a model and some kilobytes; what is more waits in its row. */
+const atOnceMax = 200;
+const lookEveryMs = 1_000;
+const forgetEveryMs = 60_000;
+/** Of what another process stores nobody here is told. */
+const pollMs = 500;
+/** One that has seen so many processes go is the likelier cause of that. */
+const attemptsMax = 10;
+
+/** The server stops. */
+class Interrupted extends Error {}
+
+export class AgentRuns {
+  readonly #app: Needs;
+  readonly #hostId: string | null;
+  readonly #pauseMs: number;
+  readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void> }>();
+  readonly #changes = new EventEmitter().setMaxListeners(0);
+  readonly #stopping = new AbortController();
+  #fetch: Fetch | undefined;
+  #looking: Promise<void> | undefined;
+
+  /** `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. */
+  constructor(app: Needs, options: { hostId?: string | null; pauseMs?: number } = {}) {
+    this.#app = app;
+    this.#hostId = options.hostId ?? null;
+    this.#pauseMs = options.pauseMs ?? 500;
+  }
+
+  get processId(): string {
+    return this.#app.jobs.processId;
+  }
+
+  /** From here on runs are carried out, those of processes that are gone first. */
+  async start(): Promise<void> {
+    this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
+    await this.look();
+    this.#looking = this.#keepLooking();
+  }
+
+  /** What is under way is left to another process, from its last whole step. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    const all = [...this.#carriedOut.values()];
+    for (const { stop } of all) stop.abort(new Interrupted());
+    await Promise.all([...all.map(({ done }) => done), this.#looking]);
+  }
+
+  /** A run that was committed just now; before the start, and after the stop, it is left for a look. */
+  begin(id: string): void {
+    if (!this.#fetch || this.#stopping.signal.aborted || this.#carriedOut.has(id)) return;
+    if (this.#carriedOut.size >= atOnceMax) return;
+    const stop = new AbortController();
+    const done = this.#run(id, stop, this.#fetch)
+      .catch((error: unknown) => this.#app.log.error({ error, run: id }, "a run was left for another try"))
+      .finally(() => {
+        this.#carriedOut.delete(id);
+        this.changed(id);
+      });
+    this.#carriedOut.set(id, { stop, done });
+  }
+
+  /** Something of the run was committed: whoever follows it looks, and one that was ended from outside stops. */
+  changed(id: string): void {
+    this.#changes.emit(id);
+  }
+
+  /** Stops the work on a run that was ended from outside. */
+  drop(id: string): void {
+    this.#carriedOut.get(id)?.stop.abort(new LostRun());
+    this.changed(id);
+  }
+
+  /** Resolves when something of the run was stored, or soon; ask for it before looking. */
+  next(id: string, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const finish = () => {
+        clearTimeout(timer);
+        this.#changes.off(id, finish);
+        signal.removeEventListener("abort", finish);
+        resolve();
+      };
+      const timer = setTimeout(finish, pollMs);
+      this.#changes.once(id, finish);
+      signal.addEventListener("abort", finish, { once: true });
+    });
+  }
+
+  /** Resolves when the run is over or waits for a person, or the time is up. */
+  async settled(id: string, withinMs: number): Promise<void> {
+    if (withinMs <= 0) return;
+    const signal = AbortSignal.any([AbortSignal.timeout(withinMs), this.#stopping.signal]);
+    while (!signal.aborted) {
+      const news = this.next(id, signal);
+      const state = await findState(this.#app.db, id);
+      if (!state || isOver(state.status) || state.status === "pending_approval") return;
+      await news;
+    }
+  }
+
+  /** Takes runs that nobody carries out. */
+  async look(): Promise<void> {
+    const free = atOnceMax - this.#carriedOut.size;
+    if (free <= 0) return;
+    const ids = await findOrphans(this.#app.db, {
+      processId: this.processId,
+      hostId: this.#hostId,
+      carriedOut: [...this.#carriedOut.keys()],
+      limit: free,
+    });
+    for (const id of ids) this.begin(id);
+  }
+
+  async #keepLooking(): Promise<void> {
+    const { signal } = this.#stopping;
+    let forgottenMs = 0;
+    while (!signal.aborted) {
+      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      try {
+        await this.look();
+        if (performance.now() - forgottenMs < forgetEveryMs) continue;
+        while ((await expireOutputs(this.#app.db, this.#app.clock.now(), 100)) === 100);
+        forgottenMs = performance.now();
+      } catch (error) {
+        this.#app.log.warn({ error }, "runs that wait were not looked for");
+      }
+    }
+  }
+
+  async #run(id: string, stop: AbortController, fetch: Fetch): Promise<void> {
+    const { db, clock } = this.#app;
+    const who = { processId: this.processId, hostId: this.#hostId };
+    const taken = await takeRun(db, id, who, clock.now());
+    if (!taken) return;
+    await reached("agent.run.taken");
+    const claim = { id, attempt: taken.attempts };
+    const writer = new RunWriter(this.#app, claim, {
+      stored: () => this.changed(id),
+      broken: (error) => stop.abort(error),
+    });
+    try {
+      if (taken.attempts > attemptsMax) throw new RunFailure("internal", "It was given up after many tries.");
+      await carryOut(this.#app, taken, { writer, stop, fetch, pauseMs: this.#pauseMs });
+    } catch (error) {
+      await this.#afterFailure(error, taken, writer);
+    } finally {
+      await writer.close();
+    }
+  }
+
+  async #afterFailure(error: unknown, run: RunRow, writer: RunWriter): Promise<void> {
+    const { db, clock, log } = this.#app;
+    if (error instanceof LostRun) return;
+    if (error instanceof Interrupted) {
+      await writer.close();
+      return releaseRun(db, { id: run.id, attempt: run.attempts });
+    }
+    if (!(error instanceof RunFailure)) log.error({ error, run: run.id }, "a run failed by our fault");
+    const failure =
+      error instanceof RunFailure ? error : new RunFailure("internal", "Something went wrong on our side.");
+    const { event, change } = failed(failure, clock.now());
+    try {
+      await writer.commit([event], change);
+    } catch (again) {
+      if (!(again instanceof LostRun)) throw again;
+    }
+  }
+}

@@ -1,0 +1,177 @@
+/** The wire of runs. */
+import { z } from "zod";
+import { HistoryMessage, Input } from "./input.ts";
+import { runErrorCodes, runStatuses } from "./states.ts";
+import type { EventRow, RunView } from "./store.ts";
+
+const timestamp = z.iso.datetime();
+
+export const RunParams = z.strictObject({ run_id: z.string().max(64) });
+
+const EndUserId = z
+  .string()
+  .regex(/^[A-Za-z0-9._:@-]{1,128}$/, { error: "must be 1 to 128 of A-Z, a-z, 0-9, . _ : @ and -" })
+  .refine((id) => id !== "-", { error: "- stands for runs without an end user" });
+
+export const Invoke = z
+  .strictObject({
+    input: Input.describe("A text, or parts: text, images, files."),
+    session_id: z.string().max(64).optional().describe("A new session where absent."),
+    end_user_id: EndUserId.optional().describe("Whom the agent speaks with; fixed for a session."),
+    qualifier: z
+      .string()
+      .min(1)
+      .max(64)
+      .default("prod")
+      .describe("The version of a new session: an alias, a number, or `latest`."),
+    upgrade: z.boolean().default(false).describe("Pins the session to `qualifier`'s version anew."),
+    messages: z.array(HistoryMessage).max(500).optional().describe("What was said before a new session."),
+    wait_s: z.number().min(0).max(300).default(30),
+    stream: z.boolean().default(false).describe("Answers the run's events in place of its outcome."),
+  })
+  .meta({ id: "AgentInvoke" });
+export type Invoke = z.output<typeof Invoke>;
+
+const Approval = z
+  .object({
+    request_id: z.string(),
+    tool: z.string(),
+    arguments: z.record(z.string(), z.unknown()),
+    expires_at: timestamp,
+  })
+  .nullable();
+
+const outcome = {
+  run_id: z.string(),
+  session_id: z.string(),
+  status: z.enum(runStatuses),
+  error_code: z.enum(runErrorCodes).nullable(),
+  output: z.string().nullable().describe("For an hour."),
+  approval: Approval,
+};
+
+export const InvokeResponse = z
+  .object({ ...outcome, session_created: z.boolean() })
+  .meta({ id: "AgentInvokeResponse" });
+export type InvokeResponse = z.output<typeof InvokeResponse>;
+
+export const Run = z
+  .object({
+    ...outcome,
+    agent: z.string(),
+    version: z.int(),
+    end_user_id: z.string().nullable(),
+    trigger: z.object({ type: z.enum(["api", "schedule", "webhook"]), id: z.string().nullable() }),
+    error_message: z.string().nullable(),
+    output_expires_at: timestamp.nullable(),
+    tools_called: z.array(
+      z.object({
+        call_id: z.string(),
+        tool: z.string(),
+        toolset_id: z.string().nullable(),
+        status: z.enum(["completed", "failed", "denied", "expired", "unknown"]),
+        started_at: timestamp.nullable(),
+        duration_ms: z.int().nullable(),
+      }),
+    ),
+    steps: z.int(),
+    tokens: z.object({
+      input: z.int(),
+      output: z.int(),
+      cached_input: z.int(),
+      reasoning: z.int(),
+      total: z.int(),
+    }),
+    attempts: z.int().describe("Processes that carried it out, one after the other."),
+    created_at: timestamp,
+    started_at: timestamp.nullable(),
+    finished_at: timestamp.nullable(),
+    last_event_id: z.int(),
+  })
+  .meta({ id: "AgentRun" });
+export type Run = z.output<typeof Run>;
+export const RunList = z.object({ items: z.array(Run) }).meta({ id: "AgentRunList" });
+
+export const RunQuery = z.strictObject({
+  agent: z.string().max(64).optional(),
+  session_id: z.string().max(64).optional(),
+  status: z.enum(runStatuses).optional(),
+  limit: z.int().min(1).max(100).default(50),
+});
+export type RunQuery = z.output<typeof RunQuery>;
+
+export const StreamQuery = z.strictObject({
+  format: z
+    .enum(["events", "ui"])
+    .default("events")
+    .describe("`ui`: the same log as the AI SDK's UI message stream, version 1."),
+});
+
+export const RunEvent = z
+  .looseObject({
+    type: z.string(),
+    seq: z.int(),
+    run_id: z.string(),
+    session_id: z.string(),
+    at: timestamp,
+  })
+  .meta({ id: "AgentRunEvent" });
+export type RunEvent = z.output<typeof RunEvent>;
+
+/** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
+export function toRun(row: RunView, now: Date): Run {
+  return {
+    run_id: row.id,
+    session_id: row.session_id,
+    status: row.status,
+    error_code: row.error_code,
+    error_message: row.error_message,
+    output: isExpired(row, now) ? null : row.output,
+    output_expires_at: row.output_expires_at?.toISOString() ?? null,
+    approval: null,
+    agent: row.agent,
+    version: row.version,
+    end_user_id: row.end_user_id,
+    trigger: { type: row.trigger_type, id: row.trigger_id },
+    tools_called: [],
+    steps: row.steps,
+    tokens: tokensOf(row),
+    attempts: row.attempts,
+    created_at: row.created_at.toISOString(),
+    started_at: row.started_at?.toISOString() ?? null,
+    finished_at: row.finished_at?.toISOString() ?? null,
+    last_event_id: row.last_event_id,
+  };
+}
+
+export function toInvokeResponse(row: RunView, now: Date): InvokeResponse {
+  const { run_id, session_id, status, error_code, output, approval } = toRun(row, now);
+  return { run_id, session_id, session_created: row.session_created, status, error_code, output, approval };
+}
+
+export function toEvent(run: Pick<RunView, "session_id">, row: EventRow): RunEvent {
+  return {
+    type: row.type,
+    seq: row.seq,
+    run_id: row.run_id,
+    session_id: run.session_id,
+    at: row.at.toISOString(),
+    ...row.data,
+  };
+}
+
+export function tokensOf(
+  row: Pick<RunView, "input_tokens" | "output_tokens" | "cached_input_tokens" | "reasoning_tokens">,
+): Run["tokens"] {
+  return {
+    input: row.input_tokens,
+    output: row.output_tokens,
+    cached_input: row.cached_input_tokens,
+    reasoning: row.reasoning_tokens,
+    total: row.input_tokens + row.output_tokens,
+  };
+}
+
+function isExpired(row: Pick<RunView, "expired" | "output_expires_at">, now: Date): boolean {
+  return row.expired || (row.output_expires_at !== null && row.output_expires_at <= now);
+}

@@ -1,0 +1,28 @@
+/** What a run may be, and why it failed. */
+
+export const runStatuses = ["queued", "running", "pending_approval", "completed", "failed"] as const;
+export type RunStatus = (typeof runStatuses)[number];
+
+/** While a run is one of these nothing else runs in its session. */
+export const activeStatuses: readonly RunStatus[] = ["queued", "running", "pending_approval"];
+
+export function isOver(status: RunStatus): boolean {
+  return status === "completed" || status === "failed";
+}
+
+export const runErrorCodes = [
+  "cancelled",
+  "model_error",
+  "model_rate_limited",
+  "credential_missing",
+  "limit_steps",
+  "limit_tokens",
+  "limit_time",
+  "tool_unavailable",
+  "approval_expired",
+  "output_invalid",
+  "session_ended",
+  "vm_lost",
+  "internal",
+] as const;
+export type RunErrorCode = (typeof runErrorCodes)[number];

@@ -1,0 +1,332 @@
+/** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { RunStatus } from "./states.ts";
+import type { AgentEventsTable, AgentRunsTable, AgentStepsTable } from "./tables.ts";
+
+export type RunRow = Selectable<AgentRunsTable>;
+export type EventRow = Selectable<AgentEventsTable>;
+
+/** With the agent's name. */
+export type RunView = RunRow & { agent: string };
+
+export interface NewEvent {
+  type: string;
+  at: Date;
+  data: Record<string, unknown>;
+}
+
+/** Who carries a run out: the number fences off everybody who had it before. */
+export interface Claim {
+  id: string;
+  attempt: number;
+}
+
+const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
+const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
+
+// ---- what callers do
+
+export function insertRun(tx: Db, run: Insertable<AgentRunsTable>): Promise<RunRow> {
+  return tx.insertInto("agent_runs").values(run).returningAll().executeTakeFirstOrThrow();
+}
+
+export async function countInFlight(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("agent_runs")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("status", "in", ["queued", "running"])
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+/** Of each of these sessions, the run that keeps it busy. */
+export function findActive(
+  db: Db,
+  sessionIds: readonly string[],
+): Promise<Pick<RunRow, "id" | "session_id" | "status">[]> {
+  return db
+    .selectFrom("agent_runs")
+    .select(["id", "session_id", "status"])
+    .where("session_id", "=", anyOf(sessionIds))
+    .where("status", "in", ["queued", "running", "pending_approval"])
+    .execute();
+}
+
+const views = (db: Db) =>
+  db
+    .selectFrom("agent_runs")
+    .innerJoin("agents", "agents.id", "agent_runs.agent_id")
+    .selectAll("agent_runs")
+    .select("agents.name as agent");
+
+export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Promise<RunView | undefined> {
+  return views(db)
+    .where("agent_runs.id", "=", id)
+    .where("agent_runs.workspace_id", "=", among(workspaceIds))
+    .executeTakeFirst();
+}
+
+export function listRuns(
+  db: Db,
+  workspaceIds: readonly string[],
+  wanted: { agentId?: string; sessionId?: string; status?: RunStatus; limit: number },
+): Promise<RunView[]> {
+  let query = views(db).where("agent_runs.workspace_id", "=", among(workspaceIds));
+  if (wanted.agentId !== undefined) query = query.where("agent_runs.agent_id", "=", wanted.agentId);
+  if (wanted.sessionId !== undefined) query = query.where("agent_runs.session_id", "=", wanted.sessionId);
+  if (wanted.status !== undefined) query = query.where("agent_runs.status", "=", wanted.status);
+  return query
+    .orderBy("agent_runs.created_at", "desc")
+    .orderBy("agent_runs.id", "desc")
+    .limit(wanted.limit)
+    .execute();
+}
+
+/** The newest of each of these agents. */
+export function lastRuns(
+  db: Db,
+  agentIds: readonly string[],
+): Promise<Pick<RunRow, "id" | "agent_id" | "status" | "created_at" | "finished_at">[]> {
+  return db
+    .selectFrom("agent_runs")
+    .distinctOn("agent_id")
+    .select(["id", "agent_id", "status", "created_at", "finished_at"])
+    .where("agent_id", "=", anyOf(agentIds))
+    .orderBy("agent_id")
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .execute();
+}
+
+// ---- carrying out
+
+/** Runs that wait to be carried out or whose process is gone, the oldest first. */
+export async function findOrphans(
+  db: Db,
+  who: { processId: string; hostId: string | null; carriedOut: readonly string[]; limit: number },
+): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("status", "in", ["queued", "running"])
+    .where("id", "<>", sql<string>`all(${sql.val([...who.carriedOut])}::text[])`)
+    .where(isFree(who))
+    .orderBy("created_at")
+    .limit(who.limit)
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+/**
+ * Nobody's, this process's own, or of one that is gone: it has no row, has not beaten for two beats and some, or was
+ * of this host, where there is one server at a time.
+ */
+const isFree = ({ processId, hostId }: { processId: string; hostId: string | null }) =>
+  sql<boolean>`(process_id is null or process_id = ${processId} or not exists (
+    select from processes where processes.id = agent_runs.process_id
+      and seen_at > now() - interval '6.5 seconds' and host_id is distinct from ${hostId}))`;
+
+/** The run, for this process alone to carry out; undefined where somebody has it, or it is over. */
+export function takeRun(
+  db: Db,
+  id: string,
+  who: { processId: string; hostId: string | null },
+  now: Date,
+): Promise<RunRow | undefined> {
+  return db
+    .updateTable("agent_runs")
+    .set((eb) => ({
+      process_id: who.processId,
+      attempts: eb("attempts", "+", 1),
+      status: "running" as const,
+      started_at: sql<Date>`coalesce(started_at, ${now})`,
+    }))
+    .where("id", "=", id)
+    .where("status", "in", ["queued", "running"])
+    .where(isFree(who))
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Another process may take it. */
+export async function releaseRun(db: Db, { id, attempt }: Claim): Promise<void> {
+  await db
+    .updateTable("agent_runs")
+    .set({ process_id: null })
+    .where("id", "=", id)
+    .where("attempts", "=", attempt)
+    .where("status", "=", "running")
+    .execute();
+}
+
+export type RunChange = Partial<
+  Pick<
+    RunRow,
+    "status" | "error_code" | "error_message" | "output" | "output_expires_at" | "finished_at" | "process_id"
+  >
+> & {
+  steps?: number;
+  activeMs?: number;
+  tokens?: { input: number; output: number; cachedInput: number; reasoning: number };
+};
+
+/**
+ * Adds events and changes the run, in the order in which the run's row lets them. Undefined where the run is not this
+ * claim's any more: somebody else took it, or it is over.
+ */
+export async function advance(
+  tx: Db,
+  claim: Claim,
+  events: readonly NewEvent[],
+  change: RunChange = {},
+): Promise<RunRow | undefined> {
+  const row = await changeRow(tx, claim.id, events.length, change)
+    .where("attempts", "=", claim.attempt)
+    .where("status", "=", "running")
+    .returningAll()
+    .executeTakeFirst();
+  if (row) await insertEvents(tx, row, events);
+  return row;
+}
+
+/** The same from outside, whoever carries it out; undefined where it is over. */
+export async function overrule(
+  tx: Db,
+  id: string,
+  events: readonly NewEvent[],
+  change: RunChange,
+): Promise<RunRow | undefined> {
+  const row = await changeRow(tx, id, events.length, change)
+    .where("status", "in", ["queued", "running", "pending_approval"])
+    .returningAll()
+    .executeTakeFirst();
+  if (row) await insertEvents(tx, row, events);
+  return row;
+}
+
+function changeRow(tx: Db, id: string, events: number, { steps, activeMs, tokens, ...change }: RunChange) {
+  return tx
+    .updateTable("agent_runs")
+    .set((eb) => ({
+      ...change,
+      last_event_id: eb("last_event_id", "+", events),
+      ...(steps ? { steps: eb("steps", "+", steps) } : {}),
+      ...(activeMs ? { active_ms: eb("active_ms", "+", Math.round(activeMs)) } : {}),
+      ...(tokens
+        ? {
+            input_tokens: eb("input_tokens", "+", tokens.input),
+            output_tokens: eb("output_tokens", "+", tokens.output),
+            cached_input_tokens: eb("cached_input_tokens", "+", tokens.cachedInput),
+            reasoning_tokens: eb("reasoning_tokens", "+", tokens.reasoning),
+          }
+        : {}),
+    }))
+    .where("id", "=", id);
+}
+
+export async function insertEvents(
+  tx: Db,
+  run: Pick<RunRow, "id" | "last_event_id">,
+  events: readonly NewEvent[],
+): Promise<void> {
+  if (events.length === 0) return;
+  await tx
+    .insertInto("agent_events")
+    .values(
+      events.map(({ type, at, data }, index) => ({
+        run_id: run.id,
+        seq: run.last_event_id - events.length + 1 + index,
+        type,
+        at,
+        data: JSON.stringify(data),
+      })),
+    )
+    .execute();
+}
+
+export async function insertStep(tx: Db, step: Insertable<AgentStepsTable>): Promise<void> {
+  await tx.insertInto("agent_steps").values(step).execute();
+}
+
+/** Whether a step began whose end is not in the log. */
+export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("agent_events")
+    .select("type")
+    .where("run_id", "=", id)
+    .where("type", "in", ["step.started", "step.completed", "step.reset"])
+    .orderBy("seq", "desc")
+    .limit(1)
+    .executeTakeFirst();
+  return row?.type === "step.started";
+}
+
+// ---- following
+
+export function eventsAfter(db: Db, id: string, seq: number, limit: number): Promise<EventRow[]> {
+  return db
+    .selectFrom("agent_events")
+    .selectAll()
+    .where("run_id", "=", id)
+    .where("seq", ">", seq)
+    .orderBy("seq")
+    .limit(limit)
+    .execute();
+}
+
+export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "last_event_id"> | undefined> {
+  return db
+    .selectFrom("agent_runs")
+    .select(["status", "last_event_id"])
+    .where("id", "=", id)
+    .executeTakeFirst();
+}
+
+// ---- forgetting
+
+/** What a run said goes, an hour after it ended; its events and their numbers stay. */
+export async function expireOutputs(db: Db, now: Date, limit: number): Promise<number> {
+  return db.transaction().execute(async (tx) => {
+    const rows = await tx
+      .selectFrom("agent_runs")
+      .select("id")
+      .where("expired", "=", false)
+      .where("output_expires_at", "<", now)
+      .orderBy("output_expires_at")
+      .limit(limit)
+      .forUpdate()
+      .skipLocked()
+      .execute();
+    const ids = rows.map(({ id }) => id);
+    if (ids.length === 0) return 0;
+    await tx
+      .updateTable("agent_events")
+      .set({
+        data: sql<string>`((data::jsonb - '{delta,text,output,arguments,result_preview}'::text[])
+          || '{"expired": true}'::jsonb)::json`,
+      })
+      .where("run_id", "=", anyOf(ids))
+      .where("type", "in", speaking)
+      .execute();
+    await tx
+      .updateTable("agent_runs")
+      .set({ expired: true, output: null })
+      .where("id", "=", anyOf(ids))
+      .execute();
+    return ids.length;
+  });
+}
+
+/** Types of events that repeat what somebody said. */
+const speaking = [
+  "message.delta",
+  "message.completed",
+  "reasoning.delta",
+  "tool.input",
+  "tool.completed",
+  "tool.failed",
+  "approval.requested",
+  "run.completed",
+];

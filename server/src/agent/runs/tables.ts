@@ -1,0 +1,63 @@
+/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
+import type { ColumnType, Generated } from "kysely";
+import type { RunErrorCode, RunStatus } from "./states.ts";
+
+export interface AgentRunsTable {
+  id: string;
+  workspace_id: string;
+  agent_id: string;
+  session_id: string;
+  session_created: boolean;
+  version: number;
+  end_user_id: string | null;
+  trigger_type: "api" | "schedule" | "webhook";
+  trigger_id: string | null;
+  status: RunStatus;
+  error_code: RunErrorCode | null;
+  error_message: string | null;
+  output: string | null;
+  output_expires_at: Date | null;
+  expired: Generated<boolean>;
+  steps: Generated<number>;
+  input_tokens: Generated<number>;
+  output_tokens: Generated<number>;
+  cached_input_tokens: Generated<number>;
+  reasoning_tokens: Generated<number>;
+  active_ms: Generated<number>;
+  last_event_id: Generated<number>;
+  process_id: string | null;
+  attempts: Generated<number>;
+  created_at: Date;
+  started_at: Date | null;
+  finished_at: Date | null;
+}
+
+export interface AgentStepsTable {
+  run_id: string;
+  step: number;
+  agent_id: string;
+  end_user_id: string | null;
+  model: string;
+  finish_reason: string;
+  input_tokens: number;
+  output_tokens: number;
+  cached_input_tokens: number;
+  reasoning_tokens: number;
+  started_at: Date;
+  finished_at: Date;
+}
+
+export interface AgentEventsTable {
+  run_id: string;
+  seq: number;
+  type: string;
+  at: Date;
+  /** Parsed when read, written as JSON text. */
+  data: ColumnType<Record<string, unknown>, string, string>;
+}
+
+export interface AgentRunTables {
+  agent_runs: AgentRunsTable;
+  agent_steps: AgentStepsTable;
+  agent_events: AgentEventsTable;
+}

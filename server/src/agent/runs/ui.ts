@@ -1,0 +1,82 @@
+/**
+ * The log of a run as the AI SDK's UI message stream, version 1, in which the parts of a message have a beginning and
+ * an end of their own. A step that is void after a retry can't be taken back there: its text is closed, and a data
+ * part says that it is void.
+ */
+import type { RunEvent } from "./schema.ts";
+
+export type UiChunk = { type: string } & Record<string, unknown>;
+
+export class UiEncoder {
+  #isStarted = false;
+  #isInStep = false;
+  /** What is being said, to be closed. */
+  #open: { kind: "text" | "reasoning"; id: string } | undefined;
+
+  chunksOf(event: RunEvent): UiChunk[] {
+    const chunks: UiChunk[] = [];
+    if (!this.#isStarted && event.type !== "run.queued") {
+      this.#isStarted = true;
+      chunks.push({ type: "start", messageId: event.run_id });
+    }
+    const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
+    switch (event.type) {
+      case "step.started":
+        this.#isInStep = true;
+        chunks.push({ type: "start-step" });
+        break;
+      case "reasoning.delta":
+        chunks.push(...this.#turnTo("reasoning", `reasoning-${event.seq}`));
+        chunks.push({ type: "reasoning-delta", id: this.#open!.id, delta: text("delta") });
+        break;
+      case "message.started":
+        chunks.push(...this.#turnTo("text", text("message_id")));
+        break;
+      case "message.delta":
+        chunks.push(...this.#turnTo("text", text("message_id")));
+        chunks.push({ type: "text-delta", id: this.#open!.id, delta: text("delta") });
+        break;
+      case "message.completed":
+        chunks.push(...this.#close());
+        break;
+      case "step.completed":
+        chunks.push(...this.#endStep());
+        break;
+      case "step.reset":
+        chunks.push(...this.#endStep(), { type: "data-step-reset", data: { step: event["step"] } });
+        break;
+      case "run.completed":
+        chunks.push(...this.#endStep(), { type: "finish" });
+        break;
+      case "run.failed":
+        chunks.push(
+          ...this.#endStep(),
+          { type: "error", errorText: text("error_message") },
+          { type: "finish" },
+        );
+        break;
+      default:
+    }
+    return chunks;
+  }
+
+  #turnTo(kind: "text" | "reasoning", id: string): UiChunk[] {
+    if (this.#open?.kind === kind) return [];
+    const before = this.#close();
+    this.#open = { kind, id };
+    return [...before, { type: `${kind}-start`, id }];
+  }
+
+  #close(): UiChunk[] {
+    const open = this.#open;
+    this.#open = undefined;
+    return open ? [{ type: `${open.kind}-end`, id: open.id }] : [];
+  }
+
+  #endStep(): UiChunk[] {
+    const chunks = this.#close();
+    if (this.#isInStep) chunks.push({ type: "finish-step" });
+    this.#isInStep = false;
+    return chunks;
+  }
+}

@@ -1,0 +1,110 @@
+/**
+ * The log of a run while it is written. Events are stored before anybody is told of them; what a model says comes in
+ * many small pieces, so those of 50 ms are stored together, and a piece that comes alone at once. A store that fails,
+ * because the run is somebody else's by now or the database is away, ends the work at its next turn.
+ */
+import type { App } from "#app.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { reached } from "#lib/kill-points.ts";
+import { advance, type Claim, type NewEvent, type RunChange, type RunRow } from "./store.ts";
+
+/** This run is carried out by somebody else, or is over. */
+export class LostRun extends Error {
+  override readonly name = "LostRun";
+}
+
+const groupMs = 50;
+
+export class RunWriter {
+  readonly #app: Pick<App, "db" | "clock">;
+  readonly #claim: Claim;
+  /** Told after each commit. */
+  readonly #stored: () => void;
+  /** Told once, of what can't be stored. */
+  readonly #broken: (error: unknown) => void;
+  #waiting: NewEvent[] = [];
+  #timer: NodeJS.Timeout | undefined;
+  #storing: Promise<void> = Promise.resolve();
+  #lastMs = 0;
+
+  constructor(
+    app: Pick<App, "db" | "clock">,
+    claim: Claim,
+    hooks: { stored: () => void; broken: (error: unknown) => void },
+  ) {
+    this.#app = app;
+    this.#claim = claim;
+    this.#stored = hooks.stored;
+    this.#broken = hooks.broken;
+  }
+
+  /** Stored within 50 ms. A delta of what is said already goes into the event that waits. */
+  add(type: string, data: Record<string, unknown>): void {
+    const last = this.#waiting.at(-1);
+    if (
+      last?.type === type &&
+      typeof data["delta"] === "string" &&
+      last.data["message_id"] === data["message_id"]
+    ) {
+      last.data["delta"] = `${last.data["delta"] as string}${data["delta"]}`;
+    } else {
+      this.#waiting.push({ type, at: this.#app.clock.now(), data: { ...data } });
+    }
+    this.#timer ??= setTimeout(
+      () => {
+        this.#timer = undefined;
+        this.#flush();
+      },
+      Math.max(0, this.#lastMs + groupMs - performance.now()),
+    );
+  }
+
+  /** What waits, and then these, with a change of the run and whatever else belongs to it. Throws `LostRun`. */
+  async commit(
+    events: readonly NewEvent[],
+    change: RunChange,
+    more: (tx: Db) => Promise<void> = async () => {},
+  ): Promise<RunRow> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    await this.#storing;
+    const all = [...this.#take(), ...events];
+    const row = await transaction(this.#app.db, async (tx) => {
+      const advanced = await advance(tx, this.#claim, all, change);
+      if (!advanced) throw new LostRun();
+      await more(tx);
+      return advanced;
+    });
+    this.#stored();
+    return row;
+  }
+
+  /** What waits is thrown away. */
+  async close(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#waiting = [];
+    await this.#storing;
+  }
+
+  #take(): NewEvent[] {
+    const taken = this.#waiting;
+    this.#waiting = [];
+    return taken;
+  }
+
+  #flush(): void {
+    this.#storing = this.#storing.then(async () => {
+      const events = this.#take();
+      if (events.length === 0) return;
+      this.#lastMs = performance.now();
+      try {
+        const row = await transaction(this.#app.db, (tx) => advance(tx, this.#claim, events));
+        if (!row) throw new LostRun();
+        await reached("agent.events.stored");
+        this.#stored();
+      } catch (error) {
+        this.#broken(error);
+      }
+    });
+  }
+}

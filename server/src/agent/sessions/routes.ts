@@ -1,0 +1,54 @@
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { agentNotFound } from "../errors.ts";
+import type { AgentRuns } from "../runs/runs.ts";
+import { end } from "./end.ts";
+import { sessionNotFound } from "./errors.ts";
+import { Session, SessionList, SessionParams, SessionQuery } from "./schema.ts";
+import { get, list } from "./sessions.ts";
+import { AgentParams } from "../agents/schema.ts";
+
+const common = { api: "agent", tag: "Sessions" } as const;
+
+export const sessionRoutes = (app: App, runs: AgentRuns): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/{agent}/sessions",
+    operationId: "listAgentSessions",
+    summary: "Sessions of an agent, newest first",
+    scope: "agents:read",
+    extension: true,
+    params: AgentParams,
+    query: SessionQuery,
+    responses: { 200: SessionList },
+    errors: [agentNotFound],
+    handler: ({ actor, params, query }) => list(app, actor, params.agent, query.limit),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/{agent}/sessions/{session_id}",
+    operationId: "getAgentSession",
+    summary: "A session",
+    scope: "agents:read",
+    extension: true,
+    params: SessionParams,
+    responses: { 200: Session },
+    errors: [agentNotFound, sessionNotFound],
+    handler: ({ actor, params }) => get(app, actor, params.agent, params.session_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/agents/{agent}/sessions/{session_id}",
+    operationId: "endAgentSession",
+    summary: "End a session",
+    description: "What was said in it is gone. A run in it fails with `session_ended`.",
+    scope: "agents:invoke",
+    params: SessionParams,
+    responses: { 204: null },
+    errors: [agentNotFound, sessionNotFound],
+    handler: ({ actor, params }) => end(app, runs, actor, params.agent, params.session_id),
+  }),
+];

@@ -1,0 +1,41 @@
+/** The wire of sessions. */
+import { z } from "zod";
+import { AgentReference } from "../agents/schema.ts";
+import type { SessionRow } from "./store.ts";
+
+const timestamp = z.iso.datetime();
+
+export const SessionParams = z.strictObject({ agent: AgentReference, session_id: z.string().max(64) });
+export const SessionQuery = z.strictObject({ limit: z.int().min(1).max(100).default(50) });
+
+export const Session = z
+  .object({
+    id: z.string(),
+    agent_id: z.string(),
+    end_user_id: z.string().nullable(),
+    version: z.int().describe("The version it is pinned to."),
+    status: z.enum(["idle", "busy", "ended"]),
+    active_run_id: z.string().nullable(),
+    created_at: timestamp,
+    last_used_at: timestamp,
+    ended_at: timestamp.nullable(),
+  })
+  .meta({ id: "AgentSession" });
+export type Session = z.output<typeof Session>;
+export const SessionList = z.object({ items: z.array(Session) }).meta({ id: "AgentSessionList" });
+
+/** The only way from a row to JSON; whether it is busy is a matter of its runs. */
+export function toSession(row: SessionRow, activeRunId: string | undefined): Session {
+  const living = activeRunId === undefined ? "idle" : "busy";
+  return {
+    id: row.id,
+    agent_id: row.agent_id,
+    end_user_id: row.end_user_id,
+    version: row.version,
+    status: row.ended_at ? "ended" : living,
+    active_run_id: activeRunId ?? null,
+    created_at: row.created_at.toISOString(),
+    last_used_at: row.last_used_at.toISOString(),
+    ended_at: row.ended_at?.toISOString() ?? null,
+  };
+}

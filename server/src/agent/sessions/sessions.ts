@@ -1,0 +1,122 @@
+/**
+ * Sessions: one conversation of an agent with somebody. This folder owns who it is with, which version it is pinned
+ * to, and what was said. It promises that what was said is only ever added to, and is gone when the session ended; that
+ * a session has one end user from its first day; and that an account has no more of them than its plan allows.
+ */
+import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
+import { planLimits } from "#accounts/plans.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { newId } from "#lib/ids.ts";
+import { getAgent } from "../agents/agents.ts";
+import { invalidField } from "../errors.ts";
+import { activeRuns } from "../runs/active.ts";
+import { historyExists, sessionCapReached, sessionEnded, sessionNotFound } from "./errors.ts";
+import { type Session, toSession } from "./schema.ts";
+import {
+  appendMessages,
+  changeSession,
+  countLive,
+  findSession,
+  insertSession,
+  listSessions,
+  lockCounts,
+  lockSession,
+  messagesOf,
+  type MessageKind,
+  type NewMessage,
+  type SessionRow,
+} from "./store.ts";
+
+export async function list(
+  app: Pick<App, "db">,
+  actor: Actor,
+  reference: string,
+  limit: number,
+): Promise<{ items: Session[] }> {
+  const agent = await getAgent(app.db, actor, reference);
+  const rows = await listSessions(app.db, agent.id, limit);
+  const active = await activeRuns(
+    app.db,
+    rows.map(({ id }) => id),
+  );
+  return { items: rows.map((row) => toSession(row, active.get(row.id))) };
+}
+
+export async function get(
+  app: Pick<App, "db">,
+  actor: Actor,
+  reference: string,
+  id: string,
+): Promise<Session> {
+  const agent = await getAgent(app.db, actor, reference);
+  const row = await findSession(app.db, agent.id, id);
+  if (!row) throw sessionNotFound();
+  return toSession(row, (await activeRuns(app.db, [id])).get(id));
+}
+
+// ---- what an invoke is made of
+
+export interface NewSession {
+  agentId: string;
+  workspace: ReachableWorkspace;
+  endUserId: string | null;
+  version: number;
+  history: readonly unknown[];
+  at: Date;
+}
+
+/** The caller has asked for `holdCounts`. */
+export async function open(tx: Db, input: NewSession): Promise<SessionRow> {
+  const allowed = planLimits[input.workspace.plan].liveSessions;
+  if ((await countLive(tx, input.workspace.id)) >= allowed) throw sessionCapReached(allowed);
+  const session = await insertSession(tx, {
+    id: newId("ses_"),
+    agent_id: input.agentId,
+    workspace_id: input.workspace.id,
+    end_user_id: input.endUserId,
+    version: input.version,
+    created_at: input.at,
+  });
+  await say(
+    tx,
+    session.id,
+    input.history.map((message) => ({ runId: null, kind: "seed" as const, message })),
+  );
+  return session;
+}
+
+/** One that lives and is with this end user; where none is named, with whomever it is. */
+export async function take(
+  tx: Db,
+  agentId: string,
+  wanted: { id: string; endUserId: string | undefined; hasHistory: boolean },
+): Promise<SessionRow> {
+  const session = await lockSession(tx, agentId, wanted.id);
+  if (!session) throw sessionNotFound();
+  if (session.ended_at) throw sessionEnded();
+  if (wanted.hasHistory) throw historyExists();
+  if (wanted.endUserId !== undefined && wanted.endUserId !== session.end_user_id)
+    throw invalidField(["end_user_id"], "the session is with another end user; start a new one");
+  return session;
+}
+
+/** What else counts sessions and runs of the workspace waits until this transaction ends. */
+export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
+  return lockCounts(tx, workspaceId);
+}
+
+export function say(tx: Db, sessionId: string, messages: readonly NewMessage[]): Promise<void> {
+  return appendMessages(tx, sessionId, messages);
+}
+
+export function used(tx: Db, sessionId: string, at: Date, version?: number): Promise<void> {
+  return changeSession(tx, sessionId, { last_used_at: at, ...(version === undefined ? {} : { version }) });
+}
+
+export function conversation(
+  db: Db,
+  sessionId: string,
+): Promise<{ run_id: string | null; kind: MessageKind; message: unknown }[]> {
+  return messagesOf(db, sessionId);
+}

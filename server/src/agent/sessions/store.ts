@@ -1,0 +1,121 @@
+/** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
+import { type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
+
+export type SessionRow = Selectable<AgentSessionsTable>;
+export type MessageKind = AgentMessagesTable["kind"];
+
+export interface NewMessage {
+  runId: string | null;
+  kind: MessageKind;
+  message: unknown;
+}
+
+export async function countLive(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("agent_sessions")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("ended_at", "is", null)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+export function insertSession(
+  tx: Db,
+  session: Pick<SessionRow, "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at">,
+): Promise<SessionRow> {
+  return tx
+    .insertInto("agent_sessions")
+    .values({ ...session, last_used_at: session.created_at, ended_at: null })
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
+/** Nobody else's to change until this transaction ends. */
+export function lockSession(tx: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
+  return tx
+    .selectFrom("agent_sessions")
+    .selectAll()
+    .where("id", "=", id)
+    .where("agent_id", "=", agentId)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+export function findSession(db: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
+  return db
+    .selectFrom("agent_sessions")
+    .selectAll()
+    .where("id", "=", id)
+    .where("agent_id", "=", agentId)
+    .executeTakeFirst();
+}
+
+export function listSessions(db: Db, agentId: string, limit: number): Promise<SessionRow[]> {
+  return db
+    .selectFrom("agent_sessions")
+    .selectAll()
+    .where("agent_id", "=", agentId)
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .limit(limit)
+    .execute();
+}
+
+export async function changeSession(
+  tx: Db,
+  id: string,
+  change: Partial<Pick<SessionRow, "version" | "last_used_at" | "ended_at">>,
+): Promise<void> {
+  await tx.updateTable("agent_sessions").set(change).where("id", "=", id).execute();
+}
+
+/** Behind what was said before; the session's row gives them their places. */
+export async function appendMessages(
+  tx: Db,
+  sessionId: string,
+  messages: readonly NewMessage[],
+): Promise<void> {
+  if (messages.length === 0) return;
+  const { last_message } = await tx
+    .updateTable("agent_sessions")
+    .set((eb) => ({ last_message: eb("last_message", "+", messages.length) }))
+    .where("id", "=", sessionId)
+    .returning("last_message")
+    .executeTakeFirstOrThrow();
+  await tx
+    .insertInto("agent_messages")
+    .values(
+      messages.map(({ runId, kind, message }, index) => ({
+        session_id: sessionId,
+        seq: last_message - messages.length + 1 + index,
+        run_id: runId,
+        kind,
+        message: JSON.stringify(message),
+      })),
+    )
+    .execute();
+}
+
+export function messagesOf(
+  db: Db,
+  sessionId: string,
+): Promise<{ run_id: string | null; kind: MessageKind; message: unknown }[]> {
+  return db
+    .selectFrom("agent_messages")
+    .select(["run_id", "kind", "message"])
+    .where("session_id", "=", sessionId)
+    .orderBy("seq")
+    .execute();
+}
+
+export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
+  await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
+}
+
+/** With what else counts sessions and runs of the workspace held off until this transaction ends. */
+export async function lockCounts(tx: Db, workspaceId: string): Promise<void> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 42))`.execute(tx);
+}

@@ -1,0 +1,28 @@
+/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
+import type { ColumnType, Generated } from "kysely";
+
+export interface AgentSessionsTable {
+  id: string;
+  agent_id: string;
+  workspace_id: string;
+  end_user_id: string | null;
+  version: number;
+  last_message: Generated<number>;
+  created_at: Date;
+  last_used_at: Date;
+  ended_at: Date | null;
+}
+
+export interface AgentMessagesTable {
+  session_id: string;
+  seq: number;
+  run_id: string | null;
+  kind: "seed" | "input" | "answer" | "repair";
+  /** Parsed when read, written as JSON text. */
+  message: ColumnType<unknown, string, never>;
+}
+
+export interface AgentSessionTables {
+  agent_sessions: AgentSessionsTable;
+  agent_messages: AgentMessagesTable;
+}

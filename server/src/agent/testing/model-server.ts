@@ -1,0 +1,101 @@
+/** A model's server for tests: speaks the OpenAI-compatible chat API over real HTTP, and says what it is told to. */
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll } from "vitest";
+
+export interface Turn {
+  /** In these pieces. */
+  text?: readonly string[];
+  reasoning?: readonly string[];
+  /** Answered in place of a stream. */
+  status?: number;
+  headers?: Record<string, string>;
+  error?: string;
+  /** Between pieces. */
+  delayMs?: number;
+  /** The connection ends after this many pieces, without an end of the stream. */
+  cutAfter?: number;
+  /** Sent as it is in place of pieces. */
+  raw?: string;
+  usage?: { prompt_tokens: number; completion_tokens: number };
+  finish?: string;
+  /** Waited for before the first piece. */
+  until?: Promise<void>;
+}
+
+// oxlint-disable-next-line typescript/no-explicit-any -- as below
+type Answerer = (body: any) => Turn;
+
+export interface ModelServer {
+  /** Its base URL. */
+  url: string;
+  /** Bodies of all requests, in their order. */
+  // oxlint-disable-next-line typescript/no-explicit-any -- a body's shape is what tests look at
+  asked: any[];
+  /** What each next request is answered with, the last one from then on; or what a request's body asks for. */
+  script: (turns: readonly Turn[] | Answerer) => void;
+}
+
+export async function startModelServer(): Promise<ModelServer> {
+  let turns: Turn[] | Answerer = [];
+  const server = createServer((request, response) => {
+    void answer(request, response).catch(() => response.destroy());
+  });
+  const model: ModelServer = {
+    url: "",
+    asked: [],
+    script: (next) => {
+      turns = typeof next === "function" ? next : [...next];
+      model.asked = [];
+    },
+  };
+  async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    let body = "";
+    for await (const piece of request.setEncoding("utf8")) body += String(piece);
+    const asked: unknown = JSON.parse(body);
+    model.asked.push(asked);
+    const turn =
+      (typeof turns === "function" ? turns(asked) : turns.length > 1 ? turns.shift() : turns[0]) ?? {};
+    await turn.until;
+    if (turn.status !== undefined) {
+      response.writeHead(turn.status, { "content-type": "application/json", ...turn.headers });
+      // Some servers repeat what they were sent.
+      const message = `${turn.error ?? "no"} ${request.headers.authorization ?? ""}`;
+      return void response.end(JSON.stringify({ error: { message, type: "test", code: null } }));
+    }
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    if (turn.raw !== undefined) return void response.end(turn.raw);
+    await speak(response, turn);
+  }
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  afterAll(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  model.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+  return model;
+}
+
+async function speak(response: ServerResponse, turn: Turn): Promise<void> {
+  const head = { id: "c", object: "chat.completion.chunk", created: 1, model: "scripted" };
+  const send = (choice: object, more: object = {}) =>
+    response.write(`data: ${JSON.stringify({ ...head, choices: [{ index: 0, ...choice }], ...more })}\n\n`);
+  const pieces = [
+    ...(turn.reasoning ?? []).map((reasoning_content) => ({ reasoning_content })),
+    ...(turn.text ?? ["Hello."]).map((content) => ({ content })),
+  ];
+  for (const [index, delta] of pieces.entries()) {
+    if (turn.cutAfter === index) return void response.destroy();
+    send({ delta: { role: "assistant", ...delta }, finish_reason: null });
+    if (turn.delayMs) await sleep(turn.delayMs);
+  }
+  if (turn.cutAfter !== undefined) return void response.destroy();
+  send({ delta: {}, finish_reason: turn.finish ?? "stop" });
+  const usage = turn.usage ?? { prompt_tokens: 10, completion_tokens: 5 };
+  response.write(
+    `data: ${JSON.stringify({ ...head, choices: [], usage: { ...usage, total_tokens: usage.prompt_tokens + usage.completion_tokens } })}\n\n`,
+  );
+  response.end("data: [DONE]\n\n");
+}
