@@ -42,6 +42,9 @@ import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { Addons } from "#platform/addons/addons.ts";
+import { Backups } from "#platform/backups/backups.ts";
+import { openBlobs } from "#platform/backups/blobs.ts";
+import { downloadSite } from "#platform/backups/site-routes.ts";
 import { platformTasks } from "#platform/jobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { FunctionInstances } from "#platform/instances/instances.ts";
@@ -147,6 +150,7 @@ async function start(): Promise<void> {
   running.defer(() => functions.close());
   await addons.start();
   running.defer(() => addons.close());
+  const backups = new Backups(app, addons, openBlobs(config));
   // Before the jobs: a deployment that goes on is switched to by way of it.
   const { ingress, ...wayIn } = await openWayIn(app, apps, functions);
   running.defer(() => wayIn.close());
@@ -166,7 +170,7 @@ async function start(): Promise<void> {
   await jobs.startWorker(
     {
       ...sandboxTasks(app),
-      ...platformTasks(app, { apps, addons, functions: noInstances }),
+      ...platformTasks(app, { apps, addons, backups, functions: noInstances }),
       ...deployments.tasks,
       ...builds.tasks,
     },
@@ -177,6 +181,7 @@ async function start(): Promise<void> {
   const agentRuns = new AgentRuns(app, { hostId });
   await agentRuns.start();
   running.defer(() => agentRuns.stop());
+  await backups.start();
 
   // What a server that was killed had built and told nobody of goes now, and from time to time.
   await jobs.add(db, sweepTask, {}, { key: sweepTask });
@@ -200,6 +205,7 @@ async function start(): Promise<void> {
         apps,
         functions: noInstances,
         addons,
+        backups,
       }),
       sandbox: sandboxRoutes(app),
       agent: agentRoutes(app, agentRuns),
@@ -208,7 +214,7 @@ async function start(): Promise<void> {
       findActor: (credential) => findActor(app, credential),
       readiness: async () => ({ ready: true, templates: machines.images.status() }),
       front: ingress,
-      raw: [gitSite(app, pushes)],
+      raw: [gitSite(app, pushes), downloadSite(backups)],
     },
   );
   running.defer(() => rmSync(serverFile, { force: true }));

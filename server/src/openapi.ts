@@ -15,6 +15,8 @@ import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { Addons } from "#platform/addons/addons.ts";
+import { Backups } from "#platform/backups/backups.ts";
+import { openBlobs } from "#platform/backups/blobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
@@ -25,6 +27,7 @@ const folder = resolve(import.meta.dirname, "../../openapi");
 /** Every route of the server, unable to run: nothing but the configuration's defaults and a clock is behind them. */
 export function allRoutes(): Record<Api, Route[]> {
   const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
+  const addons = new Addons(app);
   return {
     platform: platformRoutes(app, {
       holdings: [],
@@ -32,7 +35,8 @@ export function allRoutes(): Record<Api, Route[]> {
       ...agentBeside,
       apps: new Apps(app),
       functions: noInstances,
-      addons: new Addons(app),
+      addons,
+      backups: new Backups(app, addons, openBlobs(app.config)),
     }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app, new AgentRuns(app)),

@@ -4,6 +4,8 @@ import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { Addons } from "#platform/addons/addons.ts";
+import { Backups } from "#platform/backups/backups.ts";
+import { openBlobs } from "#platform/backups/blobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
@@ -31,6 +33,7 @@ const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
 const app = { config: testConfig({ rateLimits: "off" }), db, clock, log } as unknown as App;
 /** Workspace → how many of them it holds. */
 const ships = new Map<string, number>();
+const addons = new Addons(app);
 const none = async () => ({ items: [], total: 0 });
 const operator = systemActor("test");
 let server: HttpServer;
@@ -47,7 +50,8 @@ beforeAll(async () => {
         pendingApprovals: none,
         apps: new Apps(app),
         functions: noInstances,
-        addons: new Addons(app),
+        addons,
+        backups: new Backups(app, addons, openBlobs(app.config)),
       }),
       sandbox: [],
       agent: [],

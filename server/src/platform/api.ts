@@ -12,6 +12,8 @@ import type { Addons } from "./addons/addons.ts";
 import { addonRoutes } from "./addons/routes.ts";
 import { analyzeRoutes } from "./analyze/routes.ts";
 import { domainRoutes } from "./domains/routes.ts";
+import type { Backups } from "./backups/backups.ts";
+import { backupRoutes } from "./backups/routes.ts";
 import type { Apps } from "./apps/apps.ts";
 import { appRoutes } from "./apps/routes.ts";
 import { deploymentRoutes } from "./deployments/routes.ts";
@@ -40,6 +42,7 @@ export interface PlatformNeeds extends Beside {
   apps: Apps;
   functions: FunctionParts;
   addons: Addons;
+  backups: Backups;
 }
 
 export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
@@ -56,6 +59,7 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...appRoutes(beside.apps),
   ...functionRoutes(app, beside.functions),
   ...addonRoutes(beside.addons),
+  ...backupRoutes(beside.backups),
   ...activityRoutes(app),
   ...notificationRoutes(app),
   ...tokenRoutes(app),

@@ -9,6 +9,7 @@ import {
   removeAddonTask,
   removeProjectAddons,
 } from "./addons/delete.ts";
+import type { Backups } from "./backups/backups.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
 import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
@@ -31,11 +32,14 @@ import {
 export interface Runners {
   apps: Apps;
   addons: Addons;
+  backups: Backups;
   functions: FunctionParts;
 }
 
 export const platformTasks = (app: App, runners: Runners): Tasks => ({
-  [removeAddonTask]: ({ addon }: { addon: string }) => removeAddon(runners.addons, addon, addonParts),
+  ...runners.backups.tasks,
+  [removeAddonTask]: ({ addon }: { addon: string }) =>
+    removeAddon(runners.addons, addon, addonParts(runners)),
   [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
     removeEnvironment(app, environment, partsOf(app, runners)),
   [recheckTask]: () => recheck(app),
@@ -47,15 +51,18 @@ export const platformTasks = (app: App, runners: Runners): Tasks => ({
 });
 
 /** What goes with a project or an environment beside its rows. */
-function partsOf(app: App, { apps, addons }: Runners): EnvironmentParts & ProjectParts {
+function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
+  const { apps, addons } = runners;
   return {
     stopEnvironment: (environmentId) => stopEnvironment(apps, environmentId),
     removeApps: (projectId) => removeApps(apps, projectId),
-    removeAddons: (projectId) => removeProjectAddons(addons, projectId, addonParts),
+    removeAddons: (projectId) => removeProjectAddons(addons, projectId, addonParts(runners)),
     dropImages: (projectId) => dropProjectImages(app, projectId),
     removeRepository: (projectId) => removeRepository(app, projectId),
   };
 }
 
-/** What add-ons have beside their machines: nothing so far. */
-const addonParts: AddonParts = { dropBackups: async () => {} };
+/** What add-ons have beside their machines. */
+function addonParts({ backups }: Runners): AddonParts {
+  return { dropBackups: (addonId) => backups.dropBackups(addonId) };
+}

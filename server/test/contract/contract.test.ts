@@ -11,6 +11,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { agentCases } from "./cases/agent.ts";
+import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
@@ -27,7 +28,13 @@ const documented: readonly {
 }[] = documentedOperations;
 
 const world = await openWorld();
-const cases: Record<string, Case> = { ...platformCases, ...functionCases, ...sandboxCases, ...agentCases };
+const cases: Record<string, Case> = {
+  ...platformCases,
+  ...backupCases,
+  ...functionCases,
+  ...sandboxCases,
+  ...agentCases,
+};
 
 interface Operation {
   api: Api;

@@ -5,13 +5,14 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { agentCases } from "./cases/agent.ts";
+import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
 import { openWorld } from "./world.ts";
 
 const world = await openWorld();
-const cases = { ...platformCases, ...functionCases, ...sandboxCases, ...agentCases };
+const cases = { ...platformCases, ...backupCases, ...functionCases, ...sandboxCases, ...agentCases };
 
 const strange = fc.oneof(
   fc.jsonValue({ maxDepth: 3 }),

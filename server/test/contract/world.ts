@@ -19,6 +19,8 @@ import { platformRoutes } from "#platform/api.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { Addons } from "#platform/addons/addons.ts";
 import { Apps } from "#platform/apps/apps.ts";
+import { Backups } from "#platform/backups/backups.ts";
+import { openBlobs } from "#platform/backups/blobs.ts";
 import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
@@ -107,6 +109,7 @@ export async function openWorld(): Promise<World> {
   const apps = new Apps(app);
   // Not started: their programs are none of this host's.
   const addons = new Addons(app);
+  const backups = new Backups(app, addons, openBlobs(config));
   await machines.start(app, {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
@@ -125,6 +128,7 @@ export async function openWorld(): Promise<World> {
       apps,
       functions: noInstances,
       addons,
+      backups,
     }),
     sandbox: sandboxRoutes(app),
     agent: agentRoutes(app, new AgentRuns(app)),

@@ -6,6 +6,7 @@ import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireBelow } from "#accounts/plans.ts";
+import type { Transaction } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import { invalidField } from "../projects/errors.ts";
@@ -19,11 +20,13 @@ import type { AddonCreate } from "./schema.ts";
 import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
 import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
 
+/** `alongside` is there with it, or neither is. */
 export async function createAddon(
   addons: Addons,
   actor: Actor,
   projectId: string,
   input: AddonCreate,
+  alongside: (tx: Transaction, made: AddonView) => Promise<void> = async () => {},
 ): Promise<AddonView> {
   const { app } = addons;
   const engine = engines[input.kind];
@@ -70,7 +73,9 @@ export async function createAddon(
       size,
     });
     const { name: project_name, region, workspace_id } = project;
-    return { ...row, project_name, region, workspace_id };
+    const view = { ...row, project_name, region, workspace_id };
+    await alongside(tx, view);
+    return view;
   });
   await reached("addon.created");
   addons.begin(made);

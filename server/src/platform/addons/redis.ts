@@ -100,6 +100,8 @@ export function settings({ memoryBytes }: Extent, options: Record<string, unknow
     "port 6379",
     // Nobody comes in without a password: the default user is off.
     "protected-mode no",
+    // Backups compare by its digests; the add-on's user may not use it.
+    "enable-debug-command local",
     "unixsocket /run/redis/redis.sock",
     "unixsocketperm 700",
     `aclfile ${settingsDirectory}/users.acl`,

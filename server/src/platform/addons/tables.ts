@@ -21,6 +21,7 @@ export interface AddonsTable {
   is_made: Generated<boolean>;
   auto_backup: Generated<boolean>;
   next_backup_at: Date | null;
+  backup_missed_at: Date | null;
   restart_count: Generated<number>;
   created_at: Generated<Date>;
   updated_at: Generated<Date>;

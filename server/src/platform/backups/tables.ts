@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0020_addons.sql for what they mean. */
+/** Columns as they are stored; see migrations/0020_addons.sql and 0026_backups.sql for what they mean. */
 export interface BackupsTable {
   id: Generated<string>;
   addon_id: string;
@@ -10,6 +10,7 @@ export interface BackupsTable {
   version: string;
   size_bytes: number | null;
   sha256: string | null;
+  contents: string | null;
   verified_at: Date | null;
   expires_at: Date | null;
   error: string | null;
@@ -26,6 +27,8 @@ export interface RestoresTable {
   addon_id: string;
   status: "running" | "completed" | "failed";
   error: string | null;
+  safety_backup_id: string | null;
+  attempts: Generated<number>;
   created_at: Generated<Date>;
   finished_at: Date | null;
 }

@@ -1,0 +1,90 @@
+/**
+ * Backups of add-ons. This folder owns which there are, where their bytes lie, when the next one is due, and what is
+ * being restored. It promises that a backup is `completed` only after it was restored in an instance that was thrown
+ * away and found to be what the database held; that its bytes are of one moment, however much was written meanwhile;
+ * that one which failed leaves none; and that a restore which fails leaves what was there before. Bytes are streamed:
+ * of a database's size nothing is in this process' memory, nor on a disk but the store's.
+ */
+import type { App } from "#app.ts";
+import type { Blobs } from "#lib/blobs/blobs.ts";
+import type { Tasks } from "#jobs/jobs.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { Semaphore } from "#lib/semaphore.ts";
+import type { Addons } from "../addons/addons.ts";
+import { addonPrefix } from "./blobs.ts";
+import { carryOut } from "./carry-out.ts";
+import { carryOutRestore } from "./carry-out-restore.ts";
+import type { BackupEngine } from "./engine.ts";
+import { postgres } from "./postgres.ts";
+import { redis } from "./redis.ts";
+import { tick } from "./schedule.ts";
+import { listUnderWay } from "./store.ts";
+import { removeUnwanted } from "./sweep.ts";
+import { backupTask, jobKey, restoreTask, sweepTask, tickTask } from "./tasks.ts";
+
+/** Each has a second instance of its database for a while, and reads and writes as fast as it can. */
+const atOnce = 2;
+
+export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
+const ownEngines: BackupEngines = { postgres, redis };
+
+export class Backups {
+  readonly app: Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
+  readonly addons: Addons;
+  readonly blobs: Blobs;
+  readonly engines: BackupEngines;
+  readonly #turns = new Semaphore(atOnce);
+  /** What this process carries out; a job of an earlier one may come late. */
+  readonly #underWay = new Map<string, Promise<void>>();
+
+  /** `engines` are a test's own, or those there are. */
+  constructor(app: Backups["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
+    this.app = app;
+    this.addons = addons;
+    this.blobs = blobs;
+    this.engines = engines;
+  }
+
+  readonly tasks: Tasks = {
+    [backupTask]: ({ backup }: { backup: string }, { signal }) =>
+      this.#once(backup, () => carryOut(this, backup, signal)),
+    [restoreTask]: ({ restore }: { restore: string }, { signal }) =>
+      this.#once(restore, () => carryOutRestore(this, restore, signal)),
+    [tickTask]: () => tick(this),
+    [sweepTask]: () => removeUnwanted(this),
+  };
+
+  /** After the add-ons: goes on with what an earlier server had under way, and begins to look at what is due. */
+  async start(): Promise<void> {
+    const { db, log } = this.app;
+    const { backups, restores } = await listUnderWay(db);
+    for (const backup of backups) await addJob(db, backupTask, { backup }, { key: jobKey.backup(backup) });
+    for (const restore of restores)
+      await addJob(db, restoreTask, { restore }, { key: jobKey.restore(restore) });
+    await addJob(db, tickTask, {}, { key: tickTask });
+    // By the clock of the store, which is not ours: what is begun from now on is younger than that.
+    const before = new Date(Date.now() - 60_000);
+    this.blobs.dropUnfinished(before).catch((error: unknown) => {
+      log.warn({ error }, "what unfinished backups left in their store could not be looked for");
+    });
+  }
+
+  /** Their bytes are gone when this returns, and no more come: its add-on is deleted. Safe to repeat. */
+  async dropBackups(addonId: string): Promise<void> {
+    const { backups, restores } = await listUnderWay(this.app.db, addonId);
+    // They notice that it is gone.
+    for (const id of [...backups, ...restores]) await this.#underWay.get(id);
+    for (const key of await this.blobs.list(addonPrefix(addonId))) await this.blobs.delete(key);
+  }
+
+  #once(id: string, work: () => Promise<void>): Promise<void> {
+    const running = this.#underWay.get(id);
+    if (running) return Promise.resolve();
+    const done = this.#turns.run(work).finally(() => this.#underWay.delete(id));
+    this.#underWay.set(
+      id,
+      done.catch(() => {}),
+    );
+    return done;
+  }
+}

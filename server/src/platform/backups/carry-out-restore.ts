@@ -1,0 +1,119 @@
+/**
+ * One restore, carried out: what is there is kept first where it is replaced, the bytes are put in its place, and only
+ * after that was said goes what a failure would have gone back to. One that a server died over is gone on with: what is
+ * in its place already is not put there once more, for it has been written to since.
+ */
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import { transaction } from "#db/db.ts";
+import { reached } from "#lib/kill-points.ts";
+import { type AddonView, findAddon, target } from "../addons/find.ts";
+import type { Backups } from "./backups.ts";
+import { carryOut, guestOf, sentenceOf, sourceOf } from "./carry-out.ts";
+import { BackupFailed } from "./errors.ts";
+import {
+  beginRestore,
+  endRestore,
+  findById,
+  findRestore,
+  forgetRestoreAttempt,
+  isRestoreWanted,
+  type RestoreRow,
+} from "./store.ts";
+import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.ts";
+
+/** A new add-on may have to wait for its image to be made. */
+const upWithinMs = 15 * 60_000;
+
+export async function carryOutRestore(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
+  const { db } = backups.app;
+  const found = await findRestore(db, id);
+  const addon = found && (await findAddon(db, found.addon_id));
+  // With its add-on goes its row.
+  if (!found || !addon) return;
+  const row = await beginRestore(db, id);
+  // It was said; what is left is to clean up.
+  if (!row) return cleanUp(backups, addon, id);
+  await reached("restore.begun");
+  try {
+    if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
+    await within(
+      stops,
+      () => isRestoreWanted(db, id),
+      (signal) => restore(backups, addon, row, signal),
+    );
+    await reached("restore.in-place");
+    await end(backups, addon, row, { status: "completed", error: null });
+    await reached("restore.completed");
+  } catch (error) {
+    if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
+    if (!(error instanceof BackupFailed || error instanceof Dropped))
+      backups.app.log.error({ restore: id, err: error }, "a restore failed on this server");
+    await end(backups, addon, row, { status: "failed", error: sentenceOf(error) });
+  }
+  await cleanUp(backups, addon, id);
+}
+
+async function restore(
+  backups: Backups,
+  addon: AddonView,
+  row: RestoreRow,
+  signal: AbortSignal,
+): Promise<void> {
+  const { addons, app } = backups;
+  if (row.safety_backup_id !== null) await keep(backups, row.safety_backup_id, signal);
+  await reached("restore.kept");
+  const backup = await findById(app.db, row.backup_id);
+  if (!backup?.blob_key || backup.sha256 === null || backup.size_bytes === null)
+    throw new BackupFailed("The backup is gone.");
+  await guestOf(addons, addon.id, upWithinMs, signal);
+  const stored = { bytes: backup.size_bytes, sha256: backup.sha256 };
+  await backups.engines[addon.kind].restore({
+    addons,
+    addon,
+    id: row.id,
+    source: sourceOf(backups, backup.blob_key, stored),
+    contents: backup.contents,
+    signal,
+  });
+}
+
+/** What is there, as a backup like any other. */
+async function keep(backups: Backups, id: string, signal: AbortSignal): Promise<void> {
+  await carryOut(backups, id, signal);
+  signal.throwIfAborted();
+  const kept = await findById(backups.app.db, id);
+  if (kept?.status === "completed") return;
+  throw new BackupFailed(
+    `What the add-on holds could not be kept first, so it was not touched: ${kept?.error ?? "it is gone."}`,
+  );
+}
+
+async function end(
+  { app }: Backups,
+  addon: AddonView,
+  row: RestoreRow,
+  outcome: { status: "completed" | "failed"; error: string | null },
+): Promise<void> {
+  const { db, clock } = app;
+  await transaction(db, async (tx) => {
+    if (!(await endRestore(tx, row.id, outcome, clock.now()))) return;
+    const deed = outcome.status === "completed" ? "backup.restored" : "backup.restore_failed";
+    const { workspace_id: workspaceId, name, project_name } = addon;
+    const detail = { backup_id: row.backup_id, restore_id: row.id };
+    await recordActivity(tx, systemActor("backups"), deed, target(addon), workspaceId, detail);
+    if (outcome.error === null) return;
+    await notify(tx, {
+      workspaceId,
+      kind: "backup_failed",
+      title: `A restore of ${name} (${project_name}) failed`,
+      body: `${outcome.error} It holds what it held before.`,
+      target: target(addon),
+    });
+  });
+}
+
+/** An add-on that does not run is waited for by the job's next run. */
+async function cleanUp({ addons, engines }: Backups, addon: AddonView, id: string): Promise<void> {
+  await engines[addon.kind].cleanUp({ addons, addon, id });
+}

@@ -1,0 +1,72 @@
+/** A backup comes to be with one transaction, and is made by its job. */
+import type { Actor, Plan } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { planLimit } from "#accounts/errors.ts";
+import { requireNotSuspended } from "#accounts/workspaces.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { addonNotFound, addonNotRunning } from "../addons/errors.ts";
+import { type AddonView, requireAddon, target } from "../addons/find.ts";
+import { workspaceOf } from "../projects/projects.ts";
+import type { Backups } from "./backups.ts";
+import { backupRunning, restoreRunning } from "./errors.ts";
+import { backupLimits, expiryOf, planForMore, startOfDay } from "./plan.ts";
+import { type BackupRow, countManual, insert, lockAddon, whatRuns } from "./store.ts";
+import { backupTask, jobKey } from "./tasks.ts";
+
+export async function createBackup(
+  { app }: Pick<Backups, "app">,
+  actor: Actor,
+  projectId: string,
+  addonId: string,
+): Promise<BackupRow> {
+  return transaction(app.db, async (tx) => {
+    const { addon, plan } = await lockIdle(tx, actor, projectId, addonId);
+    const now = app.clock.now();
+    const { dailyQuota } = backupLimits[plan];
+    if ((await countManual(tx, addon.id, startOfDay(now))) >= dailyQuota)
+      throw planLimit("backups_per_day", dailyQuota, planForMore(plan));
+    const row = await queue(tx, addon, { kind: "manual", plan, now });
+    await recordActivity(tx, actor, "backup.created", target(addon), addon.workspace_id, {
+      backup_id: row.id,
+    });
+    return row;
+  });
+}
+
+/** One that the actor may change, that runs, and of which nothing is being saved or restored until this transaction ends. */
+export async function lockIdle(
+  tx: Db,
+  actor: Actor,
+  projectId: string,
+  addonId: string,
+): Promise<{ addon: AddonView; plan: Plan }> {
+  const found = await requireAddon({ db: tx }, actor, projectId, addonId);
+  const { plan } = requireNotSuspended(workspaceOf(actor, found));
+  if (!(await lockAddon(tx, found.id))) throw addonNotFound();
+  const addon = await requireAddon({ db: tx }, actor, projectId, addonId);
+  const runs = await whatRuns(tx, addon.id);
+  if (runs.backup) throw backupRunning();
+  if (runs.restore) throw restoreRunning();
+  if (addon.status !== "running") throw addonNotRunning(addon.status);
+  return { addon, plan };
+}
+
+/** In the transaction that holds the add-on's row. */
+export async function queue(
+  tx: Db,
+  addon: AddonView,
+  { kind, plan, now }: { kind: BackupRow["kind"]; plan: Plan; now: Date },
+): Promise<BackupRow> {
+  const row = await insert(tx, {
+    addon_id: addon.id,
+    kind,
+    status: "pending",
+    version: addon.version,
+    expires_at: expiryOf(plan, now),
+    created_at: now,
+  });
+  // What is kept before a restore is made by the restore's own job.
+  if (kind !== "safety") await addJob(tx, backupTask, { backup: row.id }, { key: jobKey.backup(row.id) });
+  return row;
+}

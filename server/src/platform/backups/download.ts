@@ -1,0 +1,72 @@
+/**
+ * Where a completed backup is fetched from: an address of the store's own, or one of ours, signed for that backup alone
+ * and good for an hour. The signature is an HMAC-SHA256 with a key that serves nothing else; nothing is stored.
+ */
+import { createHmac, timingSafeEqual } from "node:crypto";
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { baseUrl } from "#config.ts";
+import type { AddonView } from "../addons/find.ts";
+import type { Backups } from "./backups.ts";
+import { backupNotCompleted, signatureInvalid, urlExpired } from "./errors.ts";
+import { getBackup } from "./manage.ts";
+import type { BackupRow } from "./store.ts";
+
+export const downloadsPrefix = "/backups/";
+const lifeSeconds = 60 * 60;
+
+export interface Download {
+  url: string;
+  expiresAt: Date;
+  sizeBytes: number;
+  sha256: string;
+}
+
+export async function download(
+  { app, blobs, engines }: Pick<Backups, "app" | "blobs" | "engines">,
+  actor: Actor,
+  ids: { projectId: string; addonId: string; backupId: string },
+): Promise<Download> {
+  const { addon, backup } = await getBackup({ app }, actor, ids);
+  const { blob_key: key, size_bytes: sizeBytes, sha256 } = backup;
+  if (backup.status !== "completed" || key === null || sizeBytes === null || sha256 === null)
+    throw backupNotCompleted(backup.status);
+  const expires = Math.ceil(app.clock.now().getTime() / 1000) + lifeSeconds;
+  const filename = filenameOf(addon, backup, engines[addon.kind].extension);
+  const url = await (blobs.presign?.(key, { expiresInSeconds: lifeSeconds, filename }) ??
+    ownUrl(app, backup.id, expires));
+  return { url, expiresAt: new Date(expires * 1000), sizeBytes, sha256 };
+}
+
+/** The backup an address is for; throws where its signature is not ours, or its time is over. */
+export function verify(app: Pick<App, "secrets" | "clock">, url: URL): string {
+  const id = url.pathname.slice(downloadsPrefix.length);
+  const expires = url.searchParams.get("svc_exp") ?? "";
+  const given = Buffer.from(url.searchParams.get("svc_sig") ?? "");
+  if (!/^[0-9a-f-]{36}$/.test(id) || !/^\d{1,12}$/.test(expires)) throw signatureInvalid();
+  const expected = Buffer.from(sign(app, id, Number(expires)));
+  if (given.length !== expected.length || !timingSafeEqual(given, expected)) throw signatureInvalid();
+  if (app.clock.now().getTime() >= Number(expires) * 1000) throw urlExpired();
+  return id;
+}
+
+/** `orders-2030-01-01T06-00-00Z.dump` */
+export function filenameOf(
+  { name }: Pick<AddonView, "name">,
+  { created_at }: Pick<BackupRow, "created_at">,
+  extension: string,
+): string {
+  return `${name}-${created_at.toISOString().slice(0, 19).replaceAll(":", "-")}Z.${extension}`;
+}
+
+function ownUrl(app: Pick<App, "config" | "secrets">, id: string, expires: number): string {
+  const query = new URLSearchParams({ svc_exp: String(expires), svc_sig: sign(app, id, expires) });
+  const base = app.config.publicUrl ?? baseUrl(app.config);
+  return `${base}${downloadsPrefix}${id}?${query.toString()}`;
+}
+
+function sign({ secrets }: Pick<App, "secrets">, id: string, expires: number): string {
+  return createHmac("sha256", secrets.derive("backup-urls"))
+    .update(`1\nGET\n${expires}\n${id}`)
+    .digest("base64url");
+}

@@ -1,0 +1,89 @@
+/** A restore is asked for: into the add-on it was made of, which is kept first, or into a new one. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { createAddon } from "../addons/create.ts";
+import { type AddonView, target } from "../addons/find.ts";
+import { AddonCreate } from "../addons/schema.ts";
+import type { Backups } from "./backups.ts";
+import { lockIdle, queue } from "./create.ts";
+import { backupNotCompleted, backupNotFound } from "./errors.ts";
+import { getBackup } from "./manage.ts";
+import { type BackupRow, findOf, insertRestore, type RestoreRow } from "./store.ts";
+import { jobKey, restoreTask } from "./tasks.ts";
+
+interface Ids {
+  projectId: string;
+  addonId: string;
+  backupId: string;
+}
+
+export async function restoreBackup(
+  backups: Pick<Backups, "app" | "addons">,
+  actor: Actor,
+  ids: Ids,
+  name: string | undefined,
+): Promise<RestoreRow> {
+  const { addon, backup } = await getBackup(backups, actor, ids);
+  if (backup.status !== "completed") throw backupNotCompleted(backup.status);
+  return name === undefined ? inPlace(backups, actor, ids) : intoNew(backups, actor, { addon, backup, name });
+}
+
+async function inPlace({ app }: Pick<Backups, "app">, actor: Actor, ids: Ids): Promise<RestoreRow> {
+  return transaction(app.db, async (tx) => {
+    const { addon, plan } = await lockIdle(tx, actor, ids.projectId, ids.addonId);
+    const backup = await requireKept(tx, addon.id, ids.backupId);
+    const safety = await queue(tx, addon, { kind: "safety", plan, now: app.clock.now() });
+    return begin(tx, actor, { backup, into: addon, safety, now: app.clock.now() });
+  });
+}
+
+/** The new add-on and what it is filled with are there together, or neither is. */
+async function intoNew(
+  { app, addons }: Pick<Backups, "app" | "addons">,
+  actor: Actor,
+  { addon, backup, name }: { addon: AddonView; backup: BackupRow; name: string },
+): Promise<RestoreRow> {
+  const { kind, size, environment_id, options } = addon;
+  const input = AddonCreate.parse({ ...options, kind, size, environment_id, name });
+  let restore: RestoreRow | undefined;
+  await createAddon(addons, actor, addon.project_id, input, async (tx, into) => {
+    const kept = await requireKept(tx, addon.id, backup.id);
+    restore = await begin(tx, actor, { backup: kept, into, safety: undefined, now: app.clock.now() });
+  });
+  return restore!;
+}
+
+/** Its bytes are there, and are not deleted while it is being restored. */
+async function requireKept(tx: Db, addonId: string, backupId: string): Promise<BackupRow> {
+  const backup = await findOf(tx, addonId, backupId);
+  if (!backup) throw backupNotFound();
+  if (backup.status !== "completed") throw backupNotCompleted(backup.status);
+  return backup;
+}
+
+async function begin(
+  tx: Db,
+  actor: Actor,
+  {
+    backup,
+    into,
+    safety,
+    now,
+  }: { backup: BackupRow; into: AddonView; safety: BackupRow | undefined; now: Date },
+): Promise<RestoreRow> {
+  const row = await insertRestore(tx, {
+    backup_id: backup.id,
+    addon_id: into.id,
+    status: "running",
+    safety_backup_id: safety?.id ?? null,
+    created_at: now,
+  });
+  await addJob(tx, restoreTask, { restore: row.id }, { key: jobKey.restore(row.id) });
+  await recordActivity(tx, actor, "backup.restore_begun", target(into), into.workspace_id, {
+    backup_id: backup.id,
+    restore_id: row.id,
+  });
+  return row;
+}

@@ -1,0 +1,157 @@
+import { z } from "zod";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { addonExists, addonNotFound, addonNotRunning } from "../addons/errors.ts";
+import { Addon, AddonParams, toAddon } from "../addons/schema.ts";
+import { projectNotFound } from "../projects/errors.ts";
+import type { Backups } from "./backups.ts";
+import { createBackup } from "./create.ts";
+import { download } from "./download.ts";
+import { backupInUse, backupNotCompleted, backupNotFound, backupRunning, restoreRunning } from "./errors.ts";
+import { backupInfo, deleteBackup, listBackups, restoresInto, toggleAutoBackup } from "./manage.ts";
+import { restoreBackup } from "./restore.ts";
+import {
+  Backup,
+  BackupDownload,
+  BackupInfo,
+  BackupParams,
+  idsOf,
+  Restore,
+  RestoreRequest,
+  toBackup,
+  toBackupInfo,
+  toDownload,
+  toRestore,
+} from "./schema.ts";
+
+const common = { api: "platform", tag: "Backups" } as const;
+const ofAddon = "/api/v1/projects/{project_id}/addons/{addon_id}";
+const path = `${ofAddon}/backups`;
+const notFound = [projectNotFound, addonNotFound] as const;
+const isBusy = [addonNotRunning, backupRunning, restoreRunning] as const;
+
+export const backupRoutes = (backups: Backups): Route[] => [
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: `${ofAddon}/auto-backup`,
+    operationId: "toggleAutoBackup",
+    summary: "Turn daily backups on, or off where they are on",
+    description:
+      "Made at a time of the day that is the add-on's own; `backup-info` says when the next one is.",
+    scope: "platform:write",
+    params: AddonParams,
+    responses: { 200: Addon },
+    errors: [...notFound, planLimit, accountSuspended],
+    handler: async ({ actor, params }) =>
+      toAddon(await toggleAutoBackup(backups, actor, params.project_id, params.addon_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${ofAddon}/backup-info`,
+    operationId: "getBackupInfo",
+    summary: "What the plan allows of backups, and when the next one is made",
+    scope: "platform:read",
+    params: AddonParams,
+    responses: { 200: BackupInfo },
+    errors: [...notFound],
+    handler: async ({ actor, params }) =>
+      toBackupInfo(await backupInfo(backups, actor, params.project_id, params.addon_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path,
+    operationId: "listBackups",
+    summary: "The backups of an add-on, newest first",
+    scope: "platform:read",
+    params: AddonParams,
+    responses: { 200: z.array(Backup) },
+    errors: [...notFound],
+    handler: async ({ actor, params }) =>
+      (await listBackups(backups, actor, params.project_id, params.addon_id)).map(toBackup),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path,
+    operationId: "createBackup",
+    summary: "Back an add-on up now",
+    description:
+      "Answered as `pending`. It holds what the database held at one moment, while it is written to; `completed` comes after it was restored for a trial and compared.",
+    scope: "platform:write",
+    params: AddonParams,
+    responses: { 201: Backup },
+    errors: [...notFound, ...isBusy, planLimit, accountSuspended],
+    idempotent: true,
+    handler: async ({ actor, params }) =>
+      toBackup(await createBackup(backups, actor, params.project_id, params.addon_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/{backup_id}/download`,
+    operationId: "downloadBackup",
+    summary: "An address to download a completed backup from",
+    description: "PostgreSQL: what `pg_restore` reads. Redis: an RDB file. Ranges are answered.",
+    scope: "platform:read",
+    params: BackupParams,
+    responses: { 200: BackupDownload },
+    errors: [...notFound, backupNotFound, backupNotCompleted],
+    handler: async ({ actor, params }) => toDownload(await download(backups, actor, idsOf(params))),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: `${path}/{backup_id}`,
+    operationId: "deleteBackup",
+    summary: "Delete a backup",
+    description: "Irreversible. One that is being made ends.",
+    scope: "platform:write",
+    params: BackupParams,
+    responses: { 204: null },
+    errors: [...notFound, backupNotFound, backupInUse],
+    handler: ({ actor, params }) => deleteBackup(backups, actor, idsOf(params)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/{backup_id}/restore`,
+    operationId: "restoreBackup",
+    summary: "Restore a backup into its add-on, or into a new one",
+    description:
+      "Without `name` what the add-on holds is backed up first and replaced then; connections end, and a failure leaves what was there. With `name` a new add-on of the same size is made. `restores` says how far it is.",
+    scope: "platform:write",
+    params: BackupParams,
+    body: RestoreRequest,
+    responses: { 202: Restore },
+    errors: [
+      ...notFound,
+      ...isBusy,
+      backupNotFound,
+      backupNotCompleted,
+      addonExists,
+      planLimit,
+      accountSuspended,
+    ],
+    extension: true,
+    idempotent: true,
+    handler: async ({ actor, params, body }) =>
+      toRestore(await restoreBackup(backups, actor, idsOf(params), body.name)),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${ofAddon}/restores`,
+    operationId: "listRestores",
+    summary: "Restores into an add-on, newest first",
+    scope: "platform:read",
+    params: AddonParams,
+    responses: { 200: z.array(Restore) },
+    errors: [...notFound],
+    extension: true,
+    handler: async ({ actor, params }) =>
+      (await restoresInto(backups, actor, params.project_id, params.addon_id)).map(toRestore),
+  }),
+];

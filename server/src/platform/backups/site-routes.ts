@@ -1,0 +1,93 @@
+/**
+ * `/backups/<id>`: the bytes of a backup, for whoever has an address that is signed for it. No token is asked for and no
+ * cookie is read; the signature is looked at before anything else, and ranges are answered, so that a large one can be
+ * gone on with.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { pipeline } from "node:stream/promises";
+import { methodNotAllowed } from "#http/errors.ts";
+import type { RawSite } from "#http/raw-site.ts";
+import { renderError } from "#http/render-error.ts";
+import { BlobNotFound } from "#lib/blobs/blobs.ts";
+import { findAddon } from "../addons/find.ts";
+import type { Backups } from "./backups.ts";
+import { downloadsPrefix, filenameOf, verify } from "./download.ts";
+import { backupNotFound } from "./errors.ts";
+import { findById } from "./store.ts";
+
+type Needs = Pick<Backups, "app" | "blobs" | "engines">;
+
+/** A download in which nothing moves for this long is over. */
+const idleMs = 60_000;
+const methods = ["GET", "HEAD"];
+
+export function downloadSite(backups: Needs): RawSite {
+  return {
+    prefix: downloadsPrefix,
+    handle: async (request, response) => {
+      try {
+        await answer(backups, request, response);
+      } catch (error) {
+        // Whoever asked is gone, or has half of it: that it broke off says it all.
+        if (response.destroyed || response.headersSent) return void response.destroy();
+        const { status, headers, body, isFault } = renderError("platform", error, "");
+        if (isFault) throw error;
+        response.writeHead(status, { ...headers, "content-type": "application/json; charset=utf-8" });
+        response.end(JSON.stringify(body));
+      }
+    },
+  };
+}
+
+async function answer(
+  { app, blobs, engines }: Needs,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const { method = "" } = request;
+  if (!methods.includes(method)) throw methodNotAllowed(methods);
+  const id = verify(app, new URL(request.url ?? "/", "http://localhost"));
+  const row = await findById(app.db, id);
+  const addon = row && (await findAddon(app.db, row.addon_id));
+  if (!row?.blob_key || row.size_bytes === null || row.status !== "completed" || row.deleted_at || !addon)
+    throw backupNotFound();
+  const size = row.size_bytes;
+  const range = rangeOf(request, `"${row.sha256}"`, size);
+  const all = {
+    "content-type": "application/octet-stream",
+    "content-disposition": `attachment; filename="${filenameOf(addon, row, engines[addon.kind].extension)}"`,
+    "accept-ranges": "bytes",
+    "cache-control": "private, no-store",
+    etag: `"${row.sha256}"`,
+  };
+  for (const [name, value] of Object.entries(all)) response.setHeader(name, value);
+  if (range === "unsatisfiable") {
+    response.writeHead(416, { "content-range": `bytes */${size}` }).end();
+    return;
+  }
+  const { start, end } = range ?? { start: 0, end: size };
+  const partly = range ? { "content-range": `bytes ${start}-${end - 1}/${size}` } : {};
+  const headers = { ...partly, "content-length": String(end - start) };
+  if (method === "HEAD") return void response.writeHead(range ? 206 : 200, headers).end();
+  const content = await blobs.get(row.blob_key, { start, end }).catch((error: unknown) => {
+    throw error instanceof BlobNotFound ? backupNotFound() : error;
+  });
+  response.writeHead(range ? 206 : 200, headers);
+  response.setTimeout(idleMs, () => response.destroy());
+  await pipeline(content, response);
+}
+
+/** `end` exclusive. Undefined where it is not one range of these very bytes: the whole is answered (RFC 9110, 14.2). */
+function rangeOf(
+  request: IncomingMessage,
+  etag: string,
+  size: number,
+): { start: number; end: number } | "unsatisfiable" | undefined {
+  const { range, "if-range": ifRange } = request.headers;
+  const [, first = "", last = ""] = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(range?.trim() ?? "") ?? [];
+  if ((first === "" && last === "") || (ifRange !== undefined && ifRange !== etag)) return undefined;
+  const start = first === "" ? Math.max(0, size - Number(last)) : Number(first);
+  const end = first === "" || last === "" ? size : Math.min(size, Number(last) + 1);
+  if (first !== "" && last !== "" && Number(last) < Number(first)) return undefined;
+  return start >= end ? "unsatisfiable" : { start, end };
+}

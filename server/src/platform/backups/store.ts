@@ -1,0 +1,340 @@
+/**
+ * All SQL of backups and restores, and of the add-ons' columns that say when the next one is due. What a caller may see
+ * is decided on the add-on, whose id is an argument.
+ */
+import { type Insertable, type Selectable, type Updateable, sql } from "kysely";
+import type { Plan } from "#accounts/actor.ts";
+import type { Db } from "#db/db.ts";
+import type { BackupsTable, RestoresTable } from "./tables.ts";
+
+export type BackupRow = Selectable<BackupsTable>;
+export type RestoreRow = Selectable<RestoresTable>;
+type Ended = Pick<Updateable<BackupsTable>, "size_bytes" | "sha256" | "contents" | "expires_at">;
+
+const underWay = ["pending", "running"] as const;
+
+/** Its add-on changes nothing of this until the transaction ends; false where it is deleted. */
+export async function lockAddon(tx: Db, addonId: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("addons")
+    .select("id")
+    .where("id", "=", addonId)
+    .where("deleted_at", "is", null)
+    .forUpdate()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export function listRows(db: Db, addonId: string): Promise<BackupRow[]> {
+  return db
+    .selectFrom("backups")
+    .selectAll()
+    .where("addon_id", "=", addonId)
+    .where("deleted_at", "is", null)
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .execute();
+}
+
+export function findOf(db: Db, addonId: string, id: string): Promise<BackupRow | undefined> {
+  return db
+    .selectFrom("backups")
+    .selectAll()
+    .where("addon_id", "=", addonId)
+    .where("id", "=", id)
+    .where("deleted_at", "is", null)
+    .executeTakeFirst();
+}
+
+/** Whoever asks, and deleted ones as well. */
+export function findById(db: Db, id: string): Promise<BackupRow | undefined> {
+  return db.selectFrom("backups").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+/** Made by hand since then, the deleted ones included; what failed took nothing of the quota. */
+export async function countManual(db: Db, addonId: string, since: Date): Promise<number> {
+  const { count } = await db
+    .selectFrom("backups")
+    .select((eb) => eb.fn.countAll<string>().as("count"))
+    .where("addon_id", "=", addonId)
+    .where("kind", "=", "manual")
+    .where("status", "!=", "failed")
+    .where("created_at", ">=", since)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+export async function whatRuns(db: Db, addonId: string): Promise<{ backup: boolean; restore: boolean }> {
+  const backup = await db
+    .selectFrom("backups")
+    .select("id")
+    .where("addon_id", "=", addonId)
+    .where("status", "in", underWay)
+    .executeTakeFirst();
+  const restore = await db
+    .selectFrom("restores")
+    .select("id")
+    .where("addon_id", "=", addonId)
+    .where("status", "=", "running")
+    .executeTakeFirst();
+  return { backup: backup !== undefined, restore: restore !== undefined };
+}
+
+export function insert(db: Db, row: Insertable<BackupsTable>): Promise<BackupRow> {
+  return db.insertInto("backups").values(row).returningAll().executeTakeFirstOrThrow();
+}
+
+/** One more try; undefined where it has ended or is gone. */
+export function begin(db: Db, id: string, key: string, now: Date): Promise<BackupRow | undefined> {
+  return db
+    .updateTable("backups")
+    .set((eb) => ({ status: "running", blob_key: key, attempts: eb("attempts", "+", 1), started_at: now }))
+    .where("id", "=", id)
+    .where("status", "in", underWay)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** The server stopped, and nothing is wrong with what it did. */
+export async function forgetAttempt(db: Db, id: string): Promise<void> {
+  await db
+    .updateTable("backups")
+    .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .execute();
+}
+
+/** False where somebody else said so first. */
+export async function complete(db: Db, id: string, ended: Ended, now: Date): Promise<boolean> {
+  const row = await db
+    .updateTable("backups")
+    .set({ ...ended, status: "completed", verified_at: now, finished_at: now, error: null })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .where("deleted_at", "is", null)
+    .returning("id")
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** `key`: of bytes that could not be deleted, for the next sweep. */
+export function fail(
+  db: Db,
+  id: string,
+  { error, key }: { error: string; key: string | null },
+  now: Date,
+): Promise<BackupRow | undefined> {
+  return db
+    .updateTable("backups")
+    .set({ status: "failed", error, blob_key: key, finished_at: now })
+    .where("id", "=", id)
+    .where("status", "in", underWay)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Whether anybody still wants it. */
+export async function isWanted(db: Db, id: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("backups")
+    .innerJoin("addons", "addons.id", "backups.addon_id")
+    .select("backups.id")
+    .where("backups.id", "=", id)
+    .where("backups.deleted_at", "is", null)
+    .where("addons.deleted_at", "is", null)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export async function markDeleted(db: Db, id: string, now: Date): Promise<void> {
+  await db
+    .updateTable("backups")
+    .set({ deleted_at: now })
+    .where("id", "=", id)
+    .where("deleted_at", "is", null)
+    .execute();
+}
+
+export async function forgetBytes(db: Db, id: string): Promise<void> {
+  await db.updateTable("backups").set({ blob_key: null }).where("id", "=", id).execute();
+}
+
+export async function isBeingRestored(db: Db, id: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("restores")
+    .select("id")
+    .where("backup_id", "=", id)
+    .where("status", "=", "running")
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Ended, and wanted no more: expired, or deleted or failed with bytes that are still there. */
+export function listToRemove(db: Db, now: Date): Promise<Pick<BackupRow, "id" | "blob_key">[]> {
+  return db
+    .selectFrom("backups as b")
+    .select(["b.id", "b.blob_key"])
+    .where("b.status", "in", ["completed", "failed"])
+    .where((eb) =>
+      eb.or([
+        eb.and([eb("b.deleted_at", "is", null), eb("b.expires_at", "<=", now)]),
+        eb.and([eb("b.deleted_at", "is not", null), eb("b.blob_key", "is not", null)]),
+        eb.and([eb("b.status", "=", "failed"), eb("b.blob_key", "is not", null)]),
+      ]),
+    )
+    .where((eb) =>
+      eb.not(
+        eb.exists(
+          eb
+            .selectFrom("restores as r")
+            .select("r.id")
+            .whereRef("r.backup_id", "=", "b.id")
+            .where("r.status", "=", "running"),
+        ),
+      ),
+    )
+    .execute();
+}
+
+/** Rows of what is gone, once they count for no quota any more. */
+export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
+  await db
+    .deleteFrom("backups")
+    .where("blob_key", "is", null)
+    .where("deleted_at", "<", deletedBefore)
+    .where("status", "in", ["completed", "failed"])
+    .execute();
+}
+
+/** What is under way, or was when a server ended; of one add-on or of all. */
+export async function listUnderWay(
+  db: Db,
+  addonId?: string,
+): Promise<{ backups: string[]; restores: string[] }> {
+  const backups = await db
+    .selectFrom("backups")
+    .select("id")
+    .where("status", "in", underWay)
+    .$if(addonId !== undefined, (query) => query.where("addon_id", "=", addonId!))
+    .execute();
+  const restores = await db
+    .selectFrom("restores")
+    .select("id")
+    .where("status", "=", "running")
+    .$if(addonId !== undefined, (query) => query.where("addon_id", "=", addonId!))
+    .execute();
+  return { backups: backups.map(({ id }) => id), restores: restores.map(({ id }) => id) };
+}
+
+// ---- when the next one is due
+
+export interface Due {
+  id: string;
+  due_at: Date;
+  missed_at: Date | null;
+  plan: Plan;
+}
+
+export async function listDue(db: Db, now: Date): Promise<Due[]> {
+  return db
+    .selectFrom("addons as a")
+    .innerJoin("projects as p", "p.id", "a.project_id")
+    .innerJoin("workspaces as w", "w.id", "p.workspace_id")
+    .select(["a.id", "a.next_backup_at as due_at", "a.backup_missed_at as missed_at", "w.plan"])
+    .where("a.auto_backup", "=", true)
+    .where("a.deleted_at", "is", null)
+    .where("a.next_backup_at", "<=", now)
+    .$narrowType<{ due_at: Date }>()
+    .execute();
+}
+
+export async function setSchedule(
+  db: Db,
+  addonId: string,
+  schedule: { isOn: boolean; nextAt: Date | null },
+): Promise<void> {
+  await db
+    .updateTable("addons")
+    .set({ auto_backup: schedule.isOn, next_backup_at: schedule.nextAt, backup_missed_at: null })
+    .where("id", "=", addonId)
+    .execute();
+}
+
+export async function noteMissed(db: Db, addonId: string, dueAt: Date): Promise<void> {
+  await db.updateTable("addons").set({ backup_missed_at: dueAt }).where("id", "=", addonId).execute();
+}
+
+export async function planOf(db: Db, addonId: string): Promise<Plan | undefined> {
+  const row = await db
+    .selectFrom("addons as a")
+    .innerJoin("projects as p", "p.id", "a.project_id")
+    .innerJoin("workspaces as w", "w.id", "p.workspace_id")
+    .select("w.plan")
+    .where("a.id", "=", addonId)
+    .executeTakeFirst();
+  return row?.plan;
+}
+
+// ---- restores
+
+export function insertRestore(db: Db, row: Insertable<RestoresTable>): Promise<RestoreRow> {
+  return db.insertInto("restores").values(row).returningAll().executeTakeFirstOrThrow();
+}
+
+export function listRestores(db: Db, addonId: string): Promise<RestoreRow[]> {
+  return db
+    .selectFrom("restores")
+    .selectAll()
+    .where("addon_id", "=", addonId)
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .limit(100)
+    .execute();
+}
+
+export function findRestore(db: Db, id: string): Promise<RestoreRow | undefined> {
+  return db.selectFrom("restores").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+export function beginRestore(db: Db, id: string): Promise<RestoreRow | undefined> {
+  return db
+    .updateTable("restores")
+    .set((eb) => ({ attempts: eb("attempts", "+", 1) }))
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .returningAll()
+    .executeTakeFirst();
+}
+
+export async function forgetRestoreAttempt(db: Db, id: string): Promise<void> {
+  await db
+    .updateTable("restores")
+    .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .execute();
+}
+
+export function endRestore(
+  db: Db,
+  id: string,
+  end: { status: "completed" | "failed"; error: string | null },
+  now: Date,
+): Promise<RestoreRow | undefined> {
+  return db
+    .updateTable("restores")
+    .set({ ...end, finished_at: now })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Whether a restore has somewhere to go to and something to come from. */
+export async function isRestoreWanted(db: Db, id: string): Promise<boolean> {
+  const { rows } = await sql`
+    select from restores r join addons a on a.id = r.addon_id
+    where r.id = ${id} and r.status = 'running' and a.deleted_at is null`.execute(db);
+  return rows.length > 0;
+}
