@@ -181,6 +181,17 @@ test("a database that starts again: a native machine with a volume, the same add
   const second = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "second");
   expect(said(await execute(driver, second.id, "cat /persist/row"))).toBe("committed");
   expect(await ask(id, SERVES.name)).toBe("second");
+  // It ends while there is no server.
+  await driver.close();
+  await cgroups.killAll(second.id);
+  driver = await subject.again();
+  expect((await driver.list()).find((each) => each.id === second.id)?.state).toBe("dead");
+  await driver.settled();
+  expect(await ask(id, SERVES.name)).toBe(REFUSED);
+  await driver.remove(second.id);
+  const third = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "third");
+  expect(said(await execute(driver, third.id, "cat /persist/row"))).toBe("committed");
+  expect(await ask(id, SERVES.name)).toBe("third");
 });
 
 test("a machine that is restored is in the group it is restored into, and no other", async () => {

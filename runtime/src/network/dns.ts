@@ -81,13 +81,14 @@ export class DnsForwarder {
   }
 
   async close(): Promise<void> {
-    for (const socket of this.#open) socket.destroy();
     const tcp = this.#tcp;
     const udp = this.#udp;
+    this.#tcp = undefined;
+    // What is under way stays unanswered, and is asked again of whoever comes next: an error would be final.
+    this.#udp = undefined;
+    for (const socket of this.#open) socket.destroy();
     if (tcp !== undefined) await new Promise((resolve) => tcp.close(resolve));
     if (udp !== undefined) await new Promise<void>((resolve) => udp.close(() => resolve()));
-    this.#tcp = undefined;
-    this.#udp = undefined;
   }
 
   async #answer(question: Buffer, from: dgram.RemoteInfo): Promise<void> {

@@ -3,7 +3,7 @@ import { run } from "../exec.ts";
 import { serviceAddress, slotNames } from "./addresses.ts";
 import type { Member } from "./groups.ts";
 import { HostNetwork, type HostNetworkOptions } from "./network.ts";
-import { connectIn, type Inside, serveIn } from "./testing/inside.ts";
+import { connectIn, type Inside, runIn, serveIn } from "./testing/inside.ts";
 import {
   DNS_ADDRESS,
   ECHO_PORT,
@@ -54,7 +54,10 @@ const serve = (slot: number, says = "db", ...ports: number[]) =>
   kept(serveIn(netnsOf(slot), says, ...(ports.length === 0 ? [PORT, OTHER_PORT] : ports)));
 const connect = (slot: number, host = SERVICE.address) => kept(connectIn(netnsOf(slot), host, PORT));
 
-/** Packets of TCP that have come into a namespace since the first call for it. */
+/**
+ * Packets of TCP that have come into a namespace since the first call for it, but for resets: those are ours, also to what
+ * is left there of a connection that an earlier tenant had.
+ */
 async function arrived(slot: number): Promise<number> {
   const inside = ["nsenter", `--net=${netnsOf(slot)}`, "nft"];
   const stdin = `table ip seen {
@@ -62,7 +65,7 @@ async function arrived(slot: number): Promise<number> {
 	chain arriving { type filter hook prerouting priority -450; policy accept; }
 }
 flush chain ip seen arriving
-add rule ip seen arriving meta l4proto tcp counter name heard
+add rule ip seen arriving tcp flags & rst == 0 counter name heard
 `;
   await run([...inside, "-f", "-"], { stdin });
   const { stdout } = await run([...inside, "-j", "list", "counter", "ip", "seen", "heard"]);
@@ -318,6 +321,40 @@ test("a server that comes back finds groups and services: connections go on, new
   expect(await tried(STRANGER, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
   await network.detach(7);
   expect(await tried(MATE, [tcp(NOT_SERVED)])).toEqual([REFUSED]);
+});
+
+test("while a server comes back nobody is told that a name is unknown, or that he may not ask: at worst he waits", async () => {
+  const script = `const dns = require("dns").promises; const resolver = new dns.Resolver({ timeout: 20, tries: 1 });
+    resolver.setServers(["10.0.0.1"]);
+    const heard = new Set();
+    const ask = async (name) => {
+      const said = await resolver.resolve4(name).then(String, (error) => error.code);
+      if (heard.size < heard.add(said).size) console.log(said);
+      return ask(name);
+    };
+    ask("${SERVICE.name}"); ask("web.test");
+    process.stdin.on("data", () => { heard.clear(); console.log("anew"); });`;
+  const asker = await kept(runIn(netnsOf(MATE), script));
+  const heard = new Set<string>();
+  const listen = async () => {
+    for (const said of (await asker.next()).split("\n")) heard.add(said);
+    return heard;
+  };
+  const known = new Set([SERVICE.address, WEB_ADDRESS]);
+  await expect.poll(listen).toEqual(known);
+  const members: Member[] = [
+    { slot: DB, privateNetwork: { group: "acme", serves: SERVICE } },
+    { slot: MATE, privateNetwork: { group: "acme" } },
+  ];
+  for (let restart = 0; restart < 3; restart += 1) {
+    await network.close();
+    network = new HostNetwork(options());
+    await network.open(members);
+  }
+  asker.send("what now?");
+  await expect.poll(async () => (await listen()).has("anew")).toBe(true);
+  for (const harmless of ["ETIMEOUT", "ECONNREFUSED", "anew"]) heard.delete(harmless);
+  expect(heard).toEqual(known);
 });
 
 test("a machine that no record speaks of is in no group after a start", async () => {

@@ -112,14 +112,17 @@ export class HostNetwork {
    */
   async open(members: readonly Member[] = []): Promise<void> {
     const { instance } = this.#options;
-    // Before the forwarder: a name that is served is never said to be unknown.
+    // Before the forwarder, which must not say of a name that is served that there is none, nor refuse who is open.
     this.#groups.adopt(members);
+    const found = readRuleset(instance, await listNft("ruleset"));
+    for (const [slot, door] of found.doors) this.#doors.set(slot, door);
+    this.#dnsServers = await this.#resolvers();
     await ip(["-batch", "-"], gatewayOnLoopback(instance, "replace"));
     this.#dnsPort = await this.#forwarder.open();
     this.#egressPorts = await this.#openEgress();
     await this.#nft.apply(this.#tables());
     await this.#followHost();
-    await this.#adopt();
+    await this.#adopt(found);
     // One that fails is followed by the next.
     this.#refresh = setInterval(() => void this.refresh().catch(() => {}), REFRESH_MS);
     this.#refresh.unref();
@@ -349,9 +352,7 @@ export class HostNetwork {
 
   /** The uplink and the resolvers as the host has them now. */
   async #followHost(): Promise<void> {
-    this.#dnsServers =
-      this.#options.dnsServers ??
-      parseNameservers(await readFile("/etc/resolv.conf", "utf8").catch(() => ""));
+    this.#dnsServers = await this.#resolvers();
     const uplink = this.#options.uplink ?? (await defaultUplink());
     if (uplink !== null) await setSysctl(`net/ipv4/conf/${uplink}/forwarding`, "1");
     if (uplink === this.#uplink) return;
@@ -359,10 +360,14 @@ export class HostNetwork {
     this.#uplink = uplink;
   }
 
+  async #resolvers(): Promise<readonly string[]> {
+    const { dnsServers } = this.#options;
+    return dnsServers ?? parseNameservers(await readFile("/etc/resolv.conf", "utf8").catch(() => ""));
+  }
+
   /** Takes over complete slots with what the sets say of them, and removes the halves a killed process left. */
-  async #adopt(): Promise<void> {
+  async #adopt(found: ReturnType<typeof readRuleset>): Promise<void> {
     const { instance } = this.#options;
-    const found = readRuleset(instance, await listNft("ruleset"));
     const [links, namespaces] = await Promise.all([
       readdir("/sys/class/net"),
       readdir("/run/netns").catch(() => []),

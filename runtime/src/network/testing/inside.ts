@@ -37,6 +37,11 @@ export function connectIn(netnsPath: string, host: string, port: number): Inside
   return start(netnsPath, CLIENT, [host, String(port)]);
 }
 
+/** A script of the test's own. */
+export function runIn(netnsPath: string, script: string): Inside {
+  return start(netnsPath, script, []);
+}
+
 function start(netnsPath: string, script: string, args: string[]): Inside {
   const argv = [`--net=${netnsPath}`, process.execPath, "-e", script, ...args];
   const child: ChildProcess = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
