@@ -12,7 +12,7 @@ import { parse as parseToml } from "smol-toml";
 import { parseEntry } from "./egress/allowlist.ts";
 import { AUTO } from "./egress/defaults.ts";
 import { nearest } from "./http/nearest.ts";
-import { parseOpenedHosts } from "./lib/addresses.ts";
+import { isLoopback, parseOpenedHosts, parsePorts } from "./lib/addresses.ts";
 import { parseRegions } from "./machines/regions.ts";
 
 /** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
@@ -118,6 +118,10 @@ const email: Kind<string> = {
 const domain: Kind<string> = {
   expected: "a host name, with a port where it is not 443",
   parse: (value) => (/^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:\d{1,5})?$/.test(value) ? value : undefined),
+};
+const ports: Kind<string> = {
+  expected: "two ports from 1024 on, first-last",
+  parse: (value) => (parsePorts(value) ? value : undefined),
 };
 /** 32 bytes, as 64 hexadecimal digits or as base64. */
 const secretsKey: Kind<Buffer> = {
@@ -440,6 +444,20 @@ const keys = {
     "Previews of sandbox ports are served under this name.",
   ),
 
+  addonsHost: key(
+    "network",
+    text,
+    "127.0.0.1",
+    "Address public add-ons listen on; where it is not a loopback one, they are reached by TLS alone.",
+  ),
+  addonsPorts: key("network", ports, "15400-15499", "Ports of public add-ons, one each."),
+  addonsPublicName: key(
+    "network",
+    optional(domain),
+    null,
+    "Host name in public add-ons' addresses; addons_host where it is not set.",
+  ),
+
   operatorEmail: key(
     "accounts",
     email,
@@ -620,6 +638,11 @@ function contradictions(config: Config): string[] {
   }
   if (config.poolMax < config.poolSize) {
     problems.push(`KONTOR_POOL_MAX: expected at least pool_size (${config.poolSize}), got ${config.poolMax}`);
+  }
+  if (!isLoopback(config.addonsHost) && config.tlsMode === "off") {
+    problems.push(
+      `KONTOR_ADDONS_HOST: add-ons on ${config.addonsHost} are reached by TLS, which tls_mode = off has no certificates for`,
+    );
   }
   for (const name of ["previewDomain", "appsDomain"] as const) {
     const host = hostname(config[name]);

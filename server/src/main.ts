@@ -154,6 +154,7 @@ async function start(): Promise<void> {
   // Before the jobs: a deployment that goes on is switched to by way of it.
   const { ingress, ...wayIn } = await openWayIn(app, apps, functions);
   running.defer(() => wayIn.close());
+  addons.doors.encryptWith(async (name) => wayIn.certificates?.contextFor(name));
   const deployments = new Deployments(app, partsOf(apps));
   await repairVolumes(app);
   builds.start();

@@ -25,6 +25,8 @@ import { type Config, hostname } from "./config.ts";
 
 export interface WayIn {
   ingress: Ingress;
+  /** Null where nobody vouches for us. */
+  certificates: Certificates | null;
   /** Once nobody comes any more: what was counted of visitors is written. */
   close(): Promise<void>;
 }
@@ -61,7 +63,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
     new FunctionSites({ domain: appsDomain, functions, upstreams }),
     sites,
   ];
-  const isServed = (host: string) => ingress.isServed(host);
+  const isServed = async (host: string) => host === config.addonsPublicName || ingress.isServed(host);
   const certificates = await modes[config.tlsMode]({ config, log, isServed });
   const ingress: Ingress = new Ingress({
     rules,
@@ -78,6 +80,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   });
   return {
     ingress,
+    certificates,
     async close() {
       await domains.stop();
       await requests.stop();
@@ -95,7 +98,8 @@ type Opening = Pick<App, "config" | "log"> & { isServed: (host: string) => Promi
 const modes: Record<Config["tlsMode"], (opening: Opening) => Promise<Certificates | null>> = {
   local: ({ config }) => {
     const [preview, apps] = [hostname(config.previewDomain), hostname(config.appsDomain)];
-    const names = ["localhost", preview, apps, apiHost(config) ?? "localhost"];
+    const others = [apiHost(config), config.addonsPublicName].filter((name) => name !== null);
+    const names = ["localhost", preview, apps, ...others];
     return LocalCertificates.open(config.dataDir, {
       domains: [...new Set(names)].filter((name) => isIP(name) === 0),
       wildcards: [`*.sbx.${preview}`, `*.${apps}`, `*.fn.${apps}`],

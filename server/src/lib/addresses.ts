@@ -93,3 +93,14 @@ function blockList(ranges: readonly string[]): BlockList {
   }
   return list;
 }
+
+/** An address, or the name, by which a host speaks to itself alone. */
+export function isLoopback(host: string): boolean {
+  return host === "localhost" || host === "::1" || (isIP(host) === 4 && host.startsWith("127."));
+}
+
+/** `first-last`, both included and none below 1024; undefined for anything else. */
+export function parsePorts(text: string): { first: number; last: number } | undefined {
+  const [, first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text) ?? []).map(Number);
+  return first >= 1024 && first <= last && last <= 65_535 ? { first, last } : undefined;
+}

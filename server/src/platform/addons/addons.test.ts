@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { connect } from "node:net";
 import { beforeEach, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { createEnvironment } from "../environments/create.ts";
@@ -7,8 +9,10 @@ import { updateProject } from "../projects/update.ts";
 import { personOn } from "../testing/platform-app.ts";
 import { carryOutDeletion, deleteAddon, removeProjectAddons } from "./delete.ts";
 import { requireAddon } from "./find.ts";
+import { restartAddon } from "./restart.ts";
 import { toAddon, toAddonWithUrls } from "./schema.ts";
 import { addonsHost, make, projectOf } from "./testing/addons-host.ts";
+import { updateAddon } from "./update.ts";
 import { volumeOf } from "./volume.ts";
 
 const { db } = await testDatabase();
@@ -321,6 +325,47 @@ test("processes get the addresses of their environment's add-ons, below what the
   expect(new URL((await variablesOf(host.app, db, environment))["DATABASE_URL"]!).hostname).toBe(
     `order-log.${project.name}.internal`,
   );
+});
+
+test("a public one has a port of its own for as long as it is public", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "redis", public: true });
+  await up(made.id);
+  const url = new URL(toAddonWithUrls(host.app, made).public_connection_url!);
+  expect(url.hostname).toBe("127.0.0.1");
+  const visit = async () => {
+    const ended = once(connect(Number(url.port), url.hostname).resume(), "end");
+    return ended.then(
+      () => true,
+      () => false,
+    );
+  };
+  await vi.waitFor(async () => expect(await visit()).toBe(true), 5_000);
+  const closed = await updateAddon(host.addons, actor, project.id, made.id, { public: false });
+  expect(toAddonWithUrls(host.app, closed).public_connection_url).toBeNull();
+  expect(await visit()).toBe(false);
+  await updateAddon(host.addons, actor, project.id, made.id, { public: true });
+  expect(await visit()).toBe(true);
+  await deleteAddon(host.app, actor, project.id, made.id);
+  await carryOutDeletion(host.addons, made.id, parts);
+  expect(await visit()).toBe(false);
+});
+
+test("where all ports are taken that is said", async () => {
+  const { actor, project } = await onTeam();
+  for (let n = 0; n < 3; n += 1) await make(host, actor, project.id, { kind: "redis", public: true });
+  await expect(make(host, actor, project.id, { kind: "redis", public: true })).rejects.toThrow(
+    refusal("no_public_port", 409),
+  );
+});
+
+test("a restart on request answers when it runs again; one that waits for its time is hurried", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "redis" });
+  await up(made.id);
+  const before = host.addons.running(made.id)!.command;
+  expect(await restartAddon(host.addons, actor, project.id, made.id)).toMatchObject({ status: "running" });
+  expect(host.addons.running(made.id)!.command).not.toBe(before);
 });
 
 test("a project takes its add-ons with it", async () => {

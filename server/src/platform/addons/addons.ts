@@ -11,6 +11,7 @@ import type { Guest } from "#machines/guest.ts";
 import { findMachineOf } from "#machines/owned.ts";
 import type { MachineOwner } from "#machines/owners.ts";
 import { release, releaseOrphans } from "#machines/placement.ts";
+import { Doors } from "./doors.ts";
 import type { Engine } from "./engine.ts";
 import { engines, type Engines } from "./engines.ts";
 import { addonNotRunning } from "./errors.ts";
@@ -23,6 +24,7 @@ export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock"
 export class Addons {
   readonly app: Needs;
   readonly engines: Engines;
+  readonly doors: Doors;
   readonly #running = new Map<string, RunningAddon>();
   #isStarted = false;
 
@@ -30,6 +32,7 @@ export class Addons {
   constructor(app: Needs, kinds: Engines = engines) {
     this.app = app;
     this.engines = kinds;
+    this.doors = new Doors(app);
   }
 
   /** What the machine layer tells of the machines that add-ons have. */
@@ -55,6 +58,7 @@ export class Addons {
   /** Lets go of everything; add-ons run on. */
   async close(): Promise<void> {
     this.#isStarted = false;
+    this.doors.close();
     await Promise.all(Array.from(this.#running.values(), (running) => running.close()));
     this.#running.clear();
   }
@@ -65,10 +69,26 @@ export class Addons {
     const running = new RunningAddon(this, row);
     this.#running.set(row.id, running);
     running.supervise();
+    this.changed(row);
+  }
+
+  /** Its row has changed, as far as others say. */
+  changed(row: AddonView): void {
+    const running = this.#running.get(row.id);
+    if (!running) return;
+    const { engine } = running;
+    const { public_port: port } = row;
+    const connect = async () => {
+      const guest = this.guest(row.id);
+      if (!guest) throw addonNotRunning(running.row.status);
+      return guest.connect(engine.port);
+    };
+    this.doors.set(row.id, port === null ? undefined : { kind: row.kind, port, connect });
   }
 
   /** Its machine is gone when this returns, and nobody brings it up again. Safe to repeat. */
   async end(id: string): Promise<void> {
+    this.doors.set(id, undefined);
     await this.#running.get(id)?.close();
     this.#running.delete(id);
     const owner = { ownerKind: "addon" as const, ownerId: id };
@@ -106,6 +126,14 @@ export class Addons {
     } finally {
       await running.whenUp(60_000);
     }
+  }
+
+  /** Ended in order and begun again; what is down is begun at once. Answers as `whileStopped` does. */
+  async restart(addonId: string): Promise<void> {
+    const running = this.#running.get(addonId);
+    if (running?.isUp) return this.whileStopped(addonId, async () => {});
+    running?.hurry();
+    await running?.whenUp(60_000);
   }
 
   /** Id of the kind's image, made now where it is not there; whoever else needs it waits for the same. */

@@ -16,6 +16,7 @@ import { engines } from "./engines.ts";
 import { addonExists } from "./errors.ts";
 import { target } from "./find.ts";
 import { newPassword, sealPassword } from "./password.ts";
+import { takePublicPort } from "./public.ts";
 import type { AddonCreate } from "./schema.ts";
 import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
 import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
@@ -59,7 +60,7 @@ export async function createAddon(
       database: engine.database,
       password_sealed: sealPassword(app, id, newPassword()),
       public: input.isPublic,
-      public_port: null,
+      public_port: input.isPublic ? await takePublicPort(app, tx) : null,
       options: JSON.stringify(input.options),
       next_backup_at: null,
       created_at: now,

@@ -13,6 +13,13 @@ export const addonNotRunning = defineError("addon_not_running", 409, (status: st
   meta: { status },
 }));
 
+export const noPublicPort = defineError(
+  "no_public_port",
+  409,
+  (count: number) =>
+    `public: all ${count} ports for public add-ons are taken; the operator can give more (addons_ports).`,
+);
+
 /** What the engine could not do; the message is for the add-on's owner. */
 export class EngineFailure extends Error {
   override readonly name = "EngineFailure";

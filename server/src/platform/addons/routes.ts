@@ -6,9 +6,20 @@ import { invalidField, projectNotFound } from "../projects/errors.ts";
 import type { Addons } from "./addons.ts";
 import { createAddon } from "./create.ts";
 import { deleteAddon } from "./delete.ts";
-import { addonExists, addonNotFound } from "./errors.ts";
+import { addonExists, addonNotFound, addonNotRunning, noPublicPort } from "./errors.ts";
 import { listAddons, requireAddon } from "./find.ts";
-import { Addon, AddonCreate, AddonParams, AddonWithUrls, toAddon, toAddonWithUrls } from "./schema.ts";
+import { restartAddon } from "./restart.ts";
+import {
+  Addon,
+  AddonCreate,
+  AddonParams,
+  AddonUpdate,
+  AddonWithUrls,
+  readOnlyFields,
+  toAddon,
+  toAddonWithUrls,
+} from "./schema.ts";
+import { updateAddon } from "./update.ts";
 
 const common = { api: "platform", tag: "Add-ons" } as const;
 const path = "/api/v1/projects/{project_id}/addons";
@@ -41,7 +52,15 @@ export const addonRoutes = (addons: Addons): Route[] => [
     params: ofProject,
     body: AddonCreate,
     responses: { 201: Addon },
-    errors: [projectNotFound, environmentNotFound, addonExists, invalidField, planLimit, accountSuspended],
+    errors: [
+      projectNotFound,
+      environmentNotFound,
+      addonExists,
+      noPublicPort,
+      invalidField,
+      planLimit,
+      accountSuspended,
+    ],
     idempotent: true,
     handler: async ({ actor, params, body }) =>
       toAddon(await createAddon(addons, actor, params.project_id, body)),
@@ -58,6 +77,38 @@ export const addonRoutes = (addons: Addons): Route[] => [
     errors: [...notFound],
     handler: async ({ actor, params }) =>
       toAddonWithUrls(addons.app, await requireAddon(addons.app, actor, params.project_id, params.addon_id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: `${path}/{addon_id}`,
+    operationId: "updateAddon",
+    summary: "Open an add-on to the outside, or close it",
+    description: "Closing ends the connections that came that way.",
+    scope: "platform:write",
+    extension: true,
+    params: AddonParams,
+    body: AddonUpdate,
+    readOnlyFields,
+    responses: { 200: AddonWithUrls },
+    errors: [...notFound, noPublicPort, accountSuspended],
+    handler: async ({ actor, params, body }) =>
+      toAddonWithUrls(addons.app, await updateAddon(addons, actor, params.project_id, params.addon_id, body)),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/{addon_id}/restart`,
+    operationId: "restartAddon",
+    summary: "End an add-on's process in order, and begin it again",
+    description: "Answered once it takes connections again, or after a minute. What was committed is kept.",
+    scope: "platform:write",
+    extension: true,
+    params: AddonParams,
+    responses: { 200: Addon },
+    errors: [...notFound, addonNotRunning, accountSuspended],
+    handler: async ({ actor, params }) =>
+      toAddon(await restartAddon(addons, actor, params.project_id, params.addon_id)),
   }),
   defineRoute({
     ...common,

@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { engines } from "./engines.ts";
 import type { AddonView } from "./find.ts";
 import { evictionPolicies } from "./redis.ts";
+import { publicConnectionUrl } from "./public.ts";
 import { type AddonSize, sizeNames } from "./sizes.ts";
 import { connectionUrl, privateHost } from "./urls.ts";
 
@@ -69,6 +70,9 @@ export const AddonCreate = known
   .meta({ id: "AddonCreate" });
 export type AddonCreate = z.output<typeof AddonCreate>;
 
+export const AddonUpdate = z.strictObject({ public: z.boolean().optional() }).meta({ id: "AddonUpdate" });
+export type AddonUpdate = z.output<typeof AddonUpdate>;
+
 export const Addon = z
   .object({
     id: z.guid(),
@@ -101,6 +105,11 @@ export const AddonWithUrls = Addon.extend({
 }).meta({ id: "AddonWithUrls" });
 export type AddonWithUrls = z.output<typeof AddonWithUrls>;
 
+/** Fields of the record that a PATCH accepts and ignores. */
+export const readOnlyFields = Object.keys(AddonWithUrls.shape).filter(
+  (field) => !(field in AddonUpdate.shape),
+);
+
 export function toAddon(row: AddonView): Addon {
   return {
     id: row.id,
@@ -125,5 +134,9 @@ export function toAddon(row: AddonView): Addon {
 }
 
 export function toAddonWithUrls(app: Pick<App, "secrets" | "config">, row: AddonView): AddonWithUrls {
-  return { ...toAddon(row), connection_url: connectionUrl(app, row), public_connection_url: null };
+  return {
+    ...toAddon(row),
+    connection_url: connectionUrl(app, row),
+    public_connection_url: publicConnectionUrl(app, row),
+  };
 }

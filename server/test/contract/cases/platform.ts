@@ -195,6 +195,11 @@ export const platformCases: Cases = {
     isFreeForm: true,
   },
   getAddon: { success: async (world) => ({ params: await addon(world) }), unknown: noAddon },
+  updateAddon: {
+    success: async (world) => ({ params: await addon(world), body: { public: true } }),
+    unknown: noAddon,
+  },
+  restartAddon: { success: async (world) => ({ params: await addon(world) }), unknown: noAddon },
   deleteAddon: { success: async (world) => ({ params: await addon(world) }), unknown: noAddon },
   listImages: {
     success: async (world) => ({ params: { project_id: (await image(world)).project_id } }),

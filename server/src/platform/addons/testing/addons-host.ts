@@ -78,7 +78,13 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
 export async function addonsHost(db: Db): Promise<AddonsHost> {
   const directory = await mkdtemp(join(tmpdir(), "kontor-addons-"));
   afterAll(() => rm(directory, { recursive: true, force: true }));
-  const overrides = { cpuOvercommit: "100", memoryOvercommit: "10", regions: "eu-1=Here,us-1=There" };
+  const first = await freePort();
+  const overrides = {
+    cpuOvercommit: "100",
+    memoryOvercommit: "10",
+    regions: "eu-1=Here,us-1=There",
+    addonsPorts: `${first}-${first + 2}`,
+  };
   const config = { ...testConfig(overrides), dataDir: directory };
   const secrets = testSecrets();
   const played: Played = {

@@ -1,0 +1,24 @@
+/** A restart on request: the process is ended in order and begun again. One that is down is begun at once. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { requireNotSuspended } from "#accounts/workspaces.ts";
+import { getProject, workspaceOf } from "../projects/projects.ts";
+import type { Addons } from "./addons.ts";
+import { type AddonView, requireAddon, target } from "./find.ts";
+
+/** As it is when it answers again, or after a minute. */
+export async function restartAddon(
+  addons: Addons,
+  actor: Actor,
+  projectId: string,
+  addonId: string,
+): Promise<AddonView> {
+  const { app } = addons;
+  const row = await requireAddon(app, actor, projectId, addonId);
+  requireNotSuspended(workspaceOf(actor, await getProject(app, actor, projectId)));
+  await recordActivity(app.db, actor, "addon.restarted", target(row), row.workspace_id, {
+    project: row.project_name,
+  });
+  await addons.restart(addonId);
+  return requireAddon(app, actor, projectId, addonId);
+}
