@@ -51,7 +51,7 @@ table inet kontor61 {
 		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted jump to_proxy
 		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted jump to_resolver
 		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
-		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr @askers accept
+		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr @askers jump to_resolver
 		jump refuse
 	}
 	chain to_proxy {

@@ -116,7 +116,7 @@ ${restricted.redirects}		iifname ${machines} ip daddr ${gateway} meta l4proto { 
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
 ${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
-		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr @askers accept
+		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr @askers jump to_resolver
 		jump refuse
 	}
 	chain to_proxy {
