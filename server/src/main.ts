@@ -39,6 +39,7 @@ import { sweepCheckouts } from "#platform/git/checkout.ts";
 import { gitSite } from "#platform/git/hosting-routes.ts";
 import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { FunctionDeploys } from "#platform/functions/deploys.ts";
 import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { Addons } from "#platform/addons/addons.ts";
@@ -156,6 +157,7 @@ async function start(): Promise<void> {
   running.defer(() => wayIn.close());
   addons.doors.encryptWith(async (name) => wayIn.certificates?.contextFor(name));
   const deployments = new Deployments(app, partsOf(apps));
+  const functionDeploys = new FunctionDeploys(app, noInstances);
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());
@@ -167,12 +169,14 @@ async function start(): Promise<void> {
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
   await sweepCheckouts(app);
+  await functionDeploys.begin();
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     {
       ...sandboxTasks(app),
       ...platformTasks(app, { apps, addons, backups, functions: noInstances }),
       ...deployments.tasks,
+      ...functionDeploys.tasks,
       ...builds.tasks,
     },
     // Each of them may want a connection.

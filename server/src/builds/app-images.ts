@@ -1,17 +1,20 @@
 /**
  * Images of apps: made of a checkout and a Dockerfile by the host, kept under a tag of their project, and run by its
- * deployments. This file owns their rows; the bytes are the host's. It promises that what it answered is on disk and
+ * deployments. This file owns their rows; the bytes are the host's. Functions have theirs built here too, and keep them
+ * in rows of their own. It promises that what it answered is on disk and
  * has a row, that a build which failed left nothing, and that an image without a row goes with the next sweep.
  */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
-import type { Db } from "#db/db.ts";
+import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
+import type { BuiltAppImage } from "#machines/host.ts";
 import { dropUnusedAppImages } from "#machines/built-images.ts";
+import { Output } from "./output.ts";
 import { BuildQueue } from "./queue.ts";
 import {
   type AppImageRow,
@@ -25,10 +28,8 @@ import {
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
-export interface AppBuildRequest {
+export interface ImageRequest {
   workspaceId: string;
-  projectId: string;
-  deploymentId: string;
   /** Directory of the checkout on this host. It must not change meanwhile. */
   context: string;
   /** The directory of it that is handed to the builder: the analysis' `context`; `.` and `/` are all of it. */
@@ -38,6 +39,22 @@ export interface AppBuildRequest {
   /** Variables that the commands of the build see; in no layer, no history and no log. */
   secrets: Readonly<Record<string, string>>;
   plan: "starter" | "pro" | "team";
+}
+
+export interface AppBuildRequest extends ImageRequest {
+  projectId: string;
+  deploymentId: string;
+}
+
+interface BuildHooks {
+  /** Whole lines, scrubbed of secrets, 4 MiB of them. */
+  log: (text: string) => void | Promise<void>;
+  signal: AbortSignal;
+}
+
+/** What the host has made, and nobody's row knows yet. */
+export interface MadeImage extends BuiltAppImage {
+  id: string;
 }
 
 export interface BuiltImage {
@@ -76,22 +93,47 @@ const sweepAfterMs = 30_000;
 
 /** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
-const logMaxBytes = 4 * 1024 ** 2;
-const lastChars = 4000;
 
 const queues = new WeakMap<Config, BuildQueue>();
 /** Of this process: their images have no row yet. */
 const underWay = new Set<string>();
 
-/** Fails with `BuildFailed`, or with the signal's reason. What it logs is whole lines, scrubbed of secrets, 4 MiB of them. */
+/** Fails with `BuildFailed`, or with the signal's reason. */
 export async function buildAppImage(
   app: Needs,
   request: AppBuildRequest,
-  { log, signal }: { log: (text: string) => void | Promise<void>; signal: AbortSignal },
+  hooks: BuildHooks,
 ): Promise<BuiltImage> {
+  const { projectId, deploymentId } = request;
+  const row = await buildImage(app, request, hooks, async (tx, { id, digest, sizeBytes, config }) =>
+    insertImage(tx, {
+      id,
+      project_id: projectId,
+      host_id: app.machines.host.id,
+      number: await nextNumber(tx, projectId),
+      digest,
+      size_bytes: sizeBytes,
+      run: JSON.stringify(runOf(config)),
+      deployment_id: deploymentId,
+      created_at: app.clock.now(),
+    }),
+  );
+  return toBuiltImage(row);
+}
+
+/**
+ * Builds in turn with all others. `keep` writes down whose the image is, so that the sweep leaves it (`wantedAppImages`);
+ * what it throws, this throws, and the image is nobody's. Fails as `buildAppImage` does.
+ */
+export async function buildImage<T>(
+  app: Needs,
+  request: ImageRequest,
+  { log, signal }: BuildHooks,
+  keep: (tx: Transaction, image: MadeImage) => Promise<T>,
+): Promise<T> {
   const queue = queueOf(app.config);
   const output = new Output(log);
-  return queue.run(request.workspaceId, () => build(app, request, output, signal), {
+  return queue.run(request.workspaceId, () => build(app, request, { output, signal }, keep), {
     signal,
     onWait: () => output.write("Waiting for other builds to end.\n"),
   });
@@ -148,14 +190,14 @@ export async function sweepAppImages(app: Needs): Promise<void> {
   await app.machines.host.pruneBuildCaches();
 }
 
-async function build(
+async function build<T>(
   app: Needs,
-  request: AppBuildRequest,
-  output: Output,
-  signal: AbortSignal,
-): Promise<BuiltImage> {
+  request: ImageRequest,
+  { output, signal }: { output: Output; signal: AbortSignal },
+  keep: (tx: Transaction, image: MadeImage) => Promise<T>,
+): Promise<T> {
   const { db, machines, config } = app;
-  const { workspaceId, projectId, deploymentId, context, rootDirectory, recipe, secrets, plan } = request;
+  const { workspaceId, context, rootDirectory, recipe, secrets, plan } = request;
   const id = newId("app_");
   underWay.add(id);
   try {
@@ -175,23 +217,11 @@ async function build(
       { log: (text) => output.write(text), signal },
     );
     await reached("app_build.made");
-    const run = runOf(made.config);
-    const row = await db.transaction().execute(async (tx) => {
+    return await transaction(db, async (tx) => {
       const runAt = new Date(app.clock.now().getTime() + sweepAfterMs);
       await addJob(tx, sweepTask, {}, { key: sweepTask, runAt });
-      return insertImage(tx, {
-        id,
-        project_id: projectId,
-        host_id: machines.host.id,
-        number: await nextNumber(tx, projectId),
-        digest: made.digest,
-        size_bytes: made.sizeBytes,
-        run: JSON.stringify(run),
-        deployment_id: deploymentId,
-        created_at: app.clock.now(),
-      });
+      return keep(tx, { id, ...made });
     });
-    return toBuiltImage(row);
   } catch (error) {
     if (signal.aborted) throw signal.reason;
     throw explain(error, output.last);
@@ -246,38 +276,4 @@ function queueOf(config: Config): BuildQueue {
   let queue = queues.get(config);
   if (!queue) queues.set(config, (queue = new BuildQueue(config.buildConcurrency)));
   return queue;
-}
-
-/** What a build says, on its way to whoever keeps it: in order, so much and no more. */
-class Output {
-  readonly #log: (text: string) => void | Promise<void>;
-  #last = "";
-  #bytes = 0;
-  #written: Promise<void> = Promise.resolve();
-
-  constructor(log: (text: string) => void | Promise<void>) {
-    this.#log = log;
-  }
-
-  get last(): string {
-    return this.#last.trim();
-  }
-
-  write(text: string): void {
-    this.#last = (this.#last + text).slice(-lastChars);
-    if (this.#bytes > logMaxBytes) return;
-    this.#bytes += Buffer.byteLength(text);
-    this.#hand(this.#bytes > logMaxBytes ? "(more output is not kept)\n" : text);
-  }
-
-  /** Fails where what keeps it does. */
-  flushed(): Promise<void> {
-    return this.#written;
-  }
-
-  #hand(text: string): void {
-    this.#written = this.#written.then(() => this.#log(text));
-    // Told by `flushed`.
-    this.#written.catch(() => {});
-  }
 }

@@ -236,13 +236,19 @@ export async function markPruned(tx: Db, ids: readonly string[], now: Date): Pro
     .execute();
 }
 
-/** Of a host. */
+/** Of a host: those of projects, and those that versions of functions hold. */
 export async function wantedAppImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("app_images")
     .select("id")
     .where("host_id", "=", hostId)
     .where("pruned_at", "is", null)
+    .unionAll((eb) =>
+      eb
+        .selectFrom("function_versions")
+        .select((of) => of.ref("image_id").$notNull().as("id"))
+        .where("image_id", "is not", null),
+    )
     .execute();
   return new Set(rows.map(({ id }) => id));
 }

@@ -34,7 +34,7 @@ export async function deleteFunction(
   });
 }
 
-/** The job. Instances first: they cost, and they may still be called. */
+/** The job. A deploy that is under way ends by itself: it is for nobody any more. Instances first: they cost, and they may still be called. */
 export async function carryOutDeletion(
   { db }: Pick<App, "db">,
   functionId: string,

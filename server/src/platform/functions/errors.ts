@@ -13,3 +13,12 @@ export const noApiKey = defineError(
   409,
   () => 'The function takes calls without a key. Set auth_mode to "api_key" first, which answers one.',
 );
+
+export const deployInProgress = defineError(
+  "deployment_in_progress",
+  409,
+  (other: { id: string; number: number }) => ({
+    detail: `Version ${other.number} is being deployed: wait for its end, and deploy again.`,
+    meta: { version_id: other.id },
+  }),
+);

@@ -9,11 +9,13 @@ import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
-import { functionDeployed, functionNotFound, noApiKey } from "./errors.ts";
+import { deployFunction } from "./deploy.ts";
+import { deployInProgress, functionDeployed, functionNotFound, noApiKey } from "./errors.ts";
 import { get, list, readVariables } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";
 import {
   bodyLimit,
+  DeployQuery,
   FunctionCreate,
   FunctionListResponse,
   FunctionParams,
@@ -127,6 +129,21 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     responses: { 204: null },
     errors: [functionNotFound],
     handler: ({ actor, params }) => deleteFunction(app, actor, params.function_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${path}/deploy`,
+    operationId: "deployFunction",
+    summary: "Build what is stored, and make it live",
+    description:
+      "Dependencies are installed, the handler is loaded once, and then it answers at the function's address. What was live before answers until then, and goes on where the deploy fails: `error` says why. Answers at its end, or after two minutes with `status: building`.",
+    scope: "platform:write",
+    params: FunctionParams,
+    query: DeployQuery,
+    responses: { 200: FunctionResponse },
+    errors: [functionNotFound, deployInProgress, accountSuspended],
+    handler: ({ actor, params, query }) => deployFunction(app, parts, actor, params.function_id, query),
   }),
   defineRoute({
     ...common,

@@ -10,6 +10,10 @@ import type { FunctionParts } from "./parts.ts";
 import { maxMemoryMb, minMemoryMb } from "./limits.ts";
 import type { FunctionRow } from "./store.ts";
 
+export const DeployQuery = z.strictObject({
+  wait: z.boolean().default(true).describe("`false` answers at once; the function says how it goes on."),
+});
+
 const maxCodeBytes = 1024 ** 2;
 /** Of a body: code in JSON takes more room than it has. */
 export const bodyLimit = 4 * 1024 ** 2;

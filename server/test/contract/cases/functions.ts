@@ -63,6 +63,11 @@ export const functionCases: Cases = {
     unknown,
   },
   deleteFunction: { success: async (world) => ({ params: await func(world) }), unknown },
+  // Nothing is carried out here: it is queued, and that is answered.
+  deployFunction: {
+    success: async (world) => ({ params: await func(world), query: "wait=false" }),
+    unknown,
+  },
   getFunctionVariables: {
     success: async (world) => ({ params: await func(world, { env_vars: { A: "1" } }) }),
     unknown,

@@ -1,0 +1,36 @@
+const logMaxBytes = 4 * 1024 ** 2;
+const lastChars = 4000;
+
+/** What a build says, on its way to whoever keeps it: in order, so much and no more. */
+export class Output {
+  readonly #log: (text: string) => void | Promise<void>;
+  #last = "";
+  #bytes = 0;
+  #written: Promise<void> = Promise.resolve();
+
+  constructor(log: (text: string) => void | Promise<void>) {
+    this.#log = log;
+  }
+
+  get last(): string {
+    return this.#last.trim();
+  }
+
+  write(text: string): void {
+    this.#last = (this.#last + text).slice(-lastChars);
+    if (this.#bytes > logMaxBytes) return;
+    this.#bytes += Buffer.byteLength(text);
+    this.#hand(this.#bytes > logMaxBytes ? "(more output is not kept)\n" : text);
+  }
+
+  /** Fails where what keeps it does. */
+  flushed(): Promise<void> {
+    return this.#written;
+  }
+
+  #hand(text: string): void {
+    this.#written = this.#written.then(() => this.#log(text));
+    // Told by `flushed`.
+    this.#written.catch(() => {});
+  }
+}

@@ -1,0 +1,270 @@
+/**
+ * Carrying deploys out. A version is built, proved by an instance that loads its handler, and made live in one
+ * transaction; until that commits what was live answers, and whatever fails before leaves it so. A server that dies is
+ * followed by one that goes on: what is built is not built again. One that three servers died of is given up.
+ */
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { isDeepStrictEqual } from "node:util";
+import { setTimeout as sleep } from "node:timers/promises";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { BuildFailed, buildImage, sweepTask } from "#builds/app-images.ts";
+import { type Transaction, transaction } from "#db/db.ts";
+import { addJob, type Tasks } from "#jobs/jobs.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Semaphore } from "#lib/semaphore.ts";
+import { deployTask } from "./deploy.ts";
+import { target } from "./functions.ts";
+import { contentHash, layOut, recipeOf } from "./image.ts";
+import type { FunctionParts } from "./parts.ts";
+import {
+  changeRow,
+  endFailed,
+  findEqual,
+  findLock,
+  findSubject,
+  findVersion,
+  forgetAttempt,
+  lockAny,
+  makeLive,
+  setImage,
+  takeNextVersion,
+  type VersionRow,
+} from "./store.ts";
+
+const attemptsMax = 3;
+/** How soon a build hears that its function was deleted. */
+const lookEveryMs = 250;
+/** Images that are kept beside the live one: going back to code that was deployed lately builds nothing. */
+const keptImages = 2;
+const errorMaxChars = 4000;
+const errorMaxLines = 40;
+
+/** What its owner is told. */
+class DeployFailed extends Error {}
+/** The function is deleted, or the version is nobody's to build any more. */
+class Dropped extends DeployFailed {
+  constructor() {
+    super("The function was deleted.");
+  }
+}
+/** The server stops. */
+class Interrupted extends Error {}
+
+type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
+
+export class FunctionDeploys {
+  readonly #app: Needs;
+  readonly #parts: FunctionParts;
+  readonly #carriedOut = new Set<string>();
+  /** Two looks at once would each take what the other has for left by an earlier server. */
+  readonly #taking = new Semaphore(1);
+
+  constructor(app: Needs, parts: FunctionParts) {
+    this.#app = app;
+    this.#parts = parts;
+  }
+
+  readonly tasks: Tasks = { [deployTask]: (_: unknown, { signal }) => this.run(signal) };
+
+  /** Before the jobs: what an earlier server had under way is gone on with. */
+  async begin(): Promise<void> {
+    await rm(workDirectory(this.#app), { recursive: true, force: true });
+    await addJob(this.#app.db, deployTask, {});
+  }
+
+  /** Takes versions until none waits, or as many are under way as may. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const id = await this.#taking.run(() => this.#take());
+      if (id === undefined) return;
+      try {
+        await this.#carryOut(id, signal);
+      } finally {
+        this.#carriedOut.delete(id);
+      }
+    }
+  }
+
+  async #take(): Promise<string | undefined> {
+    const { db, machines, config } = this.#app;
+    if (this.#carriedOut.size >= config.deployConcurrency) return undefined;
+    const id = await takeNextVersion(db, machines.host.id, [...this.#carriedOut]);
+    if (id !== undefined) this.#carriedOut.add(id);
+    return id;
+  }
+
+  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+    const { db, config, log } = this.#app;
+    const ends = new AbortController();
+    const stop = () => ends.abort(new Interrupted());
+    stops.addEventListener("abort", stop, { once: true });
+    if (stops.aborted) stop();
+    const minutes = config.deployTimeoutMinutes;
+    const tooLong = new DeployFailed(`It was not done within ${minutes} minutes.`);
+    const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
+    const watched = new AbortController();
+    const watching = this.#watch(id, ends, watched.signal);
+    try {
+      await this.#deploy(id, ends.signal);
+    } catch (error) {
+      if (error instanceof Interrupted) return await forgetAttempt(db, id);
+      const reason = reasonOf(error);
+      if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
+      await this.#fail(id, reason ?? "The deploy could not be carried out on this host.");
+    } finally {
+      stops.removeEventListener("abort", stop);
+      clearTimeout(deadline);
+      watched.abort();
+      await watching;
+      await rm(workDirectory(this.#app, id), { recursive: true, force: true });
+    }
+  }
+
+  async #deploy(id: string, signal: AbortSignal): Promise<void> {
+    const { db } = this.#app;
+    const version = await findVersion(db, id);
+    if (!version) throw new Dropped();
+    if (version.attempts > attemptsMax)
+      throw new DeployFailed(
+        `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`,
+      );
+    const built = version.image_id === null ? await this.#build(version, signal) : version;
+    await reached("function_deploy.built");
+    const { lock } = await this.#parts.prove(built, signal);
+    signal.throwIfAborted();
+    await reached("function_deploy.proved");
+    await transaction(db, (tx) => this.#switch(tx, built, lock ?? built.lock));
+    await reached("function_deploy.switched");
+    await this.#parts
+      .switched(version.function_id)
+      .catch((error: unknown) => this.#app.log.error({ err: error }, "a new version is not served yet"));
+  }
+
+  /** The version with its image: an equal one's where there is one. */
+  async #build(version: VersionRow, signal: AbortSignal): Promise<VersionRow> {
+    const { db } = this.#app;
+    const subject = await findSubject(db, version.id);
+    if (!subject) throw new Dropped();
+    const hash = await contentHash(version);
+    const equal = await findEqual(db, version, hash);
+    if (equal?.image_id) {
+      const image = { imageId: equal.image_id, contentHash: hash, lock: equal.lock };
+      if (!(await setImage(db, version.id, image))) throw new Dropped();
+      return { ...version, image_id: equal.image_id, lock: equal.lock };
+    }
+    const lock = await findLock(db, version);
+    const directory = workDirectory(this.#app, version.id);
+    await layOut(directory, version, lock);
+    return buildImage(
+      this.#app,
+      {
+        workspaceId: subject.workspace_id,
+        context: directory,
+        rootDirectory: ".",
+        recipe: recipeOf(version, lock !== null),
+        secrets: {},
+        plan: subject.plan,
+      },
+      { log: () => {}, signal },
+      async (tx, { id: imageId }) => {
+        if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock }))) throw new Dropped();
+        return { ...version, image_id: imageId, lock };
+      },
+    );
+  }
+
+  /** What was deployed may have been changed meanwhile: then a deploy is still to come. */
+  async #switch(tx: Transaction, version: VersionRow, lock: string | null): Promise<void> {
+    const now = this.#app.clock.now();
+    const row = await lockAny(tx, version.function_id);
+    const current = await findVersion(tx, version.id);
+    if (!row || row.deleted_at !== null || current?.state !== "building") throw new Dropped();
+    await makeLive(tx, version, { lock, kept: keptImages, now });
+    const isCurrent =
+      row.handler_code === version.handler_code && isDeepStrictEqual(row.dependencies, version.dependencies);
+    await changeRow(tx, row.id, {
+      live_version_id: version.id,
+      last_deployed_at: now,
+      error: null,
+      ...(isCurrent ? { pending_deploy: false } : {}),
+    });
+    await addJob(tx, sweepTask, {}, { key: sweepTask });
+    await recordActivity(tx, actor, "function.deployed", target(row), row.workspace_id, {
+      version: version.number,
+    });
+    await notify(tx, {
+      workspaceId: row.workspace_id,
+      kind: "deploy_succeeded",
+      title: `Version ${version.number} of ${row.name} is live`,
+      body: "It answers at the function's address.",
+      target: target(row),
+    });
+  }
+
+  async #fail(id: string, reason: string): Promise<void> {
+    await transaction(this.#app.db, async (tx) => {
+      const now = this.#app.clock.now();
+      await addJob(tx, sweepTask, {}, { key: sweepTask });
+      const version = await findVersion(tx, id);
+      const row = version && (await lockAny(tx, version.function_id));
+      if (!row || (await findVersion(tx, id))?.state !== "building") return;
+      await endFailed(tx, id, reason, now);
+      if (row.deleted_at !== null) return;
+      await changeRow(tx, row.id, { error: reason });
+      await recordActivity(tx, actor, "function.deploy_failed", target(row), row.workspace_id, {
+        version: version.number,
+      });
+      await notify(tx, {
+        workspaceId: row.workspace_id,
+        kind: "deploy_failed",
+        title: `Version ${version.number} of ${row.name} failed`,
+        body: "The function says why. What was live before answers on.",
+        target: target(row),
+      });
+    });
+    await reached("function_deploy.failed");
+  }
+
+  async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
+    const { db } = this.#app;
+    while (!signal.aborted && !ends.signal.aborted) {
+      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      // While PostgreSQL is away nobody can have deleted it.
+      const subject = await findSubject(db, id).catch(() => "unknown" as const);
+      if (subject === undefined) ends.abort(new Dropped());
+    }
+  }
+}
+
+const actor = systemActor("functions");
+
+/** Undefined where it is none that its owner could do anything about. */
+function reasonOf(error: unknown): string | undefined {
+  if (error instanceof DeployFailed || isHandlerFailed(error)) return cut(error.message);
+  if (error instanceof BuildFailed) return cut(`${error.message}\n${error.last}`);
+  return undefined;
+}
+
+/** Thrown by who proves: its message is for the owner. */
+function isHandlerFailed(error: unknown): error is Error {
+  return error instanceof Error && error.name === "HandlerFailed";
+}
+
+/** Its last lines: what an installer says at its end is why. */
+function cut(text: string): string {
+  const lines = text.replaceAll("\0", "").trim().split("\n");
+  const kept = lines.length > errorMaxLines ? [lines[0], "…", ...lines.slice(-errorMaxLines + 2)] : lines;
+  const whole = kept.join("\n");
+  return whole.length > errorMaxChars
+    ? `${whole.slice(0, 500)}\n…\n${whole.slice(500 - errorMaxChars)}`
+    : whole;
+}
+
+/** What versions are built of, each in a directory of its id. */
+function workDirectory({ config }: Pick<App, "config">, id = ""): string {
+  return join(config.dataDir, "work", "functions", id);
+}
