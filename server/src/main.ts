@@ -40,7 +40,6 @@ import { gitSite } from "#platform/git/hosting-routes.ts";
 import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { FunctionDeploys } from "#platform/functions/deploys.ts";
-import { noInstances } from "#platform/functions/parts.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { Addons } from "#platform/addons/addons.ts";
 import { Backups } from "#platform/backups/backups.ts";
@@ -157,7 +156,7 @@ async function start(): Promise<void> {
   running.defer(() => wayIn.close());
   addons.doors.encryptWith(async (name) => wayIn.certificates?.contextFor(name));
   const deployments = new Deployments(app, partsOf(apps));
-  const functionDeploys = new FunctionDeploys(app, noInstances);
+  const functionDeploys = new FunctionDeploys(app, functions);
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());
@@ -174,7 +173,7 @@ async function start(): Promise<void> {
   await jobs.startWorker(
     {
       ...sandboxTasks(app),
-      ...platformTasks(app, { apps, addons, backups, functions: noInstances }),
+      ...platformTasks(app, { apps, addons, backups, functions }),
       ...deployments.tasks,
       ...functionDeploys.tasks,
       ...builds.tasks,
@@ -208,7 +207,7 @@ async function start(): Promise<void> {
         ...sandboxBeside,
         ...agentBeside,
         apps,
-        functions: noInstances,
+        functions,
         addons,
         backups,
       }),

@@ -13,7 +13,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { noInstances } from "#platform/functions/parts.ts";
+import { FunctionInstances } from "#platform/instances/instances.ts";
 import { Addons } from "#platform/addons/addons.ts";
 import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
@@ -34,7 +34,7 @@ export function allRoutes(): Record<Api, Route[]> {
       ...sandboxBeside,
       ...agentBeside,
       apps: new Apps(app),
-      functions: noInstances,
+      functions: new FunctionInstances(app),
       addons,
       backups: new Backups(app, addons, openBlobs(app.config)),
     }),

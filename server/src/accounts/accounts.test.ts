@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { noInstances } from "#platform/functions/parts.ts";
+import { FunctionInstances } from "#platform/instances/instances.ts";
 import { Addons } from "#platform/addons/addons.ts";
 import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
@@ -49,7 +49,7 @@ beforeAll(async () => {
         workers: none,
         pendingApprovals: none,
         apps: new Apps(app),
-        functions: noInstances,
+        functions: new FunctionInstances(app),
         addons,
         backups: new Backups(app, addons, openBlobs(app.config)),
       }),

@@ -16,7 +16,8 @@ import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { platformRoutes } from "#platform/api.ts";
-import { noInstances } from "#platform/functions/parts.ts";
+import { FunctionInstances } from "#platform/instances/instances.ts";
+import { hostLaunch } from "#platform/instances/testing/instances-host.ts";
 import { Addons } from "#platform/addons/addons.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { Backups } from "#platform/backups/backups.ts";
@@ -51,6 +52,7 @@ export interface World {
   /** Carries out what waits to be built: no job worker runs here. */
   build(): Promise<void>;
   apps: Apps;
+  functions: FunctionInstances;
   /** On the highest plan and tier. */
   owner: Caller;
   /** The same, and reaches nothing of the owner's. */
@@ -107,6 +109,7 @@ export async function openWorld(): Promise<World> {
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
+  const functions = new FunctionInstances(app, { launch: hostLaunch(db, dataDir) });
   // Not started: their programs are none of this host's.
   const addons = new Addons(app);
   const backups = new Backups(app, addons, openBlobs(config));
@@ -114,9 +117,12 @@ export async function openWorld(): Promise<World> {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
+    function: functions.machineOwner,
     addon: addons.machineOwner,
   });
   await apps.start();
+  await functions.start();
+  afterAll(() => functions.close());
   // Nobody comes from outside.
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
@@ -126,7 +132,7 @@ export async function openWorld(): Promise<World> {
       ...sandboxBeside,
       ...agentBeside,
       apps,
-      functions: noInstances,
+      functions,
       addons,
       backups,
     }),
@@ -171,6 +177,7 @@ export async function openWorld(): Promise<World> {
     routes,
     build: () => builds.run(new AbortController().signal),
     apps,
+    functions,
     owner,
     stranger: await caller(),
     tokenWith: async (scopes) => {

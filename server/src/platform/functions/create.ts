@@ -56,5 +56,7 @@ export async function createFunction(
     });
     return made;
   });
+  // Its address says from now on that nothing is deployed there.
+  await parts.changed(row.id);
   return { ...toFunction(app, parts, actor, row), api_key: key?.key ?? null };
 }

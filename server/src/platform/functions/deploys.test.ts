@@ -16,9 +16,11 @@ import { carryOutDeletion, deleteFunction } from "./delete.ts";
 import { deployFunction, queueDeploy } from "./deploy.ts";
 import { FunctionDeploys } from "./deploys.ts";
 import { get } from "./functions.ts";
+import { HandlerFailed } from "../instances/errors.ts";
 import type { FunctionParts } from "./parts.ts";
 import { FunctionCreate, FunctionUpdate } from "./schema.ts";
 import { findVersion, type VersionRow } from "./store.ts";
+import { noInstances } from "./testing/no-instances.ts";
 import { updateFunction } from "./update.ts";
 
 const { db } = await testDatabase();
@@ -32,26 +34,21 @@ const machines = await openMachines({ config, db, clock, log: silentLog, driver,
 afterAll(() => machines.close());
 const app = { config, db, clock, machines, secrets: testSecrets(), log: silentLog } as unknown as App;
 
-class HandlerFailed extends Error {
-  override readonly name = "HandlerFailed";
-}
-
 /** Who proves, played: `lock` is what an installer would have left. */
 const played = {
   lock: null as string | null,
   proved: [] as VersionRow[],
   switched: [] as string[],
-  during: async (_: VersionRow): Promise<void> => {},
+  during: (async () => {}) as (version: VersionRow) => Promise<void>,
 };
 const parts: FunctionParts = {
+  ...noInstances,
   prove: async (version) => {
     await played.during(version);
     played.proved.push(version);
     return { lock: played.lock };
   },
   switched: async (id) => void played.switched.push(id),
-  changed: async () => {},
-  stop: async () => {},
   isIdle: () => false,
 };
 const builds: { dockerfile: string; files: Record<string, string> }[] = [];

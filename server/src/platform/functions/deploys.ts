@@ -15,6 +15,7 @@ import { type Transaction, transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
+import { HandlerFailed } from "../instances/errors.ts";
 import { deployTask } from "./deploy.ts";
 import { target } from "./functions.ts";
 import { contentHash, layOut, recipeOf } from "./image.ts";
@@ -244,14 +245,9 @@ const actor = systemActor("functions");
 
 /** Undefined where it is none that its owner could do anything about. */
 function reasonOf(error: unknown): string | undefined {
-  if (error instanceof DeployFailed || isHandlerFailed(error)) return cut(error.message);
+  if (error instanceof DeployFailed || error instanceof HandlerFailed) return cut(error.message);
   if (error instanceof BuildFailed) return cut(`${error.message}\n${error.last}`);
   return undefined;
-}
-
-/** Thrown by who proves: its message is for the owner. */
-function isHandlerFailed(error: unknown): error is Error {
-  return error instanceof Error && error.name === "HandlerFailed";
 }
 
 /** Its last lines: what an installer says at its end is why. */

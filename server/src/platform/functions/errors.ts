@@ -22,3 +22,8 @@ export const deployInProgress = defineError(
     meta: { version_id: other.id },
   }),
 );
+
+export const bodyTooLarge = defineError("payload_too_large", 413, (limitBytes: number) => ({
+  detail: `body: a function is asked with ${limitBytes / 1024 ** 2} MiB at most.`,
+  meta: { limit_bytes: limitBytes },
+}));

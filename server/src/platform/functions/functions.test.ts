@@ -9,8 +9,9 @@ import { createFunction } from "./create.ts";
 import { carryOutDeletion, deleteFunction } from "./delete.ts";
 import { get, list, readVariables } from "./functions.ts";
 import { hashKey } from "./keys.ts";
-import { type FunctionParts, noInstances } from "./parts.ts";
+import type { FunctionParts } from "./parts.ts";
 import { FunctionCreate, FunctionUpdate } from "./schema.ts";
+import { noInstances } from "./testing/no-instances.ts";
 import { rotateKey, updateFunction } from "./update.ts";
 
 const { db } = await testDatabase();

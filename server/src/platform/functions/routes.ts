@@ -1,27 +1,48 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
 import { z } from "zod";
+import type { Actor } from "#accounts/actor.ts";
 import { accountSuspended, planLimit, workspaceNotFound } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
-import { defineRoute, type Route } from "#http/define-route.ts";
+import { defineRoute, type Route, streamed } from "#http/define-route.ts";
+import { openEventStream } from "#http/sse.ts";
 import { tooManyVariables } from "../environments/errors.ts";
 import { VariablesResponse } from "../environments/schema.ts";
+import {
+  functionBusy,
+  functionCrashed,
+  functionNotDeployed,
+  functionTimeout,
+  functionUnavailable,
+  responseTooLarge,
+} from "../instances/errors.ts";
 import { invalidField, nameTaken } from "../projects/errors.ts";
 import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
 import { deployFunction } from "./deploy.ts";
-import { deployInProgress, functionDeployed, functionNotFound, noApiKey } from "./errors.ts";
+import { bodyTooLarge, deployInProgress, functionDeployed, functionNotFound, noApiKey } from "./errors.ts";
 import { get, list, readVariables } from "./functions.ts";
+import { invokeFunction } from "./invoke.ts";
+import { followLogs, functionMetrics, readLogs } from "./monitoring.ts";
 import type { FunctionParts } from "./parts.ts";
 import {
   bodyLimit,
   DeployQuery,
   FunctionCreate,
   FunctionListResponse,
+  FunctionLogLine,
+  FunctionLogs,
+  FunctionLogsQuery,
+  FunctionMetrics,
+  FunctionMetricsQuery,
   FunctionParams,
   FunctionResponse,
   FunctionUpdate,
   FunctionWithKey,
+  invokeBodyLimit,
+  InvokeRequest,
+  InvokeResponse,
   readOnlyFields,
 } from "./schema.ts";
 import { rotateKey, updateFunction } from "./update.ts";
@@ -147,6 +168,68 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
   }),
   defineRoute({
     ...common,
+    method: "POST",
+    path: `${path}/invoke`,
+    operationId: "invokeFunction",
+    summary: "Ask a function, and be told its whole answer",
+    description:
+      "As at its address, but for its key, which is not needed. What the function answers is told with 200, whatever its status is.",
+    scope: "platform:write",
+    params: FunctionParams,
+    body: InvokeRequest,
+    bodyLimit: invokeBodyLimit,
+    responses: { 200: InvokeResponse },
+    errors: [
+      functionNotFound,
+      functionNotDeployed,
+      bodyTooLarge,
+      functionBusy,
+      functionUnavailable,
+      functionTimeout,
+      functionCrashed,
+      responseTooLarge,
+    ],
+    handler: ({ actor, params, body, reply }) =>
+      whileHere(reply, (signal) =>
+        invokeFunction(app, parts, actor, { id: params.function_id, input: body, signal }),
+      ),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/logs`,
+    operationId: "getFunctionLogs",
+    summary: "What a function wrote to stdout and stderr",
+    description:
+      "The last 8 MiB are kept, over deploys, crashes and sleep. With `follow=true` it answers server-sent events whose `data:` lines are FunctionLogLine objects.",
+    scope: "platform:read",
+    params: FunctionParams,
+    query: FunctionLogsQuery,
+    responses: { 200: FunctionLogs },
+    events: FunctionLogLine,
+    errors: [functionNotFound],
+    handler: (input) =>
+      input.query.follow
+        ? stream(app, parts, input)
+        : readLogs(app, parts, input.actor, input.params.function_id, input.query.lines),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${path}/metrics`,
+    operationId: "getFunctionMetrics",
+    summary: "Requests, errors, latency, and how often somebody waited for a wake",
+    description:
+      "Latency is the time from a request's head to the answer's, waking included. Percentiles are off by 1.6 % at most.",
+    scope: "platform:read",
+    params: FunctionParams,
+    query: FunctionMetricsQuery,
+    responses: { 200: FunctionMetrics },
+    errors: [functionNotFound],
+    handler: ({ actor, params, query }) => functionMetrics(app, actor, params.function_id, query.period),
+  }),
+  defineRoute({
+    ...common,
     method: "GET",
     path: `${path}/env-vars`,
     operationId: "getFunctionVariables",
@@ -171,3 +254,37 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     handler: ({ actor, params }) => rotateKey(app, parts, actor, params.function_id),
   }),
 ];
+
+/** Whoever asked may leave, and then nothing is to be done for them any more. */
+async function whileHere<T>(reply: FastifyReply, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const left = new AbortController();
+  const leave = () => left.abort(new Error("whoever asked has left"));
+  reply.raw.once("close", leave);
+  try {
+    return await work(left.signal);
+  } finally {
+    reply.raw.off("close", leave);
+  }
+}
+
+async function stream(
+  app: App,
+  parts: FunctionParts,
+  input: {
+    actor: Actor;
+    params: { function_id: string };
+    query: { lines: number };
+    request: FastifyRequest;
+    reply: FastifyReply;
+  },
+): Promise<typeof streamed> {
+  const { actor, params, query, request, reply } = input;
+  const last = [request.headers["last-event-id"]].flat()[0] ?? "";
+  const after = /^\d{1,15}$/.test(last) ? Number(last) : null;
+  const which = { id: params.function_id, count: query.lines, after };
+  const follow = await followLogs(app, parts, actor, which);
+  const events = openEventStream(request, reply);
+  for await (const event of follow(events.signal)) await events.send(event);
+  events.close();
+  return streamed;
+}

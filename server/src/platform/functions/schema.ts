@@ -3,7 +3,10 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceName } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
+import type { KeptLine } from "#machines/log-rings.ts";
 import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
+import { periodNames } from "../metrics/request-metrics.ts";
+import { RequestMetrics } from "../metrics/schema.ts";
 import { Slug } from "../projects/schema.ts";
 import { maxDependencies, problemIn } from "./dependencies.ts";
 import type { FunctionParts } from "./parts.ts";
@@ -157,6 +160,111 @@ export const FunctionListResponse = z
     limit: z.int(),
   })
   .meta({ id: "FunctionListResponse" });
+
+const HeaderName = z
+  .string()
+  .max(256)
+  .regex(/^(?!__proto__$)[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, { error: "must be the name of a header" });
+const HeaderValue = z
+  .string()
+  .max(8192)
+  .regex(/^[\t\x20-\x7e\x80-\xff]*$/, { error: "must be one line without control characters" });
+const scalar = z.union([z.string(), z.number(), z.boolean()]);
+
+export const InvokeRequest = z
+  .strictObject({
+    method: z.enum(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]).default("POST"),
+    path: z
+      .string()
+      .max(8192)
+      .regex(/^\/[\x21\x22\x24-\x7e]*$/, {
+        error: "must begin with / and be encoded as in a URL, without a fragment",
+      })
+      .default("/")
+      .describe("With a query or without."),
+    query: z
+      .record(z.string(), z.union([scalar, z.array(scalar)]))
+      .default({})
+      .describe("Added to the path's own."),
+    headers: z
+      .record(HeaderName, HeaderValue)
+      .refine((all) => Object.keys(all).length <= 100, { error: "must be at most 100" })
+      .default({})
+      .describe("What belongs to a connection, or is the server's to say, is left out."),
+    body: z.json().optional().describe("Text is sent as it is, anything else as JSON. At most 6 MiB."),
+    body_base64: z.base64().optional().describe("In place of `body`, for what is no text."),
+  })
+  .refine(({ body, body_base64 }) => body === undefined || body_base64 === undefined, {
+    path: ["body_base64"],
+    error: "is given in place of body, not beside it",
+  })
+  .meta({ id: "InvokeRequest" });
+export type InvokeRequest = z.output<typeof InvokeRequest>;
+
+/** Of the request: 6 MiB in base64, or as text with what JSON escapes. */
+export const invokeBodyLimit = 13 * 1024 ** 2;
+
+export const InvokeResponse = z
+  .object({
+    status: z.int().describe("What the function answered; its own errors are in here."),
+    headers: z.record(z.string(), z.string()),
+    body: z.string().nullable().describe("Null where it is no text."),
+    body_base64: z.string().nullable().describe("Where it is no text."),
+    duration_ms: z.number().describe("From the request to the whole answer, a wake included."),
+    cold_start: z.boolean().describe("It waited for an instance that was started from nothing."),
+    wake_ms: z.number().nullable().describe("How long it waited for an instance; null where one was awake."),
+  })
+  .meta({ id: "InvokeResponse" });
+export type InvokeResponse = z.output<typeof InvokeResponse>;
+
+export const FunctionLogsQuery = z.strictObject({
+  lines: z.int().min(1).max(1000).default(200).describe("The last so many."),
+  follow: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Answers server-sent events: those lines, then each as it comes. `Last-Event-ID` goes on behind that line.",
+    ),
+});
+
+export const FunctionLogLine = z
+  .object({
+    at: z.iso.datetime(),
+    stream: z
+      .enum(["stdout", "stderr", "system"])
+      .describe("`system`: said by the server about the function."),
+    level: z.enum(["debug", "info", "warn", "error"]).nullable().describe("Null for plain output."),
+    request_id: z.string().nullable().describe("Of the request that said it; null outside of any."),
+    text: z.string(),
+  })
+  .meta({ id: "FunctionLogLine" });
+export type FunctionLogLine = z.output<typeof FunctionLogLine>;
+
+export const FunctionLogs = z
+  .object({
+    lines: z.array(FunctionLogLine).describe("The oldest first."),
+    truncated: z.boolean().describe("There were more before."),
+  })
+  .meta({ id: "FunctionLogs" });
+export type FunctionLogs = z.output<typeof FunctionLogs>;
+
+export function toLine({ at, stream, level, request_id, text }: KeptLine): FunctionLogLine {
+  return {
+    at: new Date(at).toISOString(),
+    stream,
+    level: level ?? null,
+    request_id: request_id ?? null,
+    text,
+  };
+}
+
+export const FunctionMetricsQuery = z.strictObject({ period: z.enum(periodNames).default("1h") });
+
+export const FunctionMetrics = RequestMetrics.extend({
+  cold_starts: z.int().describe("Starts from nothing that somebody waited for."),
+  p50_wake_ms: z.number().nullable().describe("Of wakes of any kind; null where there was none."),
+}).meta({ id: "FunctionMetrics" });
+export type FunctionMetrics = z.output<typeof FunctionMetrics>;
 
 /** Fields of the record that a PATCH accepts and ignores. */
 export const readOnlyFields = [...Object.keys(record), "api_key"].filter(

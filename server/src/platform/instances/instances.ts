@@ -58,7 +58,6 @@ export class FunctionInstances {
     this.#app = app;
     this.#launch = options.launch ?? (async (version) => launchOf(version));
     this.#recorder = functionRecorder(app);
-    app.machines.onShort(() => this.#giveRoom());
   }
 
   /** What the machine layer tells of the machines that functions have. */
@@ -78,7 +77,8 @@ export class FunctionInstances {
 
   /** After the machines: goes on with what there is. */
   async start(): Promise<void> {
-    const { db } = this.#app;
+    const { db, machines } = this.#app;
+    machines.onShort(() => this.#giveRoom());
     for (const { id } of await listServed(db)) await this.#load(id);
     for (const row of await listInstances(db)) {
       const fleet = this.#fleets.get(row.function_id);
@@ -134,9 +134,8 @@ export class FunctionInstances {
   /** All instances end, and nothing answers for it any more. Once more does nothing. */
   async stop(functionId: string): Promise<void> {
     const fleet = this.#fleets.get(functionId);
-    if (!fleet) return;
-    this.#forget(fleet);
-    await fleet.close();
+    if (fleet) this.#forget(fleet);
+    await fleet?.close();
     if ((await listServed(this.#app.db, functionId)).length === 0) {
       await this.#app.machines.logs.remove(functionId);
     }
@@ -236,7 +235,9 @@ export class FunctionInstances {
     const live = version === undefined ? null : toRunnable(version);
     const known = this.#fleets.get(functionId);
     if (known) {
+      if (known.row.name !== row.name) this.#byName.delete(known.row.name);
       known.changed(row, live);
+      this.#byName.set(row.name, known);
       return known;
     }
     const fleet = new Fleet(

@@ -12,6 +12,7 @@ import type { RequestMetrics } from "./schema.ts";
 import { type MinuteRow, readMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
+type Counts = Pick<MinuteRow, "requests" | "errors" | "latencies">;
 
 /** Minutes in all, and of one point of the series. */
 const periods = {
@@ -31,9 +32,23 @@ export async function requestMetrics(
   { period, environment_id }: { period: Period; environment_id?: string | undefined },
 ): Promise<RequestMetrics> {
   const { environment } = await getEnvironment(app, actor, projectId, environment_id);
+  const rows = await readMinutes(app.db, environment.id, periodBegin(app, period));
+  return metricsOf(app, period, rows);
+}
+
+/** When the first minute of a period that ends now begins. */
+export function periodBegin(app: Pick<App, "clock">, period: Period): Date {
+  return new Date(currentMinute(app) - (periods[period].minutes - 1) * minuteMs);
+}
+
+/** Of the minutes since `periodBegin`. */
+export function metricsOf(
+  app: Pick<App, "clock">,
+  period: Period,
+  rows: readonly (Counts & { minute: Date })[],
+): RequestMetrics {
   const { minutes, step } = periods[period];
-  const begin = currentMinute(app) - (minutes - 1) * minuteMs;
-  const rows = await readMinutes(app.db, environment.id, new Date(begin));
+  const begin = periodBegin(app, period).getTime();
   const points = Map.groupBy(rows, ({ minute }) =>
     Math.floor((minute.getTime() - begin) / (step * minuteMs)),
   );
@@ -55,7 +70,7 @@ export function currentMinute({ clock }: Pick<App, "clock">): number {
   return Math.floor(clock.now().getTime() / minuteMs) * minuteMs;
 }
 
-export function sumOf(rows: readonly MinuteRow[]) {
+export function sumOf(rows: readonly Counts[]) {
   const latencies = new Histogram();
   let [requests, errors] = [0, 0];
   for (const row of rows) {

@@ -1,4 +1,5 @@
 import { forgetActors } from "#accounts/find-actor.ts";
+import { goLive, makeVersion } from "#platform/instances/testing/instances-host.ts";
 import { makeTeam } from "../../factories.ts";
 import type { World } from "../world.ts";
 import type { Cases } from "./case.ts";
@@ -23,6 +24,19 @@ async function func(world: World, more: object = {}): Promise<{ function_id: str
     body: body({ workspace, ...more }),
   });
   return { function_id: (json as { id: string }).id };
+}
+
+/** One that answers. */
+async function served(world: World): Promise<{ function_id: string }> {
+  const { function_id: id } = await func(world);
+  const { db, machines } = world.app;
+  const { id: image } = await machines.host.ensureImage("debian-12");
+  const owner = { id, name: "", workspaceId: "" };
+  const version = await makeVersion(db, { image }, owner, 1, 'export default () => "hello"');
+  await world.functions.prove(version, new AbortController().signal);
+  await goLive(db, version);
+  await world.functions.switched(id);
+  return { function_id: id };
 }
 
 export const functionCases: Cases = {
@@ -66,6 +80,21 @@ export const functionCases: Cases = {
   // Nothing is carried out here: it is queued, and that is answered.
   deployFunction: {
     success: async (world) => ({ params: await func(world), query: "wait=false" }),
+    unknown,
+  },
+  invokeFunction: {
+    success: async (world) => ({
+      params: await served(world),
+      body: { method: "POST", path: "/a", query: { b: 1 }, headers: { "x-c": "d" }, body: { e: true } },
+    }),
+    unknown,
+  },
+  getFunctionLogs: {
+    success: async (world) => ({ params: await func(world), query: "lines=5" }),
+    unknown,
+  },
+  getFunctionMetrics: {
+    success: async (world) => ({ params: await func(world), query: "period=15m" }),
     unknown,
   },
   getFunctionVariables: {

@@ -48,30 +48,13 @@ export async function instancesHost(
   const overrides = { cpuOvercommit: "100", memoryOvercommit: "10", ...options.config };
   const config = { ...testConfig(overrides), dataDir: directory };
   const secrets = testSecrets();
-  const launch = async (version: { id: string; runtime: "nodejs" | "python" }): Promise<Launch> => {
-    const { runtime, handler_code } = await db
-      .selectFrom("function_versions")
-      .select(["runtime", "handler_code"])
-      .where("id", "=", version.id)
-      .executeTakeFirstOrThrow();
-    const extension = runtime === "nodejs" ? "mjs" : "py";
-    const handler = join(directory, `${version.id}.${extension}`);
-    await writeFile(handler, handler_code);
-    const program = runtime === "nodejs" ? process.execPath : "python3";
-    return {
-      argv: [program, join(wrappers, runtime, `main.${extension}`)],
-      env: { KONTOR_HANDLER: handler, PYTHONDONTWRITEBYTECODE: "1" },
-      port: await freePort(),
-      cwd: "/",
-    };
-  };
   const start = async (): Promise<Pick<InstancesHost, "app" | "instances" | "driver" | "image">> => {
     const driver = new FakeDriver({ directory: join(directory, "machines") });
     const log = silentLog;
     const machines = await openMachines({ config, db, clock: systemClock, log, driver });
     const { id: image } = await driver.ensureImage(recipe);
     const app = { config, db, machines, secrets, clock: systemClock, log };
-    const instances = new FunctionInstances(app, { launch });
+    const instances = new FunctionInstances(app, { launch: hostLaunch(db, directory) });
     await machines.start(app as App, { function: instances.machineOwner });
     await instances.start();
     return { app, instances, driver, image };
@@ -91,6 +74,27 @@ export async function instancesHost(
   });
   return host;
 }
+
+/** A version's process as an ordinary one of this host, with its handler in `directory`. */
+export const hostLaunch =
+  (db: Db, directory: string) =>
+  async (version: { id: string; runtime: "nodejs" | "python" }): Promise<Launch> => {
+    const { runtime, handler_code } = await db
+      .selectFrom("function_versions")
+      .select(["runtime", "handler_code"])
+      .where("id", "=", version.id)
+      .executeTakeFirstOrThrow();
+    const extension = runtime === "nodejs" ? "mjs" : "py";
+    const handler = join(directory, `${version.id}.${extension}`);
+    await writeFile(handler, handler_code);
+    const program = runtime === "nodejs" ? process.execPath : "python3";
+    return {
+      argv: [program, join(wrappers, runtime, `main.${extension}`)],
+      env: { KONTOR_HANDLER: handler, PYTHONDONTWRITEBYTECODE: "1" },
+      port: await freePort(),
+      cwd: "/",
+    };
+  };
 
 export interface Made {
   id: string;

@@ -1,0 +1,95 @@
+/**
+ * A function asked by its owner, through the API: the request is put together here, answered by an instance as any
+ * visitor's would be, and its answer is told whole. No key is needed, and none is shown to the handler.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { hostname } from "#config.ts";
+import { functionNotDeployed } from "../instances/errors.ts";
+import { bodyTooLarge } from "./errors.ts";
+import { getFunction } from "./functions.ts";
+import type { Answered, Asked, FunctionParts } from "./parts.ts";
+import type { InvokeRequest, InvokeResponse } from "./schema.ts";
+
+/** As at its address. */
+const maxBodyBytes = 6 * 1024 ** 2;
+
+/** What belongs to a connection, what is said by the server alone, and the key, which is not the handler's to see. */
+const ownHeaders = new Set([
+  ..."connection expect host http2-settings keep-alive proxy-authenticate proxy-authorization".split(" "),
+  ..."proxy-connection te trailer transfer-encoding upgrade content-length forwarded".split(" "),
+  ..."x-api-key x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto".split(" "),
+  ..."x-real-ip x-request-id".split(" "),
+]);
+
+export async function invokeFunction(
+  app: Pick<App, "db" | "config">,
+  parts: Pick<FunctionParts, "invoke">,
+  actor: Actor,
+  { id, input, signal }: { id: string; input: InvokeRequest; signal: AbortSignal },
+): Promise<InvokeResponse> {
+  const row = await getFunction(app, actor, id);
+  if (row.live_version_id === null) throw functionNotDeployed();
+  const host = `${row.name}.fn.${hostname(app.config.appsDomain)}`;
+  return toAnswer(await parts.invoke(row.id, asked(input, host), signal));
+}
+
+/** Pure. Throws `payload_too_large`. */
+export function asked(input: InvokeRequest, host: string): Asked {
+  const { body, type } = bodyOf(input);
+  if (body.length > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
+  const given = Object.entries(input.headers)
+    .map(([name, value]) => [name.toLowerCase(), value] as const)
+    .filter(([name]) => !ownHeaders.has(name) && !name.startsWith("x-kontor-"));
+  return {
+    method: input.method,
+    path: pathOf(input),
+    headers: {
+      ...(type === null ? {} : { "content-type": type }),
+      ...Object.fromEntries(given),
+      host,
+      "x-forwarded-host": host,
+      "x-forwarded-proto": "https",
+    },
+    body,
+  };
+}
+
+/** Text as it is, anything else as JSON. */
+function bodyOf({ body, body_base64 }: InvokeRequest): { body: Buffer; type: string | null } {
+  if (body_base64 !== undefined)
+    return { body: Buffer.from(body_base64, "base64"), type: "application/octet-stream" };
+  if (body === undefined || body === null) return { body: Buffer.alloc(0), type: null };
+  if (typeof body === "string") return { body: Buffer.from(body), type: "text/plain;charset=UTF-8" };
+  return { body: Buffer.from(JSON.stringify(body)), type: "application/json" };
+}
+
+function pathOf({ path, query }: InvokeRequest): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value].flat().map((one): [string, string] => [name, String(one)]),
+  );
+  if (pairs.length === 0) return path;
+  return `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams(pairs).toString()}`;
+}
+
+function toAnswer({ status, headers, body, durationMs, coldStart, wakeMs }: Answered): InvokeResponse {
+  const text = textOf(body);
+  return {
+    status,
+    headers,
+    body: text,
+    body_base64: text === null ? body.toString("base64") : null,
+    duration_ms: Math.round(durationMs * 100) / 100,
+    cold_start: coldStart,
+    wake_ms: wakeMs === null ? null : Math.round(wakeMs * 100) / 100,
+  };
+}
+
+/** Null where it is none: what it calls itself may be anything. */
+function textOf(body: Buffer): string | null {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body);
+  } catch {
+    return null;
+  }
+}
