@@ -1,4 +1,5 @@
 /** From a push to an address, on real builds and real machines: what is served, what failed and why, and kill -9 on the way. */
+import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { eventually } from "./fixtures.ts";
 import { dockerfile, open, type Project, saying } from "./projects.ts";
@@ -9,7 +10,12 @@ let server: Server;
 
 beforeAll(async () => {
   server = await startServer(
-    { KONTOR_POOL_SIZE: "0", KONTOR_APP_START_SECONDS: "10", KONTOR_UPLINK: inject("internet") },
+    {
+      KONTOR_POOL_SIZE: "0",
+      KONTOR_APP_START_SECONDS: "10",
+      KONTOR_RATE_LIMITS: "off",
+      KONTOR_UPLINK: inject("internet"),
+    },
     ["node-22"],
   );
 });
@@ -81,6 +87,29 @@ test("what fails says why, and what was served is served on", { timeout: 300_000
   expect(silent.status).toBe("failed");
   expect(silent.error).toContain("port 4000");
   expect(await visit(project)).toEqual({ status: 200, text: "one" });
+});
+
+test("fifty builds that fail leave no bytes", { timeout: 900_000 }, async () => {
+  const project = await makeProject();
+  const failing = dockerfile("RUN head -c 5M /dev/urandom > /srv/big && false");
+  await push(project, { Dockerfile: failing, "server.js": saying("one") });
+  expect(await ended(project)).toMatchObject({ status: "failed" });
+  const bytes = async () => {
+    // What the database writes ahead is kept in turns, and says nothing of builds.
+    const { stdout } = await run(["du", "-sx", "--block-size=1", "--exclude=pg_wal", server.dataDir], {
+      timeoutMs: 60_000,
+      okCodes: [0, 1],
+    });
+    return Number.parseInt(stdout, 10);
+  };
+  const before = await bytes();
+  for (let number = 2; number <= 51; number += 1) {
+    const { status, body } = await server.api("POST", `/api/v1/projects/${project.id}/deploy`);
+    expect(status, JSON.stringify(body)).toBe(201);
+    expect(await ended(project)).toMatchObject({ status: "failed", number });
+  }
+  // Less than four of them wrote, for rows and logs.
+  expect((await bytes()) - before).toBeLessThan(20 * 1024 ** 2);
 });
 
 test.each([

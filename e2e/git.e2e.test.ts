@@ -1,9 +1,11 @@
 /** A repository that the server keeps, with git as its users have it. */
+import { createHmac } from "node:crypto";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
+import { expectRefusal } from "./fixtures.ts";
 import { startServer, type Server } from "./server.ts";
 
 let server: Server;
@@ -55,4 +57,29 @@ test("a project that goes takes its repository with it", async () => {
   await git(join(directory, "work"), "push", "--quiet", url, "main");
   expect((await server.api("DELETE", `/api/v1/projects/${id}`)).status).toBe(204);
   await expect(git(directory, "ls-remote", url)).rejects.toThrow("No such repository");
+});
+
+test("a webhook takes 8 MiB and sixty deliveries a minute, and no more", async () => {
+  const made = await server.api("POST", "/api/v1/projects", {
+    body: { name: "e2e-hooked", repo_url: "https://forge.test/team/shop.git" },
+  });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const { url, secret } = made.body.webhook as { url: string; secret: string };
+  const path = new URL(url).pathname;
+  const deliver = (text: string) =>
+    server.api("POST", path, {
+      token: null,
+      text,
+      headers: {
+        "x-github-event": "ping",
+        "x-hub-signature-256": `sha256=${createHmac("sha256", secret).update(text).digest("hex")}`,
+      },
+    });
+  const sized = (bytes: number) => JSON.stringify({ zen: "x".repeat(bytes - '{"zen":""}'.length) });
+  expect((await deliver(sized(8 * 1024 ** 2))).body).toMatchObject({ result: "ignored" });
+  expectRefusal(await deliver(sized(8 * 1024 ** 2 + 1)), 413, "payload_too_large");
+  let refused = await deliver("{}");
+  for (let n = 0; n < 100 && refused.status === 202; n += 1) refused = await deliver("{}");
+  expectRefusal(refused, 429, "rate_limited");
+  expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
 });

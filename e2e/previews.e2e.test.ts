@@ -1,15 +1,12 @@
 /** Ports of real sandboxes as sites: through the machine's own loopback, over TLS, in a real browser, and past kill -9. */
-import { execFile } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import type { ClientRequest, IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from "node:http";
 import https from "node:https";
 import net from "node:net";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { promisify } from "node:util";
-import { chromium } from "playwright-core";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import type { Reply } from "./api.ts";
+import { openBrowser } from "./browser.ts";
 import { eventually, type Sandbox } from "./fixtures.ts";
 import { type Server, startServer } from "./server.ts";
 
@@ -156,31 +153,7 @@ test("a browser that trusts the authority loads a preview, its scripts' requests
   await serve(id);
   const name = await hostOf(id);
   expect(name).toBe(`3000-${String(preview_host_base)}`);
-  const home = mkdtempSync(join(tmpdir(), "kontor-browser-"));
-  const database = `sql:${join(home, ".pki/nssdb")}`;
-  const run = promisify(execFile);
-  await run("mkdir", ["-p", join(home, ".pki/nssdb")]);
-  await run("certutil", ["-N", "-d", database, "--empty-password"]);
-  await run("certutil", [
-    "-A",
-    "-d",
-    database,
-    "-n",
-    "kontor",
-    "-t",
-    "C,,",
-    "-i",
-    join(server.dataDir, "ca.crt"),
-  ]);
-  const browser = await chromium.launch({
-    executablePath: "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-gpu"],
-    env: { ...process.env, HOME: home },
-  });
-  onTestFinished(async () => {
-    await browser.close();
-    rmSync(home, { recursive: true, force: true });
-  });
+  const browser = await openBrowser(server);
   const page = await browser.newPage();
   const response = await page.goto(`https://${name}/`);
   expect(response?.status()).toBe(200);
