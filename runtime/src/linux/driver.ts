@@ -74,6 +74,8 @@ const MAX_SLOTS = 65_000;
 const MAX_IMAGE_ENTRIES = 500_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
+/** How soon a machine that the kernel has left without a part is ended. */
+const BROKEN_LOOK_MS = 1_000;
 
 export interface LinuxOptions {
   /** Where records, disks and, unless `imagesDirectory` says otherwise, images are kept. */
@@ -121,6 +123,7 @@ export class LinuxDriver implements Driver {
   #guest: Promise<string> | undefined;
   #openCgroups: Cgroups | undefined;
   #openEngines: Record<Isolation, Engine> | undefined;
+  #looking: NodeJS.Timeout | undefined;
 
   constructor(options: LinuxOptions) {
     this.#options = options;
@@ -151,6 +154,8 @@ export class LinuxDriver implements Driver {
     const found = await readRecords(this.#host.machines);
     await this.#network.open(found.flatMap(({ record }) => memberOf(record)));
     await this.#adopt(found);
+    if (this.#cgroups.layout.version === "v1")
+      this.#looking = setInterval(() => void this.#endBroken(), BROKEN_LOOK_MS).unref();
   }
 
   async #makeEngines(): Promise<Record<Isolation, Engine>> {
@@ -165,6 +170,7 @@ export class LinuxDriver implements Driver {
 
   /** `removeAll` takes the host back to what it was, for uninstalling; the machines must have been removed. */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
+    clearInterval(this.#looking);
     await this.settled();
     // Without a machine there is nothing to find again: the host is left as it was found.
     const removeAll = options.removeAll ?? this.#machines.size === 0;
@@ -567,6 +573,23 @@ export class LinuxDriver implements Driver {
     // Nobody can reach it any more, so it may not go on using the host.
     await this.#cgroups.killAll(machine.id);
     await this.#notice(machine);
+  }
+
+  /**
+   * Out of memory ends a gVisor machine as a whole. cgroup v1 cannot be told so, as v2 is: it kills the one process that
+   * it likes least, and a sentry that has lost a helper so stands still for ever, with its connections open and its
+   * memory held (seen: `oom_kill 1`, `under_oom 0`, usage at the limit).
+   */
+  async #endBroken(): Promise<void> {
+    for (const machine of this.#machines.values()) {
+      if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) continue;
+      if (!(await this.#cgroups.oomKilled(machine.id))) continue;
+      this.#inBackground(
+        "out_of_memory",
+        machine,
+        this.#cgroups.killAll(machine.id).then(() => this.#notice(machine)),
+      );
+    }
   }
 
   /** Sees whether the machine has ended. */
