@@ -104,7 +104,7 @@ test("fifty builds that fail leave no bytes", { timeout: 900_000 }, async () => 
   };
   const before = await bytes();
   for (let number = 2; number <= 51; number += 1) {
-    const { status, body } = await server.api("POST", `/api/v1/projects/${project.id}/deploy`);
+    const { status, body } = await server.api("POST", `/api/v1/projects/${project.id}/deployments`);
     expect(status, JSON.stringify(body)).toBe(201);
     expect(await ended(project)).toMatchObject({ status: "failed", number });
   }
