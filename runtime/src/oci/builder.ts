@@ -9,32 +9,20 @@
  * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
  * in it is removed before the next. A failed build leaves nothing, and cached layers only stay below a number of bytes.
  */
-import { mkdir, readdir, readFile, rename, rm, stat, statfs, utimes, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import { RuntimeError, type Image, type ImageRecipe, type LentNetwork } from "../driver.ts";
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
-import { ENCLOSED } from "../rootfs/debian.ts";
 import { Turns } from "../turns.ts";
-import { UndoStack } from "../undo.ts";
 import { bases, findBase, type Base } from "./bases.ts";
-import {
-  budArgv,
-  configuration,
-  environment,
-  ignoreFile,
-  inside,
-  pullArgv,
-  removeContainersArgv,
-  removeImagesArgv,
-} from "./buildah.ts";
+import { budArgv, ignoreFile, pullArgv, removeContainersArgv, removeImagesArgv } from "./buildah.ts";
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
 import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
-import type { Enclosure } from "./enclosure.ts";
 import { LogLines } from "./log.ts";
+import { bytesBelow, type Run, runEnclosed } from "./run-enclosed.ts";
 import { stampsOf } from "./stamps.ts";
 import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
 
@@ -110,17 +98,12 @@ interface ImageRecord {
   image: string;
 }
 
-const program = fileURLToPath(new URL("./enclosure.ts", import.meta.url));
 const WORKSPACE = /^[a-z0-9-]{1,64}$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]{0,62}$/;
 const HOUSEKEEPING_MS = 2 * 60_000;
 /** Without a route a registry's name fails at once; with one, a large base takes minutes. */
 const PULL_MS = 5 * 60_000;
 const IMPORT_MS = 10 * 60_000;
-const PROCESSES = 1024;
-/** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
-const WATCH_MS = 1_000;
-const DISK_LEFT_BYTES = 1024 ** 3;
 /** Of all builds together, where others want the processors too; the server's own process has 1024. */
 const CPU_WEIGHT = 512;
 const BASES = "bases";
@@ -373,111 +356,14 @@ export class OciBuilder implements AppBuilder {
     });
   }
 
-  /** A builder's run in an enclosure, a group and a network of its own, and the end of all of it. */
-  async #enclosed(
-    spec: {
-      group: string;
-      store: string;
-      network: LentNetwork | null;
-      files: Readonly<Record<string, string>>;
-      context?: string;
-      memoryBytes: number;
-      vcpus: number;
-      diskBytes: number;
-      timeoutMs: number;
-      signal: AbortSignal;
-      lines?: LogLines;
-    },
+  #enclosed(
+    { store, ...spec }: Omit<Run, "store"> & { store: string },
     argv: (cgroup: string) => string[],
   ): Promise<void> {
-    const cgroups = this.#opened;
-    const isBase = spec.store === BASES;
-    const directory = this.#path("builds", spec.group);
-    const home = isBase ? this.#path(BASES) : this.#workspace(spec.store);
-    const undo = new UndoStack();
-    const stop = new AbortController();
-    const signal = AbortSignal.any([spec.signal, stop.signal]);
-    let isFull = false;
-    let watching: Promise<void> | undefined;
-    try {
-      undo.add("directory", () => rm(directory, { recursive: true, force: true }));
-      await mkdir(join(directory, "root"), { recursive: true, mode: 0o700 });
-      for (const path of ["store", "caches"]) await mkdir(join(home, path), { recursive: true, mode: 0o700 });
-      const limits = { fileBytes: spec.diskBytes, processes: PROCESSES, openFiles: await openFilesMax() };
-      const files = { ...configuration(limits), ...spec.files };
-      for (const [name, text] of Object.entries(files))
-        await writeFile(join(directory, name), text, { mode: 0o600 });
-      undo.add("group", () => cgroups.removeTree(spec.group));
-      const { memoryBytes, vcpus } = spec;
-      // One step that is too large ends, and the builder says which.
-      await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
-      // A leaf: what has groups below it may hold no process itself (cgroup v2).
-      const cgroupProcs = await cgroups.makeLeaf(spec.group, "builder");
-      const enclosure: Enclosure = {
-        root: join(directory, "root"),
-        binds: [
-          { at: inside.bases, from: this.#path(BASES, "store"), isWritable: isBase },
-          ...(isBase ? [] : [{ at: inside.store, from: join(home, "store"), isWritable: true }]),
-          { at: inside.caches, from: join(home, "caches"), isWritable: true },
-          { at: inside.build, from: directory, isWritable: true },
-          ...(spec.context === undefined
-            ? []
-            : [{ at: inside.context, from: spec.context, isWritable: false }]),
-        ],
-        resolver: spec.network?.resolver ?? null,
-        cgroupProcs,
-        argv: argv(cgroups.pathOf(spec.group)),
-        env: environment(isBase ? "bases.conf" : "storage.conf"),
-      };
-      const timer = new AbortController();
-      watching = this.#watch(home, spec.diskBytes, timer.signal).then((hasFilled) => {
-        isFull = hasFilled;
-        if (hasFilled) stop.abort();
-      });
-      try {
-        await run([...namespaces(spec.network), process.execPath, program, JSON.stringify(enclosure)], {
-          timeoutMs: spec.timeoutMs,
-          signal,
-          maxOutputBytes: 64 * 1024,
-          // Nothing of the server's own environment.
-          env: { PATH: process.env["PATH"], NODE_NO_WARNINGS: "1" },
-          onOutput: (text) => spec.lines?.write(text),
-        });
-      } finally {
-        timer.abort();
-      }
-    } catch (error) {
-      if (isFull)
-        throw new RuntimeError("too_large", "The build wrote more than it may on its disk.", {
-          cause: error,
-        });
-      if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was ended", { cause: error });
-      if (await cgroups.oomKilled(spec.group).catch(() => false))
-        throw new RuntimeError("no_capacity", "The build used more memory than it may.", { cause: error });
-      throw error;
-    } finally {
-      spec.lines?.flush();
-      await watching;
-      // Before the next: what is killed lets go of mounts and files at once, in its own namespaces.
-      for (const { name, error } of await undo.unwind())
-        this.#options.log("build_not_cleaned_up", { group: spec.group, what: name, error: String(error) });
-    }
-  }
-
-  /** True once it has written more than it may, or the disk has no room left; false when `signal` aborts. */
-  async #watch(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
-    const before = await bytesBelow(home);
-    while (!signal.aborted) {
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, WATCH_MS);
-        signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-      });
-      if (signal.aborted) return false;
-      const disk = await statfs(home);
-      if (disk.bavail * disk.bsize < DISK_LEFT_BYTES) return true;
-      if ((await bytesBelow(home)) - before > diskBytes) return true;
-    }
-    return false;
+    const isBase = store === BASES;
+    const home = isBase ? this.#path(BASES) : this.#workspace(store);
+    const host = { cgroups: this.#opened, builds: this.#path("builds"), log: this.#options.log };
+    return runEnclosed(host, { ...spec, store: { home, bases: this.#path(BASES), isBase } }, argv);
   }
 
   /** Removes containers that a build left in the store, when none is under way in it. */
@@ -592,24 +478,4 @@ function fullName(name: string): string {
   const hasRegistry = more.length > 0 && /[.:]|^localhost$/.test(first);
   if (hasRegistry) return name;
   return `docker.io/${more.length > 0 ? name : `library/${name}`}`;
-}
-
-function namespaces(network: LentNetwork | null): string[] {
-  const own = [...ENCLOSED, "--ipc", "--uts"];
-  return network === null ? [...own, "--net"] : [...own, "nsenter", `--net=${network.netnsPath}`];
-}
-
-/** A process that may not raise limits cannot give more than it has (setrlimit(2)). */
-async function openFilesMax(): Promise<number> {
-  const own = /^Max open files\s+\S+\s+(\d+)/m.exec(await readFile("/proc/self/limits", "utf8"))?.[1];
-  return Math.min(16_384, Number(own ?? 1024));
-}
-
-async function bytesBelow(directory: string): Promise<number> {
-  // What goes meanwhile is none of it.
-  const { stdout } = await run(["du", "-sx", "--block-size=1", directory], {
-    timeoutMs: HOUSEKEEPING_MS,
-    okCodes: [0, 1],
-  });
-  return Number.parseInt(stdout, 10) || 0;
 }

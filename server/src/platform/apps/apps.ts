@@ -21,7 +21,8 @@ import type { Ending, MachineOwner } from "#machines/owners.ts";
 import { release as releaseMachine, releaseOrphans } from "#machines/placement.ts";
 import { drainLater } from "./drain.ts";
 import { AppRoutes } from "./route-table.ts";
-import { type End, Running } from "./running.ts";
+import type { End } from "./ends.ts";
+import { Running } from "./running.ts";
 import { letGoOfRested } from "./sleep.ts";
 import { deleteInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 

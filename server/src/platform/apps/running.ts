@@ -3,7 +3,6 @@
  * its end, which is how an end is heard of; one that nobody asked for is answered with another start, in the same
  * machine where that lives. What is known here is known to nobody else: the next server asks the machine again.
  */
-import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { bringUp } from "#machines/claim.ts";
@@ -12,6 +11,7 @@ import { giveMemory, type Owner } from "#machines/owned.ts";
 import type { Ending } from "#machines/owners.ts";
 import { type MachineRequest, placeCold, type Reservation } from "#machines/placement.ts";
 import type { Apps } from "./apps.ts";
+import { type End, endOf, endOfMachine } from "./ends.ts";
 import { envOf } from "./environment.ts";
 import { isCalm, limitFor } from "./memory.ts";
 import { Output } from "./output.ts";
@@ -28,14 +28,6 @@ const askAgainMs = 250;
 /** How soon, and at last how seldom, it is looked whether something listens. */
 const firstLookMs = 15;
 const lastLookMs = 500;
-
-/** How a process came to its end; `said` is a sentence for its owner. */
-export interface End {
-  code: number | null;
-  isOutOfMemory: boolean;
-  ranMs: number;
-  said: string;
-}
 
 export class Running {
   row: InstanceRow;
@@ -293,7 +285,9 @@ export class Running {
     try {
       const record = await this.#readToEnd();
       if (!record) return { code: null, isOutOfMemory: false, ranMs: ranMs(), said: "Its process is gone." };
-      return "exit" in record ? endOfMachine(record, this, ranMs()) : endOf(record, this);
+      return "exit" in record
+        ? endOfMachine(record, this.limitBytes, ranMs())
+        : endOf(record, this.limitBytes);
     } finally {
       watching.abort();
       await coming;
@@ -360,28 +354,6 @@ export class Running {
     if (!row) throw new Error("the instance is gone");
     this.row = row;
   }
-}
-
-function endOf(record: CommandRecord, { limitBytes }: Running): End {
-  const { exitCode, signal, startedAt, endedAt } = record;
-  const ranMs = Math.max(0, (endedAt ?? startedAt).getTime() - startedAt.getTime());
-  if (signal === null) {
-    return { code: exitCode, isOutOfMemory: false, ranMs, said: `It ended with exit code ${exitCode}.` };
-  }
-  // Nobody else in there sends that by itself: the kernel does, when the machine's memory is used up.
-  const isOutOfMemory = signal === constants.signals.SIGKILL;
-  const why = isOutOfMemory
-    ? `It was killed (signal 9), most likely because it ran out of memory: it may use ${limitBytes / mib} MB.`
-    : `It was ended by signal ${signal}.`;
-  return { code: 128 + signal, isOutOfMemory, ranMs, said: why };
-}
-
-function endOfMachine({ exit }: Ending, { limitBytes }: Running, ranMs: number): End {
-  const isOutOfMemory = exit?.reason === "out_of_memory";
-  const said = isOutOfMemory
-    ? `It ran out of memory: it may use ${limitBytes / mib} MB.`
-    : "The machine it ran in ended.";
-  return { code: isOutOfMemory ? 137 : null, isOutOfMemory, ranMs, said };
 }
 
 async function isAlive(guest: Guest): Promise<boolean> {

@@ -6,61 +6,22 @@
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
-import { BuildFailed } from "#builds/app-images.ts";
 import { analyze } from "#builds/detection/detection.ts";
 import { recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
-import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
-import { AppUnhealthy } from "../apps/errors.ts";
 import { variablesOf } from "../environments/variables.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import { imagePruned } from "./errors.ts";
-import type { DeploymentLog } from "./log.ts";
-import type { BuiltImage, Candidate, Pipeline, Work } from "./pipeline.ts";
+import type { BuiltImage, Candidate, Work } from "./pipeline.ts";
+import { DeploymentFailed, Dropped } from "./reasons.ts";
+import { Scan } from "./scan-step.ts";
 import { sealEnv, openEnv } from "./sealed-env.ts";
-import { failures, newSteps, type Step, type StepName } from "./states.ts";
-import {
-  beginRoute,
-  type DeploymentRow,
-  findSubject,
-  noteProgress,
-  noteStep,
-  type Progress,
-  writeSteps,
-} from "./store.ts";
+import { newSteps } from "./states.ts";
+import { type Context, Steps } from "./steps.ts";
+import { findSubject } from "./store.ts";
 import type { RunRecord } from "./tables.ts";
-
-/** A reason to end a deployment that its owner may read. */
-export class DeploymentFailed extends Error {}
-/** Somebody wants it ended. */
-export class Cancelled extends Error {}
-/** Its project or environment is gone. */
-export class Dropped extends Error {}
-
-const minuteMs = 60_000;
-/**
- * How long each may take at most. What waits for others (a build in its queue) and what has a deadline of its own
- * that its owner knows (the health check's) has the whole deployment's.
- */
-const stepLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
-  clone: 10 * minuteMs,
-  detect: minuteMs,
-  release: 5 * minuteMs,
-  route: 2 * minuteMs,
-};
-/** What was told to end has so long to undo what it began. */
-const undoWithinMs = 15_000;
-const buildLinesTold = 30;
-
-export interface Context {
-  app: App;
-  pipeline: Pipeline;
-  log: DeploymentLog;
-  /** Aborts with the reason why it ends: cancelled, dropped, out of time, or the server stops. */
-  signal: AbortSignal;
-}
 
 /** The checkouts of this server, each in a directory of its deployment's id. */
 export function workDirectory(app: Pick<App, "config">, id = ""): string {
@@ -230,178 +191,5 @@ async function start(
     throw error;
   } finally {
     await scan?.leave();
-  }
-}
-
-/** Beside the other steps: it tells, and nothing waits for it. */
-class Scan {
-  readonly #context: Context;
-  readonly #steps: Steps;
-  #isOver = false;
-
-  constructor(context: Context, steps: Steps, projectId: string, tag: string) {
-    this.#context = context;
-    this.#steps = steps;
-    this.#run(projectId, tag).catch((error: unknown) =>
-      context.app.log.warn({ err: error }, "how a scan ended was not noted"),
-    );
-  }
-
-  async #run(projectId: string, tag: string): Promise<void> {
-    const { app, pipeline, log } = this.#context;
-    if (!pipeline.scanImage) return this.#end("skipped", null);
-    await this.#steps.mark("scan", "running");
-    try {
-      const found = await pipeline.scanImage(app, projectId, tag);
-      if (!this.#isOver) await log.say("scan", found);
-      await this.#end("succeeded", null);
-    } catch (error) {
-      app.log.warn({ err: error }, "an image could not be scanned");
-      await this.#end("failed", told(error) ?? "The image could not be scanned.");
-    }
-  }
-
-  /** One that is not done goes on without us: what it finds lies with the image. */
-  leave(): Promise<void> {
-    return this.#end("skipped", "Not waited for: what it finds is told with the project's images.");
-  }
-
-  async #end(status: "succeeded" | "failed" | "skipped", error: string | null): Promise<void> {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    await this.#steps.mark("scan", status, error);
-  }
-}
-
-/** The steps as they are told to whoever looks. */
-class Steps {
-  readonly #context: Context;
-  readonly #id: string;
-  #steps: Step[];
-
-  constructor(context: Context, { id }: DeploymentRow, steps: Step[]) {
-    this.#context = context;
-    this.#id = id;
-    this.#steps = steps;
-  }
-
-  async begin(status: "building" | "deploying"): Promise<void> {
-    await this.note({ status });
-    await writeSteps(this.#context.app.db, this.#id, this.#steps);
-  }
-
-  /** The image is there: what led to it stands as it was, and what comes after it is done again. */
-  async goOnFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
-    const made: ReadonlySet<StepName> = new Set(["clone", "detect", "build"]);
-    this.#steps = this.#steps.map((fresh, index) => {
-      if (isRollback && (made.has(fresh.name) || fresh.name === "scan"))
-        return { ...fresh, status: "skipped" };
-      return made.has(fresh.name) ? (steps[index] ?? fresh) : fresh;
-    });
-    await this.begin("deploying");
-  }
-
-  async note(progress: Progress): Promise<void> {
-    await noteProgress(this.#context.app.db, this.#id, progress);
-  }
-
-  async mark(name: StepName, status: Step["status"], error: string | null = null): Promise<void> {
-    await noteStep(this.#context.app.db, this.#id, this.#marked(name, status, error));
-  }
-
-  async take<T>(name: StepName, work: (work: Work) => Promise<T>): Promise<T> {
-    const { app, log, signal } = this.#context;
-    signal.throwIfAborted();
-    const step = this.#marked(name, "running", null);
-    if (name !== "route") await noteStep(app.db, this.#id, step);
-    else if (!(await beginRoute(app.db, this.#id, step))) throw new Cancelled();
-    try {
-      const result = await within(stepLimitsMs[name], signal, (ends) =>
-        work({ log: (text) => log.say(name, text), signal: ends }),
-      );
-      await this.mark(name, "succeeded");
-      return result;
-    } catch (error) {
-      const reason = this.#reason(name, error);
-      await log.flush();
-      await this.mark(name, "failed", reason instanceof DeploymentFailed ? reason.message : null);
-      throw reason;
-    }
-  }
-
-  #marked(name: StepName, status: Step["status"], error: string | null): Step {
-    const index = this.#steps.findIndex((step) => step.name === name);
-    const step = this.#steps[index]!;
-    const now = this.#context.app.clock.now().toISOString();
-    const marked: Step = {
-      name,
-      status,
-      started_at: status === "running" ? now : step.started_at,
-      finished_at: status === "running" ? null : now,
-      error,
-    };
-    this.#steps[index] = marked;
-    return marked;
-  }
-
-  #reason(name: StepName, error: unknown): unknown {
-    const { signal, app, log } = this.#context;
-    if (signal.aborted && !(signal.reason instanceof DeploymentFailed)) return signal.reason;
-    if (error instanceof Cancelled || error instanceof Dropped) return error;
-    const why = told(error);
-    if (why === undefined)
-      app.log.error({ deployment: this.#id, step: name, err: error }, "a deployment failed on this server");
-    // What git says of a repository is a sentence of its own.
-    if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
-    const last = name === "build" ? log.last("build", buildLinesTold) : "";
-    return new DeploymentFailed(
-      `${failures[name]}: ${why === undefined ? "this host could not carry it out." : asClause(why)}` +
-        (last === "" || why?.includes(last) ? "" : `\nIt said last:\n${last}`),
-    );
-  }
-}
-
-const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
-
-/** As its owner may read it; undefined for what is the server's own. */
-function told(error: unknown): string | undefined {
-  return readable.some((kind) => error instanceof kind) ? (error as Error).message : undefined;
-}
-
-/** A sentence behind a colon. */
-function asClause(sentence: string): string {
-  return /^[A-Z][a-z ]/.test(sentence) ? sentence.charAt(0).toLowerCase() + sentence.slice(1) : sentence;
-}
-
-/** Ends with the work, or a while after it was told to end: nothing holds a deployment up for ever. */
-async function within<T>(
-  limitMs: number | undefined,
-  signal: AbortSignal,
-  work: (signal: AbortSignal) => Promise<T>,
-): Promise<T> {
-  const ends = new AbortController();
-  const stop = () => ends.abort(signal.reason);
-  signal.addEventListener("abort", stop, { once: true });
-  if (signal.aborted) stop();
-  const limit =
-    limitMs === undefined
-      ? undefined
-      : setTimeout(
-          () => ends.abort(new DeploymentFailed(`it was not done within ${limitMs / minuteMs} minutes.`)),
-          limitMs,
-        );
-  const gaveUp = Promise.withResolvers<never>();
-  let undo: NodeJS.Timeout | undefined;
-  ends.signal.addEventListener("abort", () => {
-    undo = setTimeout(() => gaveUp.reject(ends.signal.reason as Error), undoWithinMs);
-  });
-  try {
-    return await Promise.race([work(ends.signal), gaveUp.promise]);
-  } catch (error) {
-    throw ends.signal.aborted ? ends.signal.reason : error;
-  } finally {
-    signal.removeEventListener("abort", stop);
-    clearTimeout(limit);
-    clearTimeout(undo);
   }
 }

@@ -13,7 +13,7 @@ import { DomainError } from "#lib/errors.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { cancelDeployment } from "./cancel.ts";
-import { DeploymentFailed } from "./carry-out.ts";
+import { DeploymentFailed } from "./reasons.ts";
 import { pushed } from "./deploy.ts";
 import { rollback } from "./rollback.ts";
 import { isOver } from "./states.ts";

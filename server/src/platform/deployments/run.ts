@@ -13,10 +13,11 @@ import { transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
-import { Cancelled, carryOut, DeploymentFailed, Dropped, workDirectory } from "./carry-out.ts";
+import { carryOut, workDirectory } from "./carry-out.ts";
 import { runTask, target } from "./deployments.ts";
 import { DeploymentLog } from "./log.ts";
 import type { Pipeline } from "./pipeline.ts";
+import { Cancelled, DeploymentFailed, Dropped } from "./reasons.ts";
 import { failures } from "./states.ts";
 import {
   type DeploymentRow,

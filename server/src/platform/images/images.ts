@@ -12,15 +12,8 @@ import { addJob } from "#jobs/jobs.ts";
 import { getProject, target } from "../projects/projects.ts";
 import { imageLive, imageNotFound } from "./errors.ts";
 import { heldTags } from "./retention.ts";
-import { type RegistryImage, type ScanReport, toImage, toScan } from "./schema.ts";
+import { type ImageView, type RegistryImage, type ScanReport, toImage, toScan } from "./schema.ts";
 import { lockImages, usesOfImages } from "./store.ts";
-
-export interface ImageView {
-  row: Awaited<ReturnType<typeof listAppImages>>[number];
-  tag: string;
-  isLive: boolean;
-  isPinned: boolean;
-}
 
 /** Newest first. */
 export async function list(app: Pick<App, "db">, actor: Actor, projectId: string): Promise<RegistryImage[]> {

@@ -1,7 +1,7 @@
 /** The wire of images. */
 import { z } from "zod";
+import type { listAppImages } from "#builds/app-images.ts";
 import type { ImageScan } from "#builds/scan.ts";
-import type { ImageView } from "./images.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -24,6 +24,13 @@ export const RegistryImage = z
 export type RegistryImage = z.output<typeof RegistryImage>;
 
 /** The only way from a row to JSON. */
+export interface ImageView {
+  row: Awaited<ReturnType<typeof listAppImages>>[number];
+  tag: string;
+  isLive: boolean;
+  isPinned: boolean;
+}
+
 export function toImage({ row, tag, isLive, isPinned }: ImageView): RegistryImage {
   return {
     tag,

@@ -1,0 +1,159 @@
+/** The steps of a deployment while it is carried out: each within its time, its state in the row, its failure in a sentence. */
+import type { App } from "#app.ts";
+import { DomainError } from "#lib/errors.ts";
+import type { DeploymentLog } from "./log.ts";
+import type { Pipeline, Work } from "./pipeline.ts";
+import { asClause, Cancelled, DeploymentFailed, Dropped, told } from "./reasons.ts";
+import { failures, type Step, type StepName } from "./states.ts";
+import {
+  beginRoute,
+  type DeploymentRow,
+  noteProgress,
+  noteStep,
+  type Progress,
+  writeSteps,
+} from "./store.ts";
+
+const minuteMs = 60_000;
+/**
+ * How long each may take at most. What waits for others (a build in its queue) and what has a deadline of its own
+ * that its owner knows (the health check's) has the whole deployment's.
+ */
+const stepLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
+  clone: 10 * minuteMs,
+  detect: minuteMs,
+  release: 5 * minuteMs,
+  route: 2 * minuteMs,
+};
+/** What was told to end has so long to undo what it began. */
+const undoWithinMs = 15_000;
+const buildLinesTold = 30;
+
+export interface Context {
+  app: App;
+  pipeline: Pipeline;
+  log: DeploymentLog;
+  /** Aborts with the reason why it ends: cancelled, dropped, out of time, or the server stops. */
+  signal: AbortSignal;
+}
+
+/** The steps as they are told to whoever looks. */
+export class Steps {
+  readonly #context: Context;
+  readonly #id: string;
+  #steps: Step[];
+
+  constructor(context: Context, { id }: DeploymentRow, steps: Step[]) {
+    this.#context = context;
+    this.#id = id;
+    this.#steps = steps;
+  }
+
+  async begin(status: "building" | "deploying"): Promise<void> {
+    await this.note({ status });
+    await writeSteps(this.#context.app.db, this.#id, this.#steps);
+  }
+
+  /** The image is there: what led to it stands as it was, and what comes after it is done again. */
+  async goOnFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
+    const made: ReadonlySet<StepName> = new Set(["clone", "detect", "build"]);
+    this.#steps = this.#steps.map((fresh, index) => {
+      if (isRollback && (made.has(fresh.name) || fresh.name === "scan"))
+        return { ...fresh, status: "skipped" };
+      return made.has(fresh.name) ? (steps[index] ?? fresh) : fresh;
+    });
+    await this.begin("deploying");
+  }
+
+  async note(progress: Progress): Promise<void> {
+    await noteProgress(this.#context.app.db, this.#id, progress);
+  }
+
+  async mark(name: StepName, status: Step["status"], error: string | null = null): Promise<void> {
+    await noteStep(this.#context.app.db, this.#id, this.#marked(name, status, error));
+  }
+
+  async take<T>(name: StepName, work: (work: Work) => Promise<T>): Promise<T> {
+    const { app, log, signal } = this.#context;
+    signal.throwIfAborted();
+    const step = this.#marked(name, "running", null);
+    if (name !== "route") await noteStep(app.db, this.#id, step);
+    else if (!(await beginRoute(app.db, this.#id, step))) throw new Cancelled();
+    try {
+      const result = await within(stepLimitsMs[name], signal, (ends) =>
+        work({ log: (text) => log.say(name, text), signal: ends }),
+      );
+      await this.mark(name, "succeeded");
+      return result;
+    } catch (error) {
+      const reason = this.#reason(name, error);
+      await log.flush();
+      await this.mark(name, "failed", reason instanceof DeploymentFailed ? reason.message : null);
+      throw reason;
+    }
+  }
+
+  #marked(name: StepName, status: Step["status"], error: string | null): Step {
+    const index = this.#steps.findIndex((step) => step.name === name);
+    const step = this.#steps[index]!;
+    const now = this.#context.app.clock.now().toISOString();
+    const marked: Step = {
+      name,
+      status,
+      started_at: status === "running" ? now : step.started_at,
+      finished_at: status === "running" ? null : now,
+      error,
+    };
+    this.#steps[index] = marked;
+    return marked;
+  }
+
+  #reason(name: StepName, error: unknown): unknown {
+    const { signal, app, log } = this.#context;
+    if (signal.aborted && !(signal.reason instanceof DeploymentFailed)) return signal.reason;
+    if (error instanceof Cancelled || error instanceof Dropped) return error;
+    const why = told(error);
+    if (why === undefined)
+      app.log.error({ deployment: this.#id, step: name, err: error }, "a deployment failed on this server");
+    // What git says of a repository is a sentence of its own.
+    if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
+    const last = name === "build" ? log.last("build", buildLinesTold) : "";
+    return new DeploymentFailed(
+      `${failures[name]}: ${why === undefined ? "this host could not carry it out." : asClause(why)}` +
+        (last === "" || why?.includes(last) ? "" : `\nIt said last:\n${last}`),
+    );
+  }
+}
+
+/** Ends with the work, or a while after it was told to end: nothing holds a deployment up for ever. */
+async function within<T>(
+  limitMs: number | undefined,
+  signal: AbortSignal,
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const ends = new AbortController();
+  const stop = () => ends.abort(signal.reason);
+  signal.addEventListener("abort", stop, { once: true });
+  if (signal.aborted) stop();
+  const limit =
+    limitMs === undefined
+      ? undefined
+      : setTimeout(
+          () => ends.abort(new DeploymentFailed(`it was not done within ${limitMs / minuteMs} minutes.`)),
+          limitMs,
+        );
+  const gaveUp = Promise.withResolvers<never>();
+  let undo: NodeJS.Timeout | undefined;
+  ends.signal.addEventListener("abort", () => {
+    undo = setTimeout(() => gaveUp.reject(ends.signal.reason as Error), undoWithinMs);
+  });
+  try {
+    return await Promise.race([work(ends.signal), gaveUp.promise]);
+  } catch (error) {
+    throw ends.signal.aborted ? ends.signal.reason : error;
+  } finally {
+    signal.removeEventListener("abort", stop);
+    clearTimeout(limit);
+    clearTimeout(undo);
+  }
+}
