@@ -65,7 +65,7 @@ create table agent_messages (
   seq integer not null,
   -- Null for what a session began with.
   run_id text references agent_runs (id) on delete cascade,
-  kind text not null check (kind in ('seed', 'input', 'answer', 'repair')),
+  kind text not null check (kind in ('seed', 'input', 'answer', 'repair', 'tools')),
   message json not null,
   primary key (session_id, seq)
 );
@@ -95,4 +95,38 @@ create table agent_events (
   at timestamptz not null,
   data json not null,
   primary key (run_id, seq)
+);
+
+create table agent_toolsets (
+  id text primary key,
+  workspace_id uuid not null references workspaces (id) on delete cascade,
+  name text not null,
+  kind text not null check (kind in ('http')),
+  url text not null,
+  -- Null: `Authorization`, as a bearer's.
+  auth_header_name text,
+  auth_secret_sealed bytea,
+  secret_hint text,
+  http_tools json not null,
+  tool_overrides json not null,
+  created_at timestamptz not null,
+  unique (workspace_id, name)
+);
+
+-- Written before a call begins and after it ended: one that began and did not end is not known to have happened.
+create table agent_tool_calls (
+  id text primary key,
+  run_id text not null references agent_runs (id) on delete cascade,
+  step integer not null,
+  position integer not null,
+  -- As the model calls it.
+  tool text not null,
+  toolset_id text,
+  arguments json not null,
+  status text not null check (status in ('requested', 'running', 'completed', 'failed', 'denied', 'unknown')),
+  -- What the model is told.
+  result text,
+  started_at timestamptz,
+  finished_at timestamptz,
+  unique (run_id, step, position)
 );

@@ -7,6 +7,7 @@ import { credentialRoutes } from "./credentials/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
 import type { AgentRuns } from "./runs/runs.ts";
 import { sessionRoutes } from "./sessions/routes.ts";
+import { toolsetRoutes } from "./toolsets/routes.ts";
 import { usageRoutes } from "./usage/routes.ts";
 
 const none = async () => ({ items: [], total: 0 });
@@ -19,5 +20,6 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...sessionRoutes(app, runs),
   ...agentsRoutes(app),
   ...usageRoutes(app),
+  ...toolsetRoutes(app),
   ...credentialRoutes(app),
 ];

@@ -13,8 +13,10 @@ import pg from "pg";
 import type { AccountsTables } from "#accounts/tables.ts";
 import type { AgentTables } from "#agent/agents/tables.ts";
 import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
+import type { AgentCallTables } from "#agent/calls/tables.ts";
 import type { AgentRunTables } from "#agent/runs/tables.ts";
 import type { AgentSessionTables } from "#agent/sessions/tables.ts";
+import type { AgentToolsetTables } from "#agent/toolsets/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
@@ -63,6 +65,8 @@ export interface Database
     AgentTables,
     AgentSessionTables,
     AgentRunTables,
+    AgentCallTables,
+    AgentToolsetTables,
     ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

@@ -37,13 +37,14 @@ export function rateRules(
   actor: Actor,
 ): RateRule[] {
   if (route.rateLimit === "none") return [];
+  // The document's number alone: a plan's, for all other requests, may be lower.
+  if (route.rateLimit === "agent_invoke") {
+    return [{ name: "agent_invoke", perMinute: invokesPerMinute, capacity: invokesPerMinute }];
+  }
   const rules = [apiRule(numbers, route.api, actor)];
   if (route.rateLimit === "sandbox_create") {
     const perMinute = numbers.rateLimitSandboxCreatesPerSecond * 60;
     rules.push({ name: "sandbox_create", perMinute, capacity: numbers.rateLimitSandboxCreatesBurst });
-  }
-  if (route.rateLimit === "agent_invoke") {
-    rules.push({ name: "agent_invoke", perMinute: invokesPerMinute, capacity: invokesPerMinute });
   }
   return rules;
 }

@@ -7,6 +7,7 @@ import type { Db } from "#db/db.ts";
 import { findCredentials } from "../credentials/credentials.ts";
 import { invalidField } from "../errors.ts";
 import { whyNotSchema } from "../json-schema.ts";
+import { findToolsets } from "../toolsets/find.ts";
 import type { AgentConfig } from "./config.ts";
 
 /** Parts of a config that nothing here carries out yet: one that asks for them would run as something else. */
@@ -21,12 +22,49 @@ export async function requireUsable(
     if (config[part] !== undefined)
       throw invalidField(["config", part], "this server does not carry this out yet; leave it out");
   }
-  if (config.toolsets.length > 0)
-    throw invalidField(["config", "toolsets", 0, "toolset_id"], "no such toolset");
+  requireNoAsking(config);
+  await requireToolsets(db, workspace, config);
   await requireCredentials(db, workspace, config);
   if (config.output.type === "json_schema") {
     const why = whyNotSchema(config.output.schema);
     if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
+  }
+}
+
+/** Nobody can be asked yet, so nothing may say that somebody is. */
+function requireNoAsking({ approvals, toolsets }: AgentConfig): void {
+  const why = "this server can't ask a person yet; say allow or deny";
+  if (approvals.default === "ask") throw invalidField(["config", "approvals", "default"], why);
+  for (const [index, { policy, tools }] of toolsets.entries()) {
+    if (policy === "ask") throw invalidField(["config", "toolsets", index, "policy"], why);
+    for (const [name, tool] of Object.entries(tools ?? {})) {
+      if (tool.policy === "ask")
+        throw invalidField(["config", "toolsets", index, "tools", name, "policy"], why);
+    }
+  }
+}
+
+async function requireToolsets(
+  db: Db,
+  workspace: ReachableWorkspace,
+  { toolsets }: AgentConfig,
+): Promise<void> {
+  const known = await findToolsets(
+    db,
+    workspace.id,
+    toolsets.map(({ toolset_id }) => toolset_id),
+  );
+  for (const [index, { toolset_id, allow, tools }] of toolsets.entries()) {
+    const names = known.get(toolset_id);
+    if (!names) throw invalidField(["config", "toolsets", index, "toolset_id"], "no such toolset");
+    for (const [place, name] of allow.entries()) {
+      if (name !== "*" && !names.has(name))
+        throw invalidField(["config", "toolsets", index, "allow", place], "the toolset has no such tool");
+    }
+    for (const name of Object.keys(tools ?? {})) {
+      if (!names.has(name))
+        throw invalidField(["config", "toolsets", index, "tools", name], "the toolset has no such tool");
+    }
   }
 }
 

@@ -185,3 +185,16 @@ export async function insertPause(tx: Db, workspaceId: string, at: Date): Promis
 export async function deletePause(tx: Db, workspaceId: string): Promise<void> {
   await tx.deleteFrom("agent_pauses").where("workspace_id", "=", workspaceId).execute();
 }
+
+/** Of every version that an alias points at. */
+export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: string; config: unknown }[]> {
+  return db
+    .selectFrom("agents")
+    .innerJoin("agent_aliases as a", "a.agent_id", "agents.id")
+    .innerJoin("agent_versions as v", (join) =>
+      join.onRef("v.agent_id", "=", "a.agent_id").onRef("v.version", "=", "a.version"),
+    )
+    .select(["agents.name", "v.config"])
+    .where("agents.workspace_id", "=", workspaceId)
+    .execute();
+}

@@ -5,6 +5,7 @@
  */
 import { APICallError, type LanguageModelV4, type LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { AddressError } from "#lib/checked-lookup.ts";
+import { newCallId } from "../calls/calls.ts";
 import type { Message } from "./messages.ts";
 
 export interface Tokens {
@@ -14,10 +15,19 @@ export interface Tokens {
   reasoning: number;
 }
 
+/** A call that the model asks for, under an id of ours: a model's own may be anything. */
+export interface AskedCall {
+  id: string;
+  tool: string;
+  /** What it says the arguments are; undefined where that is no JSON object. */
+  values: Record<string, unknown> | undefined;
+}
+
 export interface Answer {
   /** As it goes into the conversation. */
   message: Extract<Message, { role: "assistant" }>;
   text: string;
+  calls: AskedCall[];
   finishReason: string;
   tokens: Tokens;
 }
@@ -42,6 +52,7 @@ export class ModelFailure extends Error {
 
 /** Of one answer. */
 const textMaxCharacters = 4 * 1024 ** 2;
+const callsMax = 100;
 
 /** Throws a `ModelFailure`, or what the signal was aborted with. */
 export async function callModel(
@@ -65,7 +76,7 @@ async function gather(
   onPiece: (piece: Piece) => void,
 ): Promise<Answer> {
   const said = { text: "", reasoning: "" };
-  let toolCalls = 0;
+  const calls: AskedCall[] = [];
   let end: Pick<Answer, "finishReason" | "tokens"> | undefined;
   for await (const part of stream) {
     if (part.type === "text-delta" || part.type === "reasoning-delta") {
@@ -76,8 +87,11 @@ async function gather(
       if (said.text.length + said.reasoning.length > textMaxCharacters)
         throw new ModelFailure("refused", "The model said more than an answer may hold.");
       if (delta !== "") onPiece({ kind, delta });
-    } else if (part.type === "tool-call") toolCalls += 1;
-    else if (part.type === "error") throw part.error;
+    } else if (part.type === "tool-call") {
+      if (calls.length === callsMax)
+        throw new ModelFailure("refused", "The model called more tools at once than it may.");
+      calls.push({ id: newCallId(), tool: part.toolName.slice(0, 200), values: parseObject(part.input) });
+    } else if (part.type === "error") throw part.error;
     else if (part.type === "finish") {
       const { inputTokens, outputTokens } = part.usage;
       end = {
@@ -95,10 +109,30 @@ async function gather(
     throw new ModelFailure("away", "The model's answer broke off.");
   if (end.finishReason === "content-filter")
     throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
-  if (toolCalls > 0 && said.text === "")
-    throw new ModelFailure("refused", "The model called a tool, and has none.");
   const text = said.text.toWellFormed();
-  return { ...end, text, message: { role: "assistant", content: [{ type: "text", text }] } };
+  return { ...end, text, calls, message: messageOf(text, calls) };
+}
+
+function messageOf(text: string, calls: readonly AskedCall[]): Answer["message"] {
+  const asked = calls.map(({ id, tool, values }) => ({
+    type: "tool-call" as const,
+    toolCallId: id,
+    toolName: tool,
+    input: values ?? {},
+  }));
+  const words = text === "" && asked.length > 0 ? [] : [{ type: "text" as const, text }];
+  return { role: "assistant", content: [...words, ...asked] };
+}
+
+function parseObject(text: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(text === "" ? "{}" : text);
+    return typeof value === "object" && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** What a provider says it used is its own word: a number, or nothing. */

@@ -6,6 +6,29 @@ import type { LanguageModelV4Message } from "@ai-sdk/provider";
 
 export type Message = LanguageModelV4Message;
 
+/** The ids of calls that a message asks for. */
+export function askedIn(message: Message | undefined): { id: string; tool: string }[] {
+  if (message?.role !== "assistant") return [];
+  return message.content.flatMap((part) =>
+    part.type === "tool-call" ? [{ id: part.toolCallId, tool: part.toolName }] : [],
+  );
+}
+
+/** What came of calls, as a model is told it. */
+export function toolMessage(
+  results: readonly { id: string; tool: string; isOk: boolean; text: string }[],
+): Message {
+  return {
+    role: "tool",
+    content: results.map(({ id, tool, isOk, text }) => ({
+      type: "tool-result",
+      toolCallId: id,
+      toolName: tool,
+      output: { type: isOk ? "text" : "error-text", value: text },
+    })),
+  };
+}
+
 export function revive(message: Message): Message {
   if (message.role === "system" || message.role === "tool") return message;
   const content = message.content.map((part) =>

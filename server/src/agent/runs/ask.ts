@@ -11,6 +11,7 @@ import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
 import { openModel } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
+import type { Tool } from "../toolsets/tools.ts";
 import { RunFailure } from "./failure.ts";
 import type { RunWriter } from "./writer.ts";
 
@@ -23,6 +24,7 @@ export interface Asking {
   workspaceId: string;
   step: number;
   messages: Message[];
+  tools: readonly Tool[];
   writer: RunWriter;
   signal: AbortSignal;
   fetch: Fetch;
@@ -72,7 +74,7 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
 }
 
 async function askOnce(
-  { config, step, messages, writer, signal }: Asking,
+  { config, step, messages, tools, writer, signal }: Asking,
   model: ReturnType<typeof openModel>,
   apiKey: string,
 ): Promise<Answered> {
@@ -88,6 +90,7 @@ async function askOnce(
         ...(temperature === undefined ? {} : { temperature }),
         ...(max_output_tokens === undefined ? {} : { maxOutputTokens: max_output_tokens }),
         ...(reasoning === undefined ? {} : { reasoning }),
+        ...(tools.length === 0 ? {} : { tools: tools.map(toFunction) }),
         ...(config.output.type === "json_schema"
           ? { responseFormat: { type: "json", name: "answer", schema: config.output.schema } }
           : {}),
@@ -107,4 +110,8 @@ async function askOnce(
     if (error instanceof ModelFailure) writer.add("step.reset", { step });
     throw error;
   }
+}
+
+function toFunction({ name, description, parameters }: Tool) {
+  return { type: "function" as const, name, description, inputSchema: parameters };
 }

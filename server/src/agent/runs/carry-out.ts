@@ -8,26 +8,20 @@ import { reached } from "#lib/kill-points.ts";
 import { getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
-import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
+import { request } from "../calls/calls.ts";
 import { conversation, say } from "../sessions/sessions.ts";
+import { type Tool, toolsOf } from "../toolsets/tools.ts";
 import { type Answered, ask } from "./ask.ts";
 import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "./schema.ts";
 import { hasOpenStep, insertStep, type NewEvent, type RunRow } from "./store.ts";
-import type { RunWriter } from "./writer.ts";
+import { settleCalls } from "./settle.ts";
+import type { Work } from "./work.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "clock">;
-
-export interface Work {
-  writer: RunWriter;
-  /** Aborted with the reason to stop for. */
-  stop: AbortController;
-  fetch: Fetch;
-  pauseMs: number;
-}
 
 /** Ends with the run completed; throws a `RunFailure`, or what it was stopped with. */
 export async function carryOut(app: Needs, taken: RunRow, work: Work): Promise<void> {
@@ -54,16 +48,21 @@ async function takeStep(
   app: Needs,
   config: AgentConfig,
   run: RunRow,
-  { writer, stop, fetch, pauseMs }: Work,
+  work: Work,
 ): Promise<{ run: RunRow; isOver: boolean }> {
+  const { writer, stop, fetch, pauseMs } = work;
   requireWithinLimits(config, run);
   const startedAt = app.clock.now();
   const startedMs = performance.now();
+  await settleCalls(app, config, run, work);
   const said = await conversation(app.db, run.session_id);
   const { messages, leftOut } = promptOf(
     config,
     said.map(({ message }) => message as Message),
   );
+  const { tools, missing } = await toolsOf(app.db, run.workspace_id, config);
+  const gone = missing.find(({ isRequired }) => isRequired);
+  if (gone) throw new RunFailure("tool_unavailable", `The toolset ${gone.id} is not there any more.`);
   if (leftOut > 0) writer.add("context.compacted", { left_out: leftOut });
   await reached("agent.step.begins");
   const step = run.steps + 1;
@@ -72,6 +71,7 @@ async function takeStep(
     workspaceId: run.workspace_id,
     step,
     messages,
+    tools: [...tools.values()].filter(({ policy }) => policy === "allow"),
     writer,
     signal: stop.signal,
     fetch,
@@ -88,10 +88,11 @@ async function takeStep(
     reasoning_tokens: run.reasoning_tokens + answer.tokens.reasoning,
   });
   const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
-  const faults = faultsOfAnswer(config, answer.text);
-  const end = faults.length === 0 ? completed(answer.text, total, finishedAt) : undefined;
+  const isAsking = answer.calls.length > 0;
+  const faults = isAsking ? [] : faultsOfAnswer(config, answer.text);
+  const end = faults.length === 0 && !isAsking ? completed(answer.text, total, finishedAt) : undefined;
   const changed = await writer.commit(
-    [...stepEvents(step, answered, finishedAt), ...(end ? [end.event] : [])],
+    [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
     { ...end?.change, steps: 1, tokens: answer.tokens, activeMs: performance.now() - startedMs },
     async (tx) => {
       await insertStep(tx, {
@@ -108,6 +109,16 @@ async function takeStep(
         started_at: startedAt,
         finished_at: finishedAt,
       });
+      await request(
+        tx,
+        run.id,
+        step,
+        answer.calls.map((call) => ({
+          ...call,
+          toolsetId: tools.get(call.tool)?.toolsetId ?? null,
+          arguments: call.values ?? null,
+        })),
+      );
       await say(tx, run.session_id, [
         { runId: run.id, kind: "answer", message: answer.message },
         ...(faults.length > 0 && !isRepaired
@@ -131,14 +142,29 @@ function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {
     throw new RunFailure("limit_tokens", `The run used ${used} of its ${limits.max_tokens} tokens.`);
 }
 
-function stepEvents(step: number, { answer, model, messageId }: Answered, at: Date): NewEvent[] {
+function stepEvents(
+  step: number,
+  { answer, model, messageId }: Answered,
+  tools: ReadonlyMap<string, Tool>,
+  at: Date,
+): NewEvent[] {
   const { input, output, cachedInput, reasoning } = answer.tokens;
   const tokens = { input, output, cached_input: cachedInput, reasoning, total: input + output };
   const message =
     messageId === null
       ? []
       : [{ type: "message.completed", at, data: { message_id: messageId, text: answer.text } }];
-  return [...message, { type: "step.completed", at, data: { step, model, tokens } }];
+  const asked = answer.calls.map(({ id, tool, values }) => ({
+    type: "tool.input",
+    at,
+    data: {
+      call_id: id,
+      tool,
+      toolset_id: tools.get(tool)?.toolsetId ?? null,
+      arguments: values ?? {},
+    },
+  }));
+  return [...message, ...asked, { type: "step.completed", at, data: { step, model, tokens } }];
 }
 
 function faultsOfAnswer({ output }: AgentConfig, text: string): string[] {

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { HistoryMessage, Input } from "./input.ts";
 import { runErrorCodes, runStatuses } from "./states.ts";
+import type { Call } from "../calls/calls.ts";
 import type { EventRow, RunView } from "./store.ts";
 
 const timestamp = z.iso.datetime();
@@ -119,7 +120,7 @@ export const RunEvent = z
 export type RunEvent = z.output<typeof RunEvent>;
 
 /** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
-export function toRun(row: RunView, now: Date): Run {
+export function toRun(row: RunView, calls: readonly Call[], now: Date): Run {
   return {
     run_id: row.id,
     session_id: row.session_id,
@@ -133,7 +134,7 @@ export function toRun(row: RunView, now: Date): Run {
     version: row.version,
     end_user_id: row.end_user_id,
     trigger: { type: row.trigger_type, id: row.trigger_id },
-    tools_called: [],
+    tools_called: calls.map(toCalled),
     steps: row.steps,
     tokens: tokensOf(row),
     attempts: row.attempts,
@@ -145,8 +146,21 @@ export function toRun(row: RunView, now: Date): Run {
 }
 
 export function toInvokeResponse(row: RunView, now: Date): InvokeResponse {
-  const { run_id, session_id, status, error_code, output, approval } = toRun(row, now);
+  const { run_id, session_id, status, error_code, output, approval } = toRun(row, [], now);
   return { run_id, session_id, session_created: row.session_created, status, error_code, output, approval };
+}
+
+function toCalled(call: Call): Run["tools_called"][number] {
+  const { started_at, finished_at, status } = call;
+  return {
+    call_id: call.id,
+    tool: call.tool,
+    toolset_id: call.toolset_id,
+    // One that is under way has no outcome that anybody knows.
+    status: status === "requested" || status === "running" ? "unknown" : status,
+    started_at: started_at?.toISOString() ?? null,
+    duration_ms: started_at && finished_at ? finished_at.getTime() - started_at.getTime() : null,
+  };
 }
 
 export function toEvent(run: Pick<RunView, "session_id">, row: EventRow): RunEvent {

@@ -1,6 +1,7 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import { forgetCalls } from "../calls/calls.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, AgentStepsTable } from "./tables.ts";
 
@@ -310,6 +311,7 @@ export async function expireOutputs(db: Db, now: Date, limit: number): Promise<n
       .where("run_id", "=", anyOf(ids))
       .where("type", "in", speaking)
       .execute();
+    await forgetCalls(tx, ids);
     await tx
       .updateTable("agent_runs")
       .set({ expired: true, output: null })

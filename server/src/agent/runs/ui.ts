@@ -22,8 +22,8 @@ export class UiEncoder {
     const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
     switch (event.type) {
       case "step.started":
+        chunks.push(...this.#endStep(), { type: "start-step" });
         this.#isInStep = true;
-        chunks.push({ type: "start-step" });
         break;
       case "reasoning.delta":
         chunks.push(...this.#turnTo("reasoning", `reasoning-${event.seq}`));
@@ -40,7 +40,33 @@ export class UiEncoder {
         chunks.push(...this.#close());
         break;
       case "step.completed":
-        chunks.push(...this.#endStep());
+        // The step goes on until its tools have answered.
+        chunks.push(...this.#close());
+        break;
+      case "tool.input":
+        chunks.push(...this.#close(), {
+          type: "tool-input-available",
+          toolCallId: text("call_id"),
+          toolName: text("tool"),
+          input: event["arguments"] ?? {},
+          dynamic: true,
+        });
+        break;
+      case "tool.completed":
+        chunks.push({
+          type: "tool-output-available",
+          toolCallId: text("call_id"),
+          output: text("result_preview"),
+          dynamic: true,
+        });
+        break;
+      case "tool.failed":
+        chunks.push({
+          type: "tool-output-error",
+          toolCallId: text("call_id"),
+          errorText: text("result_preview"),
+          dynamic: true,
+        });
         break;
       case "step.reset":
         chunks.push(...this.#endStep(), { type: "data-step-reset", data: { step: event["step"] } });

@@ -68,6 +68,7 @@ export class RunWriter {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#storing;
+    // Calls of tools end beside one another: the run's row puts their commits in an order.
     const all = [...this.#take(), ...events];
     const row = await transaction(this.#app.db, async (tx) => {
       const advanced = await advance(tx, this.#claim, all, change);

@@ -10,6 +10,7 @@ import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
+import { askedIn, type Message } from "../models/messages.ts";
 import { activeRuns } from "../runs/active.ts";
 import { historyExists, sessionCapReached, sessionEnded, sessionNotFound } from "./errors.ts";
 import { type Session, toSession } from "./schema.ts";
@@ -19,6 +20,7 @@ import {
   countLive,
   findSession,
   insertSession,
+  lastMessage,
   listSessions,
   lockCounts,
   lockSession,
@@ -112,6 +114,12 @@ export function say(tx: Db, sessionId: string, messages: readonly NewMessage[]):
 
 export function used(tx: Db, sessionId: string, at: Date, version?: number): Promise<void> {
   return changeSession(tx, sessionId, { last_used_at: at, ...(version === undefined ? {} : { version }) });
+}
+
+/** Whether the last thing that was said asks for tools whose outcomes nobody told. */
+export async function hasUntoldCalls(db: Db, sessionId: string): Promise<boolean> {
+  const last = await lastMessage(db, sessionId);
+  return askedIn(last?.message as Message | undefined).length > 0;
 }
 
 export function conversation(

@@ -111,6 +111,16 @@ export function messagesOf(
     .execute();
 }
 
+export function lastMessage(db: Db, sessionId: string): Promise<{ message: unknown } | undefined> {
+  return db
+    .selectFrom("agent_messages")
+    .select("message")
+    .where("session_id", "=", sessionId)
+    .orderBy("seq", "desc")
+    .limit(1)
+    .executeTakeFirst();
+}
+
 export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
   await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
 }

@@ -17,7 +17,7 @@ export interface AgentMessagesTable {
   session_id: string;
   seq: number;
   run_id: string | null;
-  kind: "seed" | "input" | "answer" | "repair";
+  kind: "seed" | "input" | "answer" | "repair" | "tools";
   /** Parsed when read, written as JSON text. */
   message: ColumnType<unknown, string, never>;
 }

@@ -9,6 +9,8 @@ export interface Turn {
   /** In these pieces. */
   text?: readonly string[];
   reasoning?: readonly string[];
+  /** Tools it asks for; `arguments` is JSON, or is not. */
+  calls?: readonly { name: string; arguments: string }[];
   /** Answered in place of a stream. */
   status?: number;
   headers?: Record<string, string>;
@@ -84,7 +86,10 @@ async function speak(response: ServerResponse, turn: Turn): Promise<void> {
     response.write(`data: ${JSON.stringify({ ...head, choices: [{ index: 0, ...choice }], ...more })}\n\n`);
   const pieces = [
     ...(turn.reasoning ?? []).map((reasoning_content) => ({ reasoning_content })),
-    ...(turn.text ?? ["Hello."]).map((content) => ({ content })),
+    ...(turn.text ?? (turn.calls ? [] : ["Hello."])).map((content) => ({ content })),
+    ...(turn.calls ?? []).map((call, index) => ({
+      tool_calls: [{ index, id: `c${index}`, type: "function", function: call }],
+    })),
   ];
   for (const [index, delta] of pieces.entries()) {
     if (turn.cutAfter === index) return void response.destroy();
@@ -92,7 +97,7 @@ async function speak(response: ServerResponse, turn: Turn): Promise<void> {
     if (turn.delayMs) await sleep(turn.delayMs);
   }
   if (turn.cutAfter !== undefined) return void response.destroy();
-  send({ delta: {}, finish_reason: turn.finish ?? "stop" });
+  send({ delta: {}, finish_reason: turn.finish ?? (turn.calls ? "tool_calls" : "stop") });
   const usage = turn.usage ?? { prompt_tokens: 10, completion_tokens: 5 };
   response.write(
     `data: ${JSON.stringify({ ...head, choices: [], usage: { ...usage, total_tokens: usage.prompt_tokens + usage.completion_tokens } })}\n\n`,

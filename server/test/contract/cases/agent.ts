@@ -65,6 +65,24 @@ async function endedRun(world: World): Promise<{ run_id: string }> {
   return { run_id };
 }
 
+const toolsetBody = {
+  kind: "http",
+  url: "http://127.0.0.1:9",
+  auth_secret: "none",
+  http_tools: [
+    { name: "find", description: "Finds.", method: "GET", path: "/find", parameters: { type: "object" } },
+  ],
+};
+
+async function toolset(world: World): Promise<string> {
+  const { status, json, text } = await world.call("POST", "/v1/agent-toolsets", {
+    token: world.owner.token,
+    body: { ...toolsetBody, name: `set-${(made += 1)}` },
+  });
+  if (status !== 201) throw new Error(`no toolset: ${text}`);
+  return (json as { id: string }).id;
+}
+
 const sessionOf = ({ agent: name, session_id }: { agent: string; session_id: string }) => ({
   agent: name,
   session_id,
@@ -135,6 +153,24 @@ export const agentCases: Cases = {
     unknown: { session_id: "ses_doesnotexist", agent: "agt_doesnotexist" },
   },
   getAgentUsage: { success: async (world) => ({ params: await agent(world) }), unknown },
+
+  listAgentToolsets: { success: () => ({}) },
+  createAgentToolset: {
+    success: () => ({ body: { ...toolsetBody, name: `set-${(made += 1)}` } }),
+    keeps: ["url"],
+  },
+  updateAgentToolset: {
+    success: async (world) => ({
+      params: { toolset_id: await toolset(world) },
+      body: { auth_secret: "another" },
+    }),
+    keeps: ["url"],
+    unknown: { toolset_id: "tst_doesnotexist" },
+  },
+  deleteAgentToolset: {
+    success: async (world) => ({ params: { toolset_id: await toolset(world) } }),
+    unknown: { toolset_id: "tst_doesnotexist" },
+  },
 
   listModelCredentials: { success: () => ({}) },
   createModelCredential: { success: () => ({ body: credentialBody }), keeps: ["base_url"] },

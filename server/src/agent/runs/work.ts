@@ -1,0 +1,13 @@
+/** What the work on one run is done with. */
+import type { Fetch } from "../models/fetch.ts";
+import type { RunWriter } from "./writer.ts";
+
+export interface Work {
+  writer: RunWriter;
+  /** Aborted with the reason to stop for. */
+  stop: AbortController;
+  /** To models and to tools: checked addresses alone. */
+  fetch: Fetch;
+  /** Before a model is asked again, at first. */
+  pauseMs: number;
+}

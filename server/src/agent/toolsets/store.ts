@@ -1,0 +1,88 @@
+/** All SQL of the toolsets. The workspaces a caller can reach are an argument of what a caller does. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { AgentToolsetsTable } from "./tables.ts";
+
+export type ToolsetRow = Selectable<AgentToolsetsTable>;
+
+const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
+
+/** With creations in the same workspace held off until this transaction ends. */
+export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 43))`.execute(tx);
+  const { count } = await tx
+    .selectFrom("agent_toolsets")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+/** Undefined where the name is taken. */
+export function insertToolset(
+  tx: Db,
+  toolset: Insertable<AgentToolsetsTable>,
+): Promise<ToolsetRow | undefined> {
+  return tx
+    .insertInto("agent_toolsets")
+    .values(toolset)
+    .onConflict((conflict) => conflict.columns(["workspace_id", "name"]).doNothing())
+    .returningAll()
+    .executeTakeFirst();
+}
+
+export function listToolsets(db: Db, workspaceIds: readonly string[]): Promise<ToolsetRow[]> {
+  return db
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("workspace_id", "=", among(workspaceIds))
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .execute();
+}
+
+/** Nobody else's to change until this transaction ends. */
+export function lockToolset(
+  tx: Db,
+  id: string,
+  workspaceIds: readonly string[],
+): Promise<ToolsetRow | undefined> {
+  return tx
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("id", "=", id)
+    .where("workspace_id", "=", among(workspaceIds))
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+export function toolsetsByIds(db: Db, workspaceId: string, ids: readonly string[]): Promise<ToolsetRow[]> {
+  return db
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("workspace_id", "=", workspaceId)
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
+    .execute();
+}
+
+export function changeToolset(
+  tx: Db,
+  id: string,
+  change: Partial<
+    Pick<
+      Insertable<AgentToolsetsTable>,
+      "url" | "auth_header_name" | "auth_secret_sealed" | "secret_hint" | "http_tools" | "tool_overrides"
+    >
+  >,
+): Promise<ToolsetRow> {
+  return tx
+    .updateTable("agent_toolsets")
+    .set({ ...change, id })
+    .where("id", "=", id)
+    .returningAll()
+    .executeTakeFirstOrThrow();
+}
+
+export async function deleteToolset(tx: Db, id: string): Promise<void> {
+  await tx.deleteFrom("agent_toolsets").where("id", "=", id).execute();
+}
