@@ -146,9 +146,12 @@ export class FakeDriver implements Driver {
     }
   }
 
+  /** Processes are children of this process alone: no other driver would find them, and nobody end them. */
   async close(): Promise<void> {
     await this.#turns.settled();
+    const left = [...this.#machines.values()].flatMap(({ guest }) => [...guest.processes]);
     this.#machines.clear();
+    for (const running of left) running.signal(constants.signals.SIGKILL);
   }
 
   async facts(): Promise<HostFacts> {
