@@ -296,7 +296,14 @@ export class Fleet {
   #bring(work: () => Promise<void>): void {
     this.#bringing = work()
       .catch((error: unknown) => {
-        for (const waiter of this.#waiting) waiter.fail(explain(error));
+        const told = explain(error);
+        for (const waiter of this.#waiting) waiter.fail(told);
+        this.#around.app.log.warn({ function: this.id, err: error }, "a function could not be started");
+        // A handler that fails has said why itself.
+        return error instanceof HandlerFailed ? undefined : this.#say(told.detail);
+      })
+      .catch((error: unknown) => {
+        this.#around.app.log.info({ function: this.id, err: error }, "a function's log could not be written");
       })
       .finally(() => {
         this.#bringing = undefined;
@@ -400,13 +407,20 @@ export class Fleet {
     this.#proofs.delete(instance);
   }
 
+  async #say(text: string): Promise<void> {
+    const deployment = this.live?.id ?? "";
+    await this.#around.app.machines.logs
+      .of(this.id)
+      .append([{ at: this.#now(), stream: "system", text, deployment }]);
+  }
+
   #now(): number {
     return this.#around.app.clock.now().getTime();
   }
 }
 
 /** What a caller is told; what its owner is told stands in the logs. */
-function explain(error: unknown): unknown {
+function explain(error: unknown): DomainError {
   if (error instanceof HandlerFailed) return functionUnavailable("its handler does not load.", error);
   return error instanceof DomainError ? error : functionUnavailable("its machine did not start.", error);
 }

@@ -12,7 +12,7 @@ import { newId } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import type { CommandRecord, Guest } from "#machines/guest.ts";
 import type { LogRing } from "#machines/log-rings.ts";
-import { freeze, type Owner, setHeld, thaw } from "#machines/owned.ts";
+import { findMachineOf, freeze, type Owner, setHeld, thaw } from "#machines/owned.ts";
 import { type MachineRequest, placeCold, release } from "#machines/placement.ts";
 import { withRoom } from "#machines/room.ts";
 import {
@@ -225,13 +225,17 @@ export class Instance {
   async #thaw(): Promise<void> {
     if (this.state !== "frozen") throw gone();
     const app = this.#app;
-    const machine = await app.db.transaction().execute(async (tx) => {
-      if (!(await moveInstance(tx, this.id, ["frozen"], "running"))) throw gone();
-      return setHeld(tx, this.owner, false);
-    });
-    if (!machine) throw gone();
-    await reached("function.thawing");
-    await thaw(app, machine);
+    const held = await findMachineOf(app.db, this.owner);
+    if (!held) throw gone();
+    // Side by side: one that was thawed and is not said to be is held again by the next server, as it was.
+    await Promise.all([
+      thaw(app, held),
+      app.db.transaction().execute(async (tx) => {
+        if (!(await moveInstance(tx, this.id, ["frozen"], "running"))) throw gone();
+        if (!(await setHeld(tx, this.owner, false))) throw gone();
+      }),
+    ]);
+    await reached("function.thawed");
     this.#isAwake();
   }
 

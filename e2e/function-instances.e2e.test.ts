@@ -1,0 +1,176 @@
+/** Functions on real machines: what they keep in memory through every sleep, and what a bad one costs others: nothing. */
+import http from "node:http";
+import { truncateSync } from "node:fs";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { ask, type FunctionHost, functionHost, handlerImage, makeLive } from "./function-host.ts";
+import { eventually } from "./fixtures.ts";
+
+const code = `
+import { readFileSync, writeFileSync } from "node:fs";
+let n = 0;
+setInterval(() => {}, 10);
+export default async (request) => {
+  const { pathname } = new URL(request.url);
+  if (pathname === "/exit") process.exit(3);
+  if (pathname === "/loop") for (;;);
+  if (pathname === "/hog") { const held = []; for (;;) held.push(Buffer.alloc(16 << 20, 1)); }
+  if (pathname === "/echo") return new Response(request.body);
+  if (pathname === "/who") {
+    let wrote = "no";
+    try { writeFileSync("/app/handler.mjs", ""); wrote = "yes"; } catch {}
+    writeFileSync("/tmp/own", "kept");
+    return { uid: process.getuid(), wrote, own: readFileSync("/tmp/own", "utf8"), argv: process.argv.length };
+  }
+  n += 1;
+  return String(n);
+};`;
+
+let host: FunctionHost;
+let image: string;
+const opened = new AsyncDisposableStack();
+afterAll(() => opened.disposeAsync(), 120_000);
+beforeAll(async () => {
+  host = await functionHost({ cpuOvercommit: "100", memoryOvercommit: "10" });
+  opened.defer(() => host.close());
+  image = await handlerImage(host, code);
+}, 240_000);
+
+const minutes = 2 * 60_000;
+const machines = async () => (await host.app.machines.host.list()).length;
+
+async function stateOf(id: string): Promise<string[]> {
+  const rows = await host.db
+    .selectFrom("function_instances")
+    .select("state")
+    .where("function_id", "=", id)
+    .execute();
+  return rows.map(({ state }) => state);
+}
+
+async function setIdle(id: string, seconds: number): Promise<void> {
+  await host.db
+    .updateTable("functions")
+    .set({ idle_timeout_seconds: seconds })
+    .where("id", "=", id)
+    .execute();
+  await host.instances.changed(id);
+}
+
+async function freeze({ id }: { id: string }): Promise<void> {
+  await setIdle(id, 0);
+  await eventually(
+    () => stateOf(id),
+    (states) => states[0] === "frozen",
+  );
+  await setIdle(id, 300);
+}
+
+/** On disk, and nothing of it in memory. */
+async function rest(made: { id: string }): Promise<void> {
+  await freeze(made);
+  expect(await host.app.machines.giveRoom()).toBe(true);
+  expect(await stateOf(made.id)).toEqual(["asleep"]);
+}
+
+test(
+  "what it has in memory outlives being held, being on disk, and a server that ends, and is never there twice",
+  async () => {
+    const made = await makeLive(host, image);
+    expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
+    await host.restart();
+    expect(await ask(host, made.host)).toMatchObject({ body: "2" });
+    await freeze(made);
+    expect(await ask(host, made.host)).toMatchObject({ body: "3" });
+    await freeze(made);
+    await host.restart();
+    expect(await stateOf(made.id)).toEqual(["frozen"]);
+    expect(await ask(host, made.host)).toMatchObject({ body: "4" });
+    await rest(made);
+    await eventually(machines, (count) => count === 0);
+    expect(await ask(host, made.host)).toMatchObject({ body: "5" });
+    await rest(made);
+    await host.restart();
+    expect(await ask(host, made.host)).toMatchObject({ body: "6" });
+    expect(await machines()).toBe(1);
+    await host.instances.stop(made.id);
+    expect(await machines()).toBe(0);
+    expect(await readdir(join(host.dataDir, "snapshots"))).toEqual([]);
+  },
+  minutes,
+);
+
+test(
+  "a thousand requests, fifty at once, to one on disk: all are answered, by one wake",
+  async () => {
+    const made = await makeLive(host, image);
+    await ask(host, made.host);
+    await rest(made);
+    const agent = new http.Agent({ keepAlive: true, maxSockets: 50 });
+    const answers = await Promise.all(
+      Array.from({ length: 1000 }, () => ask(host, made.host, "/", { agent })),
+    );
+    agent.destroy();
+    expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+    expect(new Set(answers.map(({ body }) => body)).size).toBe(1000);
+    expect(answers.map(({ body }) => Number(body)).toSorted((a, b) => a - b)[0]).toBe(2);
+    expect(await stateOf(made.id)).toEqual(["running"]);
+    await host.instances.stop(made.id);
+  },
+  minutes,
+);
+
+test(
+  "its process is nobody's, may not change its code, and has a directory to write to; bodies pass as they are",
+  async () => {
+    const made = await makeLive(host, image, { isProved: true });
+    const { body } = await ask(host, made.host, "/who");
+    expect(JSON.parse(body)).toEqual({ uid: 65_534, wrote: "no", own: "kept", argv: 2 });
+    const text = "ü".repeat(1_000_000);
+    const echoed = await ask(host, made.host, "/echo", { method: "POST", body: text });
+    expect(echoed.body === text).toBe(true);
+    await host.instances.stop(made.id);
+  },
+  minutes,
+);
+
+test(
+  "one that loops, ends or takes all memory costs its own request; who comes next is answered",
+  async () => {
+    const made = await makeLive(host, image, { timeout_seconds: 2, memory_mb: 256 });
+    expect((await ask(host, made.host)).status).toBe(200);
+    for (const [path, statuses] of [
+      ["/loop", [504]],
+      ["/exit", [502]],
+      ["/hog", [502, 504]],
+    ] as const) {
+      expect(statuses).toContain((await ask(host, made.host, path)).status);
+      expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
+    }
+    await host.instances.stop(made.id);
+  },
+  minutes,
+);
+
+test(
+  "a snapshot that is damaged is a start from nothing, and its log says so",
+  async () => {
+    const made = await makeLive(host, image);
+    await ask(host, made.host);
+    await rest(made);
+    const snapshots = join(host.dataDir, "snapshots");
+    for (const name of await readdir(snapshots)) {
+      for (const file of await readdir(join(snapshots, name))) {
+        if (file.endsWith(".img")) truncateSync(join(snapshots, name, file), 4096);
+      }
+    }
+    expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
+    const { lines } = await host.instances.ring(made.id).tail(10);
+    expect(lines.map(({ text }) => text)).toContain(
+      "It could not be woken where it was, and is started anew.",
+    );
+    await host.instances.stop(made.id);
+  },
+  minutes,
+);
