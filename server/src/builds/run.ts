@@ -15,6 +15,7 @@ import type { Guest } from "#machines/guest.ts";
 import type { HostImage } from "#machines/host.ts";
 import type { MachineOwner } from "#machines/owners.ts";
 import { orderFor, place, release, releaseAll } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import { type BuildEnd, type BuildOwners, runTask, sweepImages } from "./builds.ts";
 import { BuildLog } from "./log.ts";
 import {
@@ -214,27 +215,29 @@ export class Builds {
       DEBIAN_FRONTEND: "noninteractive",
       ...networkEnv(build.network),
     };
-    const reservation = await db.transaction().execute(async (tx) => {
-      if (!(await holdBuild(tx, build.id))) throw new Dropped();
-      return place(this.#app, tx, {
-        ownerKind: "build",
-        ownerId: build.id,
-        shape: {
-          poolKey: "",
-          template: build.base,
-          resources: {
-            vcpus: config.buildCpus,
-            memoryBytes: config.buildMemoryMb * 1024 ** 2,
-            diskBytes: config.machineDiskGb * 1024 ** 3,
-            maxProcesses: 1024,
+    const reservation = await withRoom(this.#app, () =>
+      db.transaction().execute(async (tx) => {
+        if (!(await holdBuild(tx, build.id))) throw new Dropped();
+        return place(this.#app, tx, {
+          ownerKind: "build",
+          ownerId: build.id,
+          shape: {
+            poolKey: "",
+            template: build.base,
+            resources: {
+              vcpus: config.buildCpus,
+              memoryBytes: config.buildMemoryMb * 1024 ** 2,
+              diskBytes: config.machineDiskGb * 1024 ** 3,
+              maxProcesses: 1024,
+            },
           },
-        },
-        image: base,
-        network: build.network,
-        hostname: "build",
-        env,
-      });
-    });
+          image: base,
+          network: build.network,
+          hostname: "build",
+          env,
+        });
+      }),
+    );
     await bringUp(this.#app, reservation);
     return { order: orderFor(reservation.row), guest: machines.connect(reservation.row.id) };
   }

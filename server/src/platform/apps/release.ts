@@ -7,6 +7,7 @@ import { DomainError } from "#lib/errors.ts";
 import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
 import { placeCold } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import { type AppSize, appSizes } from "../environments/sizes.ts";
 import { variablesOf } from "../environments/variables.ts";
 import type { Apps } from "./apps.ts";
@@ -72,18 +73,20 @@ export async function release(
     workspaceId: owner.workspace_id,
   };
   const variables = await variablesOf(app, app.db, environment.id);
-  const { running, reservation } = await app.db.transaction().execute(async (tx) => {
-    const row = await insertInstance(tx, {
-      id,
-      environment_id: environment.id,
-      deployment_id: input.deployment.id,
-      run,
-      env_sealed: sealEnv(app, id, { image: image.run.env, given: input.env, variables }),
-      created_at: app.clock.now(),
-    });
-    const made = new Running(apps, row);
-    return { running: made, reservation: await placeCold(app, tx, made.request()) };
-  });
+  const { running, reservation } = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      const row = await insertInstance(tx, {
+        id,
+        environment_id: environment.id,
+        deployment_id: input.deployment.id,
+        run,
+        env_sealed: sealEnv(app, id, { image: image.run.env, given: input.env, variables }),
+        created_at: app.clock.now(),
+      });
+      const made = new Running(apps, row);
+      return { running: made, reservation: await placeCold(app, tx, made.request()) };
+    }),
+  );
   apps.running.set(id, running);
   try {
     await log(`Starting a machine (${isolation}) with ${run.size.memoryMb} MB and ${run.size.cpu} CPU.`);

@@ -10,6 +10,7 @@ import type { CommandRecord, Guest } from "#machines/guest.ts";
 import { giveMemory, type Owner } from "#machines/owned.ts";
 import type { Ending } from "#machines/owners.ts";
 import { type MachineRequest, placeCold, type Reservation } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import type { Apps } from "./apps.ts";
 import { type End, endOf, endOfMachine } from "./ends.ts";
 import { envOf } from "./environment.ts";
@@ -101,7 +102,8 @@ export class Running {
   async startMachine(reserved?: Reservation): Promise<void> {
     const { app } = this.#apps;
     const reservation =
-      reserved ?? (await app.db.transaction().execute((tx) => placeCold(app, tx, this.request())));
+      reserved ??
+      (await withRoom(app, () => app.db.transaction().execute((tx) => placeCold(app, tx, this.request()))));
     this.#machineEnded = Promise.withResolvers();
     this.command = null;
     try {

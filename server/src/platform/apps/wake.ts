@@ -4,6 +4,7 @@
  */
 import { placeCold } from "#machines/placement.ts";
 import { setHeld, thaw } from "#machines/owned.ts";
+import { withRoom } from "#machines/room.ts";
 import { variablesOf } from "../environments/variables.ts";
 import type { Apps } from "./apps.ts";
 import { renewed } from "./environment.ts";
@@ -36,16 +37,18 @@ async function begin(apps: Apps, environmentId: string, whose?: Whose): Promise<
   const env = renewed(app, running.row, await variablesOf(app, app.db, environmentId));
   if (running.machine !== null && (env !== undefined || running.command === null)) await stop(apps, running);
   const isHeld = running.machine !== null;
-  const { machine, reservation } = await app.db.transaction().execute(async (tx) => {
-    if (!(await lockEnvironment(tx, environmentId))) throw nothingDeployed();
-    if (!(await move(tx, running.id, "live"))) throw nothingDeployed();
-    await setServed(tx, environmentId, { asleep_since: null });
-    if (whose) await recordMove(tx, whose, "environment.woken", environmentId);
-    if (isHeld) return { machine: await setHeld(tx, running.owner, false), reservation: undefined };
-    const row = env && (await update(tx, running.id, { env_sealed: env }));
-    if (row) running.row = row;
-    return { machine: undefined, reservation: await placeCold(app, tx, running.request()) };
-  });
+  const { machine, reservation } = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      if (!(await lockEnvironment(tx, environmentId))) throw nothingDeployed();
+      if (!(await move(tx, running.id, "live"))) throw nothingDeployed();
+      await setServed(tx, environmentId, { asleep_since: null });
+      if (whose) await recordMove(tx, whose, "environment.woken", environmentId);
+      if (isHeld) return { machine: await setHeld(tx, running.owner, false), reservation: undefined };
+      const row = env && (await update(tx, running.id, { env_sealed: env }));
+      if (row) running.row = row;
+      return { machine: undefined, reservation: await placeCold(app, tx, running.request()) };
+    }),
+  );
   running.state = "live";
   if (machine) await thaw(app, machine);
   running.supervise(reservation);

@@ -21,6 +21,7 @@ import {
   releaseClones,
   takeOverClones,
 } from "#machines/clones.ts";
+import { withRoom } from "#machines/room.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
 import { hostnameOf, sandboxEnv } from "./environment.ts";
 import { refuseByPlan } from "./plan.ts";
@@ -58,7 +59,7 @@ export async function makeClones(app: Needs, actor: Actor, clones: Clones): Prom
   try {
     const { workspace, like } = clones;
     refuseByPlan(workspace, { ...like, size: like.size as Size });
-    const places = await app.db.transaction().execute((tx) => reserve(app, tx, clones));
+    const places = await withRoom(app, () => app.db.transaction().execute((tx) => reserve(app, tx, clones)));
     const machines = places.map(({ row }) => row.id);
     return await app.machines.whileAwaited(machines, () => carryOut(app, actor, clones, places));
   } finally {

@@ -7,6 +7,7 @@ import type { Transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
 import { resolveTemplate } from "../templates/resolve.ts";
 import { holdTemplate } from "../templates/templates.ts";
@@ -51,66 +52,68 @@ async function createFromTemplate(app: Needs, actor: Actor, input: FromTemplate)
   const now = app.clock.now();
   const id = newId("sbx_");
 
-  const { row, reservation } = await app.db.transaction().execute(async (tx) => {
-    const live = await lockAndCountLive(tx, workspace.id);
-    const allowed = maxConcurrent(app.config, workspace.sandboxTier);
-    if (live >= allowed)
-      throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
-    // Deleted meanwhile, and its image perhaps with it; from here on it stays until the machine's row says who needs it.
-    if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
-    const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
-    const row = await insertSandbox(tx, {
-      id,
-      workspace_id: workspace.id,
-      template: input.template,
-      template_id: custom?.id ?? null,
-      start_command_id: custom?.start_command_id ?? null,
-      size: input.size,
-      cpu: sizes[input.size].cpu,
-      memory_mb: sizes[input.size].memoryMb,
-      network: input.network,
-      region: volume?.region ?? knownRegion(app, input.region),
-      volume_id: volume?.id ?? null,
-      on_timeout: input.on_timeout,
-      auto_resume: input.auto_resume,
-      timeout_seconds: timeoutSeconds,
-      expires_at: new Date(now.getTime() + timeoutSeconds * 1000),
-      preview_token_sealed: input.preview_auth ? newPreviewToken(app, id) : null,
-      allow_domains: input.network === "restricted" ? (input.allow_domains ?? null) : null,
-      metadata: input.metadata,
-      created_at: now,
-    });
-    const reservation = await place(app, tx, {
-      ownerKind: "sandbox",
-      ownerId: id,
-      shape: shapeOf(template, input.size, app.config.machineDiskGb),
-      image,
-      network: input.network,
-      hostname: hostnameOf(id),
-      env: sandboxEnv(id, input.network, input.env),
-      ...(volume ? { volume } : {}),
-    });
-    const target = { kind: "sandbox", id, label: input.template };
-    await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
-    await recordEvent(tx, {
-      workspaceId: workspace.id,
-      event: "sandbox.created",
-      sandboxId: id,
-      at: now,
-      outcome: "ok",
-      summary: `Created from ${input.template}.`,
-      detail: {
-        ...byWhom(actor),
+  const { row, reservation } = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      const live = await lockAndCountLive(tx, workspace.id);
+      const allowed = maxConcurrent(app.config, workspace.sandboxTier);
+      if (live >= allowed)
+        throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+      // Deleted meanwhile, and its image perhaps with it; from here on it stays until the machine's row says who needs it.
+      if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
+      const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
+      const row = await insertSandbox(tx, {
+        id,
+        workspace_id: workspace.id,
         template: input.template,
+        template_id: custom?.id ?? null,
+        start_command_id: custom?.start_command_id ?? null,
         size: input.size,
+        cpu: sizes[input.size].cpu,
+        memory_mb: sizes[input.size].memoryMb,
         network: input.network,
-        region: row.region,
-        ...(volume ? { volume_id: volume.id } : {}),
-      },
-      actor,
-    });
-    return { row, reservation };
-  });
+        region: volume?.region ?? knownRegion(app, input.region),
+        volume_id: volume?.id ?? null,
+        on_timeout: input.on_timeout,
+        auto_resume: input.auto_resume,
+        timeout_seconds: timeoutSeconds,
+        expires_at: new Date(now.getTime() + timeoutSeconds * 1000),
+        preview_token_sealed: input.preview_auth ? newPreviewToken(app, id) : null,
+        allow_domains: input.network === "restricted" ? (input.allow_domains ?? null) : null,
+        metadata: input.metadata,
+        created_at: now,
+      });
+      const reservation = await place(app, tx, {
+        ownerKind: "sandbox",
+        ownerId: id,
+        shape: shapeOf(template, input.size, app.config.machineDiskGb),
+        image,
+        network: input.network,
+        hostname: hostnameOf(id),
+        env: sandboxEnv(id, input.network, input.env),
+        ...(volume ? { volume } : {}),
+      });
+      const target = { kind: "sandbox", id, label: input.template };
+      await recordActivity(tx, actor, "sandbox.created", target, workspace.id);
+      await recordEvent(tx, {
+        workspaceId: workspace.id,
+        event: "sandbox.created",
+        sandboxId: id,
+        at: now,
+        outcome: "ok",
+        summary: `Created from ${input.template}.`,
+        detail: {
+          ...byWhom(actor),
+          template: input.template,
+          size: input.size,
+          network: input.network,
+          region: row.region,
+          ...(volume ? { volume_id: volume.id } : {}),
+        },
+        actor,
+      });
+      return { row, reservation };
+    }),
+  );
 
   try {
     await bringUp(app, reservation);

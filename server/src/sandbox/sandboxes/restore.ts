@@ -10,6 +10,7 @@ import { SingleFlight } from "#lib/single-flight.ts";
 import { restoreFailed } from "#machines/errors.ts";
 import { release } from "#machines/placement.ts";
 import { bringBack, consume, drop, findSnapshot, placeRestored } from "#machines/snapshots.ts";
+import { withRoom } from "#machines/room.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
 import { sandboxNotFound, sandboxTerminated } from "./errors.ts";
 import { underWay, whenStill } from "./moves.ts";
@@ -39,12 +40,14 @@ export async function wake(app: Needs, id: string, actor: Actor | null): Promise
 
 async function resume(app: Needs, id: string, actor: Actor | null): Promise<void> {
   const owner = { ownerKind: "sandbox", ownerId: id } as const;
-  const place = await app.db.transaction().execute(async (tx) => {
-    if (!(await beginMove(tx, id, { transition: "resuming", from: "paused" }))) return undefined;
-    const snapshot = await findSnapshot(tx, owner);
-    if (!snapshot) throw new Error("a paused sandbox has a snapshot");
-    return placeRestored(app, tx, snapshot);
-  });
+  const place = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      if (!(await beginMove(tx, id, { transition: "resuming", from: "paused" }))) return undefined;
+      const snapshot = await findSnapshot(tx, owner);
+      if (!snapshot) throw new Error("a paused sandbox has a snapshot");
+      return placeRestored(app, tx, snapshot);
+    }),
+  );
   // Somebody else was first: the caller looks again.
   if (!place) return;
   const { row: machine } = place;
