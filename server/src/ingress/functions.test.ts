@@ -85,7 +85,7 @@ function lease(machine: string, timeoutMs = 30_000): FunctionLease {
     port: 8080,
     timeoutMs,
     leave: () => (functions.left += 1),
-    gone: () => {
+    gone: async () => {
       functions.ended.push(machine);
       machines.delete(machine);
     },

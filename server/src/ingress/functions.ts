@@ -32,8 +32,8 @@ export interface FunctionLease {
   /** How long an answer may take, its body included. */
   timeoutMs: number;
   leave(): void;
-  /** Nothing could be sent to it. */
-  gone(): void;
+  /** Nothing could be sent to it. Settles once another try is worth it. */
+  gone(): Promise<void>;
   /** Its time is up. */
   stuck(): void;
 }
@@ -49,7 +49,7 @@ export interface Functions {
 }
 
 /** An instance may go under a request before that is sent; not for ever. */
-const attempts = 4;
+const attempts = 8;
 /** Of requests under way, those that wait for an instance included. */
 const maxPerFunction = 2_000;
 const maxInAll = 8_000;
@@ -187,17 +187,15 @@ export class FunctionSites {
     }, lease.timeoutMs);
     try {
       if (await pass(this.#upstreams, visit, lease, sent)) return true;
-      lease.gone();
-      return false;
     } catch (error) {
       if (isLate) throw new Refused("function_timeout", { cause: error });
       if (!(error instanceof NoAnswer) || error.why !== "not_listening") throw error;
-      lease.gone();
-      return false;
     } finally {
       clearTimeout(late);
       lease.leave();
     }
+    await lease.gone();
+    return false;
   }
 }
 

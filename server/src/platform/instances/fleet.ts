@@ -4,6 +4,7 @@
  * wait. More are started while those that run are at their bound, up to what the plan allows; what is not needed any
  * more ends again, and the last one is held, and then written to disk.
  */
+import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { functionBusy, functionNotDeployed, functionUnavailable, HandlerFailed } from "./errors.ts";
 import { Instance, type Needs } from "./instance.ts";
@@ -18,8 +19,8 @@ export interface Lease {
   coldStart: boolean;
   wakeMs: number | null;
   leave(): void;
-  /** Nothing could be sent to it: it is gone, or about to be, and another place is there soon. */
-  gone(): void;
+  /** Nothing could be sent to it. Settles once it is known to be gone, or to have been too busy for that. */
+  gone(): Promise<void>;
   /** It has not answered in its time, and its program did not see to it: the instance is ended. */
   stuck(): void;
 }
@@ -42,13 +43,15 @@ interface Waiter {
 /** How long a request waits for an instance. */
 const waitMs = 30_000;
 /** A place that comes free within this is sooner there than another instance. */
-const scaleAfterMs = 100;
+const scaleAfterMs = 500;
 /** Another instance did not fit, or did not start: no sooner than this is another one tried. */
 const scaleAgainMs = 5_000;
 /** What runs beside the first goes after this, where nobody needs it. */
 const calmMs = 30_000;
 /** One that was proved and never went live. */
 const provedMs = 120_000;
+/** One that has no ear for a new connection has one after this. */
+const busyMs = 50;
 /** What a process that ended has said is here by then. */
 const lastWordsMs = 1_000;
 /** Of its time, for an answer that is under way. */
@@ -259,9 +262,7 @@ export class Fleet {
         instance.usedAt = this.#now();
         this.#dispatch();
       },
-      gone: () => {
-        if (instance.state === "running") this.#gone(instance);
-      },
+      gone: () => this.#doubted(instance),
       stuck: () => {
         if (instance.state === "ending") return;
         this.#endLater(instance, "It did not answer in its time, nor did the program that runs it: ended.");
@@ -289,7 +290,11 @@ export class Fleet {
     if (working.length >= mostInstances[this.row.plan] || performance.now() < this.#scaleNotBefore) return;
     this.#scaling ??= setTimeout(() => {
       this.#scaling = undefined;
-      if (this.#waiting.size > 0 && !this.#bringing) this.#bring(() => this.#another());
+      const [first] = this.#waiting;
+      if (first === undefined || this.#bringing) return;
+      // Places come free all the time: who waits now may just have come.
+      if (performance.now() - first.begun < scaleAfterMs) return this.#provide();
+      this.#bring(() => this.#another());
     }, scaleAfterMs).unref();
   }
 
@@ -377,9 +382,16 @@ export class Fleet {
     this.#endLater(instance, said);
   }
 
-  /** Nothing listens in it: what it said last is still being read. */
-  #gone(instance: Instance): void {
+  /** Others may be under way in one that did not take a connection: it ends where its process has. */
+  async #doubted(instance: Instance): Promise<void> {
+    if (instance.state !== "running") return;
+    if (await instance.isAlive()) {
+      await sleep(busyMs);
+      return;
+    }
+    if (instance.state !== "running") return;
     instance.state = "ending";
+    // What it said last is still being read.
     this.#around.inBackground("an instance of a function could not be ended yet", async () => {
       await instance.say((await instance.lastWords(lastWordsMs)) ?? "Nothing listens in it any more.");
       await this.#end(instance);

@@ -286,6 +286,15 @@ export class Instance {
     });
   }
 
+  /** Whether its process runs. */
+  async isAlive(): Promise<boolean> {
+    try {
+      return (await this.guest().getCommand(command)).status === "running";
+    } catch {
+      return false;
+    }
+  }
+
   /** How its process ended, once all it said was read; undefined where that takes longer. */
   async lastWords(withinMs: number): Promise<string | undefined> {
     const waited = new AbortController();
@@ -376,7 +385,7 @@ export class Instance {
       } catch (error) {
         if (signal.aborted) return undefined;
         const { kind } = error as { kind?: string };
-        if (kind === "not_found" && (await isAlive(this.guest()))) return "Its process is gone.";
+        if (kind === "not_found" && (await answers(this.guest()))) return "Its process is gone.";
       }
       await sleep(askAgainMs, undefined, { signal, ref: false }).catch(() => {});
     }
@@ -399,7 +408,7 @@ function saidOf({ exitCode, signal }: CommandRecord): string {
   return `The function's process was ended by signal ${signal}.`;
 }
 
-function isAlive(guest: Guest): Promise<boolean> {
+function answers(guest: Guest): Promise<boolean> {
   return guest.ping().then(
     () => true,
     () => false,

@@ -29,7 +29,7 @@ const lookEveryMs = 1_000;
 /** What a program may be late with saying that the time is up; then the server says it. */
 const graceMs = 2_000;
 /** An instance may go under a request before that is sent; not for ever. */
-const attempts = 4;
+const attempts = 8;
 const lockFiles = { nodejs: "/app/package-lock.json", python: "/app/lock.txt" } as const;
 const maxLockBytes = 8 * 1024 ** 2;
 
@@ -174,7 +174,7 @@ export class FunctionInstances {
       const guest = this.#app.machines.connect(lease.machine);
       const until = AbortSignal.any([signal, late]);
       const answered = await ask(guest, lease.port, { ...asked, headers }, until);
-      if (answered === undefined) lease.gone();
+      if (answered === undefined) await lease.gone();
       return answered;
     } catch (error) {
       signal.throwIfAborted();
