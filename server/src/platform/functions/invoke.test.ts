@@ -1,13 +1,8 @@
-import { beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import {
-  goLive,
-  type InstancesHost,
-  instancesHost,
-  makeVersion,
-} from "../instances/testing/instances-host.ts";
+import { goLive, instancesHost, makeVersion } from "../instances/testing/instances-host.ts";
 import { personOn } from "../testing/platform-app.ts";
 import { createFunction } from "./create.ts";
 import { asked, invokeFunction } from "./invoke.ts";
@@ -15,15 +10,10 @@ import { followLogs, functionMetrics, readLogs } from "./monitoring.ts";
 import { FunctionCreate, InvokeRequest } from "./schema.ts";
 
 const { db } = await testDatabase();
-let host: InstancesHost;
-let app: App;
+const host = await instancesHost(db);
+const app = host.app as App;
 let named = 0;
 const { signal } = new AbortController();
-
-beforeAll(async () => {
-  host = await instancesHost(db);
-  app = host.app as App;
-});
 
 interface Made {
   actor: Actor;
