@@ -62,14 +62,17 @@ export async function carryOut(backups: Backups, id: string, stops: AbortSignal)
 async function make(backups: Backups, addon: AddonView, key: string, signal: AbortSignal): Promise<Made> {
   const { addons, blobs } = backups;
   const engine = backups.engines[addon.kind];
+  signal.throwIfAborted();
   const guest = await guestOf(addons, addon.id, upWithinMs, signal);
   const { stored, held } = await engine.dump(guest, addon, (content) => blobs.put(key, content), signal);
   await reached("backup.stored");
+  signal.throwIfAborted();
   const source = sourceOf(backups, key, stored);
   const contents = await inThrowaway(addons, addon, signal, (other) =>
     engine.verify(other, addon, source, held, signal),
   );
   await reached("backup.verified");
+  signal.throwIfAborted();
   return { size_bytes: stored.bytes, sha256: stored.sha256, contents };
 }
 

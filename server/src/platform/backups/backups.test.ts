@@ -1,0 +1,331 @@
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, expect, test } from "vitest";
+import type { Actor, Plan } from "#accounts/actor.ts";
+import { listNotifications } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { FsBlobs } from "#lib/blobs/fs.ts";
+import { onKillPoint } from "#lib/kill-points.ts";
+import { silentLog, testDatabase } from "../../../test/harness.ts";
+import { Addons } from "../addons/addons.ts";
+import { createAddon } from "../addons/create.ts";
+import { AddonCreate } from "../addons/schema.ts";
+import { makeProject, personOn, projectsApp } from "../testing/platform-app.ts";
+import { Backups } from "./backups.ts";
+import { carryOut } from "./carry-out.ts";
+import { carryOutRestore } from "./carry-out-restore.ts";
+import { createBackup } from "./create.ts";
+import { download } from "./download.ts";
+import type { BackupEngine } from "./engine.ts";
+import { BackupFailed } from "./errors.ts";
+import { backupInfo, deleteBackup, getBackup, listBackups, toggleAutoBackup } from "./manage.ts";
+import { dayMs, nextDaily } from "./plan.ts";
+import { restoreBackup } from "./restore.ts";
+import { beginDue } from "./schedule.ts";
+import { downloadSite } from "./site-routes.ts";
+import { removeUnwanted } from "./sweep.ts";
+
+const { db } = await testDatabase();
+const app = { ...(await projectsApp(db)), log: silentLog };
+const { clock } = app;
+const directory = await mkdtemp(join(tmpdir(), "kontor-backups-"));
+afterAll(() => rm(directory, { recursive: true }));
+afterEach(() => onKillPoint(undefined));
+const { signal } = new AbortController();
+
+/** What databases hold, by the add-on; what is done to them is played. */
+const data = new Map<string, string>();
+let differs = false;
+const engine: BackupEngine = {
+  extension: "dump",
+  async dump(_guest, { id }, sink) {
+    const bytes = data.get(id) ?? "";
+    return { stored: await sink(pieces(bytes)), held: bytes };
+  },
+  async verify(_guest, _addon, source, held) {
+    const bytes = Buffer.concat(await Array.fromAsync(source())).toString();
+    if (bytes !== held || differs) throw new BackupFailed("Restored for a trial it was another.");
+    return bytes;
+  },
+  async restore({ addon, source }) {
+    data.set(addon.id, Buffer.concat(await Array.fromAsync(source())).toString());
+  },
+  cleanUp: async () => {},
+};
+async function* pieces(text: string) {
+  yield Buffer.from(text);
+}
+
+/** As a process that was just started has it. */
+function newBackups(): Backups {
+  // No machines here: what is asked of them is played above.
+  const addons = Object.assign(new Addons(app as unknown as App), {
+    guest: () => ({}),
+    throwaway: async () => ({ guest: {}, [Symbol.asyncDispose]: async () => {} }),
+  }) as unknown as Addons;
+  return new Backups(app, addons, new FsBlobs(directory), { postgres: engine, redis: engine });
+}
+const backups = newBackups();
+
+interface Made {
+  actor: Actor;
+  projectId: string;
+  addonId: string;
+}
+
+async function addonOn(plan: Plan): Promise<Made> {
+  const actor = await personOn(db, plan === "starter" ? "pro" : plan);
+  const { id: projectId } = await makeProject(app, actor);
+  const input = AddonCreate.parse({ kind: "postgres" });
+  const { id: addonId } = await createAddon(backups.addons, actor, projectId, input);
+  await db.updateTable("addons").set({ status: "running" }).where("id", "=", addonId).execute();
+  data.set(addonId, `rows of ${addonId}`);
+  if (plan === "starter") {
+    actor.workspaces[0]!.plan = "starter";
+    await db.updateTable("workspaces").set({ plan }).where("id", "=", actor.workspaces[0]!.id).execute();
+  }
+  return { actor, projectId, addonId };
+}
+
+const ask = ({ actor, projectId, addonId }: Made) => createBackup(backups, actor, projectId, addonId);
+async function find({ actor, ...ids }: Made, backupId: string) {
+  return (await getBackup(backups, actor, { ...ids, backupId })).backup;
+}
+async function made(addon: Made) {
+  const { id } = await ask(addon);
+  await carryOut(backups, id, signal);
+  return find(addon, id);
+}
+const news = async ({ actor }: Made) => (await listNotifications(app, actor)).map(({ title }) => title);
+const keys = ({ addonId }: Made) => backups.blobs.list(`backups/${addonId}/`);
+const code = (work: Promise<unknown>) =>
+  work.then(
+    () => "done",
+    (error: { code?: string }) => error.code,
+  );
+
+test("a backup is completed once its bytes were restored and were what was there", async () => {
+  const addon = await addonOn("pro");
+  const { status } = await ask(addon);
+  expect(status).toBe("pending");
+  expect(await code(ask(addon))).toBe("backup_running");
+  const [row] = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
+  await carryOut(backups, row!.id, signal);
+  expect(await find(addon, row!.id)).toMatchObject({
+    status: "completed",
+    size_bytes: data.get(addon.addonId)!.length,
+    verified_at: clock.now(),
+    expires_at: new Date(clock.now().getTime() + 7 * dayMs),
+  });
+  expect(await keys(addon)).toHaveLength(1);
+});
+
+test("one that does not pass the trial fails, leaves no bytes, and its owner is told", async () => {
+  const addon = await addonOn("pro");
+  differs = true;
+  const row = await made(addon).finally(() => (differs = false));
+  expect(row).toMatchObject({
+    status: "failed",
+    error: "Restored for a trial it was another.",
+    blob_key: null,
+  });
+  expect(await keys(addon)).toEqual([]);
+  expect(await news(addon)).toEqual([expect.stringMatching(/^A backup of postgres \(.*\) failed$/)]);
+});
+
+test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(
+  "a server that dies at %s is followed by one that completes the backup, once",
+  async (point) => {
+    const addon = await addonOn("pro");
+    const { id } = await ask(addon);
+    const dead = Promise.withResolvers<void>();
+    onKillPoint((at) => {
+      if (at !== point) return Promise.resolve();
+      dead.resolve();
+      return new Promise(() => {});
+    });
+    const first = new AbortController();
+    void carryOut(backups, id, first.signal);
+    await dead.promise;
+    onKillPoint(undefined);
+    await carryOut(newBackups(), id, signal);
+    expect(await find(addon, id)).toMatchObject({
+      status: "completed",
+      attempts: point === "backup.completed" ? 1 : 2,
+    });
+    expect(await keys(addon)).toHaveLength(1);
+  },
+);
+
+test("one that sees three servers die is not begun again", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  await db.updateTable("backups").set({ status: "running", attempts: 3 }).where("id", "=", id).execute();
+  await carryOut(newBackups(), id, signal);
+  expect(await find(addon, id)).toMatchObject({
+    status: "failed",
+    error: expect.stringContaining("3 times"),
+  });
+});
+
+test("a server that stops in order leaves it to the next, and no attempt is counted", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  await carryOut(backups, id, AbortSignal.abort());
+  expect(await find(addon, id)).toMatchObject({ status: "running", attempts: 0 });
+  await carryOut(newBackups(), id, signal);
+  expect(await find(addon, id)).toMatchObject({ status: "completed", attempts: 1 });
+});
+
+test("what is made by hand has a quota a day, which deleted ones count for and failed ones do not", async () => {
+  const addon = await addonOn("pro");
+  const { actor, projectId, addonId } = addon;
+  differs = true;
+  await made(addon).finally(() => (differs = false));
+  const { id } = await made(addon);
+  await deleteBackup(backups, actor, { projectId, addonId, backupId: id });
+  await removeUnwanted(backups);
+  expect(await keys(addon)).toEqual([]);
+  for (let n = 2; n <= 5; n++) await made(addon);
+  expect(await backupInfo(backups, actor, projectId, addonId)).toMatchObject({ dailyQuota: 5, usedToday: 5 });
+  await expect(ask(addon)).rejects.toMatchObject({
+    code: "plan_limit",
+    meta: { limit: "backups_per_day", allowed: 5, tier_needed: "team" },
+  });
+  clock.advance(dayMs);
+  expect((await made(addon)).status).toBe("completed");
+});
+
+test("daily backups are for plans that have them, at an hour of the add-on's own", async () => {
+  const poor = await addonOn("starter");
+  expect(await code(toggleAutoBackup(backups, poor.actor, poor.projectId, poor.addonId))).toBe("plan_limit");
+  const addon = await addonOn("pro");
+  const toggle = () => toggleAutoBackup(backups, addon.actor, addon.projectId, addon.addonId);
+  const on = await toggle();
+  expect(on).toMatchObject({ auto_backup: true, next_backup_at: nextDaily(addon.addonId, clock.now()) });
+  clock.set(on.next_backup_at!);
+  await beginDue(backups);
+  await beginDue(backups);
+  const rows = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
+  expect(rows).toMatchObject([{ kind: "auto", status: "pending" }]);
+  expect(await news(addon)).toEqual([]);
+  const info = await backupInfo(backups, addon.actor, addon.projectId, addon.addonId);
+  expect(info.addon.next_backup_at).toEqual(new Date(on.next_backup_at!.getTime() + dayMs));
+  expect(await toggle()).toMatchObject({ auto_backup: false, next_backup_at: null });
+});
+
+test("one that was missed is made as soon as it can be, and its owner is told once", async () => {
+  const addon = await addonOn("pro");
+  const { next_backup_at } = await toggleAutoBackup(backups, addon.actor, addon.projectId, addon.addonId);
+  const state = (status: "stopped" | "running") =>
+    db.updateTable("addons").set({ status }).where("id", "=", addon.addonId).execute();
+  await state("stopped");
+  clock.set(new Date(next_backup_at!.getTime() + 2 * 60 * 60_000));
+  for (let round = 0; round < 2; round++) await beginDue(backups);
+  expect(await news(addon)).toEqual([expect.stringMatching(/^The daily backup of postgres .* was missed$/)]);
+  await state("running");
+  await beginDue(backups);
+  const rows = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
+  expect(rows).toMatchObject([{ kind: "auto" }]);
+  expect(await news(addon)).toHaveLength(1);
+});
+
+test("a backup is kept as long as the plan says, bytes and all, and not longer", async () => {
+  const addon = await addonOn("team");
+  const { id } = await made(addon);
+  clock.advance(30 * dayMs - 1);
+  await removeUnwanted(backups);
+  expect(await keys(addon)).toHaveLength(1);
+  clock.advance(1);
+  await removeUnwanted(backups);
+  expect(await keys(addon)).toEqual([]);
+  expect(await code(find(addon, id))).toBe("backup_not_found");
+});
+
+test("one that is deleted while it is made ends, and its bytes go", async () => {
+  const addon = await addonOn("pro");
+  const { actor, projectId, addonId } = addon;
+  const { id } = await ask(addon);
+  onKillPoint(async (at) => {
+    if (at === "backup.verified") await deleteBackup(backups, actor, { projectId, addonId, backupId: id });
+  });
+  await carryOut(backups, id, signal);
+  expect(await keys(addon)).toEqual([]);
+  expect(await news(addon)).toEqual([]);
+  expect(await code(ask(addon))).toBe("done");
+});
+
+test("a deleted add-on's bytes go, whatever is under way", async () => {
+  const addon = await addonOn("pro");
+  await made(addon);
+  const { id } = await ask(addon);
+  await db.updateTable("addons").set({ deleted_at: clock.now() }).where("id", "=", addon.addonId).execute();
+  await carryOut(backups, id, signal);
+  for (let twice = 0; twice < 2; twice++) await backups.dropBackups(addon.addonId);
+  expect(await keys(addon)).toEqual([]);
+});
+
+test("a restore keeps what is there first, and a failure to keep it leaves it untouched", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const was = data.get(addon.addonId)!;
+  data.set(addon.addonId, "newer");
+  const { actor, ...ids } = addon;
+  const failing = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  expect(await code(ask(addon))).toBe("backup_running");
+  expect(await code(deleteBackup(backups, actor, { ...ids, backupId }))).toBe("backup_in_use");
+  differs = true;
+  await carryOutRestore(backups, failing.id, signal).finally(() => (differs = false));
+  expect(data.get(addon.addonId)).toBe("newer");
+  expect(await news(addon)).toEqual([expect.stringMatching(/^A restore of postgres .* failed$/)]);
+  const second = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  await carryOutRestore(backups, second.id, signal);
+  expect(data.get(addon.addonId)).toBe(was);
+  const kept = await find(addon, second.safety_backup_id!);
+  expect(kept).toMatchObject({ kind: "safety", status: "completed", contents: "newer" });
+});
+
+test("a new add-on and its restore are there together, within the plan", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const { actor, ...ids } = addon;
+  const into = await restoreBackup(backups, actor, { ...ids, backupId }, "copy");
+  await carryOutRestore(backups, into.id, signal);
+  expect(data.get(into.addon_id)).toBe(data.get(addon.addonId));
+  expect(await code(restoreBackup(backups, actor, { ...ids, backupId }, "third"))).toBe("plan_limit");
+});
+
+test("an address hands out one backup, whole or in part, for an hour, and no other", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const { actor, ...ids } = addon;
+  const site = downloadSite(backups);
+  const server = createServer((request, response) => {
+    void site.handle(request, response, signal);
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  try {
+    const { url, sizeBytes } = await download(backups, actor, { ...ids, backupId });
+    const here = url.replace(/^http:\/\/[^/]+/, `http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+    const whole = await fetch(here);
+    const text = await whole.text();
+    expect([whole.status, text, text.length]).toEqual([200, data.get(addon.addonId), sizeBytes]);
+    expect(whole.headers.get("content-disposition")).toMatch(/^attachment; filename="postgres-.*Z\.dump"$/);
+    const part = await fetch(here, { headers: { range: "bytes=5-" } });
+    expect([part.status, await part.text()]).toEqual([206, text.slice(5)]);
+    expect((await fetch(here, { headers: { range: "bytes=9999-" } })).status).toBe(416);
+    expect((await fetch(here, { method: "POST" })).status).toBe(405);
+    const { id: other } = await made(addon);
+    expect((await fetch(here.replace(backupId, other))).status).toBe(403);
+    expect((await fetch(here.replace(/svc_exp=\d/, "svc_exp=9"))).status).toBe(403);
+    clock.advance(61 * 60_000);
+    expect(await (await fetch(here)).json()).toMatchObject({ code: "url_expired" });
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+});
