@@ -1,4 +1,4 @@
-/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md and docs/platform.md whole. */
+/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md, docs/platform.md and docs/functions.md whole. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -109,13 +109,13 @@ describe("docs/sandbox.md", () => {
   });
 });
 
-describe("docs/platform.md", () => {
-  const { prelude, sections } = sectionsOf("docs/platform.md");
+describe.each(["docs/platform.md", "docs/functions.md"])("%s", (page) => {
+  const { prelude, sections } = sectionsOf(page);
   let own: Server;
   let home: string;
 
   beforeAll(async () => {
-    own = await startServer();
+    own = await startServer({}, ["debian-12", "node-22"]);
     home = mkdtempSync(join(tmpdir(), "kontor-docs-"));
   });
   afterAll(async () => {
