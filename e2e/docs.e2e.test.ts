@@ -1,4 +1,4 @@
-/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md, docs/platform.md and docs/functions.md whole. */
+/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md, docs/platform.md, docs/functions.md and docs/addons.md whole. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -109,13 +109,19 @@ describe("docs/sandbox.md", () => {
   });
 });
 
-describe.each(["docs/platform.md", "docs/functions.md"])("%s", (page) => {
+const walks = [
+  { page: "docs/platform.md", templates: ["debian-12", "node-22"] },
+  { page: "docs/functions.md", templates: ["debian-12", "node-22"] },
+  { page: "docs/addons.md", templates: ["debian-12", "postgres-15", "redis-7"] },
+];
+
+describe.for(walks)("$page", ({ page, templates }) => {
   const { prelude, sections } = sectionsOf(page);
   let own: Server;
   let home: string;
 
   beforeAll(async () => {
-    own = await startServer({}, ["debian-12", "node-22"]);
+    own = await startServer({}, templates);
     home = mkdtempSync(join(tmpdir(), "kontor-docs-"));
   });
   afterAll(async () => {
@@ -124,7 +130,7 @@ describe.each(["docs/platform.md", "docs/functions.md"])("%s", (page) => {
   });
 
   // One walk: what a part sets and where it stands, the next one has.
-  test.for(sections)("$title", { timeout: 600_000 }, async ({ code }) => {
+  test.for(sections.filter(({ code }) => code !== ""))("$title", { timeout: 600_000 }, async ({ code }) => {
     const walk = `cd ${home}\n[ ! -f .state ] || . ./.state\n${pasted(code, own)}`;
     const keep = `{ set | grep -E '^[a-z]+=' | grep -v '^_'; echo "cd $PWD"; } > ${home}/.state`;
     expectShown(code, await bash(`${pasted(prelude, own)}\n${walk}\n${keep}`, 580_000));

@@ -44,7 +44,11 @@ const file = "/persist/played";
 async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
   const port = await freePort();
   // Several may listen at once: a machine of this driver has no network of its own.
-  const program = `require("node:net").createServer((s) => s.end()).listen({ port: ${port}, host: "127.0.0.1", reusePort: true })`;
+  // One that a restart has lost ends with the test that began it.
+  const program = `
+    require("node:net").createServer((s) => s.end()).listen({ port: ${port}, host: "127.0.0.1", reusePort: true });
+    const begunBy = process.ppid;
+    setInterval(() => process.ppid === begunBy || process.exit(), 500);`;
   return {
     ...engine,
     port,
