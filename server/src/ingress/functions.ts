@@ -32,7 +32,7 @@ export interface FunctionLease {
   /** How long an answer may take, its body included. */
   timeoutMs: number;
   leave(): void;
-  /** Nothing could be sent to it. Settles once another try is worth it. */
+  /** Nothing could be sent to it, or no answer came. Settles once another try is worth it. */
   gone(): Promise<void>;
   /** Its time is up. */
   stuck(): void;
@@ -189,7 +189,11 @@ export class FunctionSites {
       if (await pass(this.#upstreams, visit, lease, sent)) return true;
     } catch (error) {
       if (isLate) throw new Refused("function_timeout", { cause: error });
-      if (!(error instanceof NoAnswer) || error.why !== "not_listening") throw error;
+      if (!(error instanceof NoAnswer)) throw error;
+      if (error.why !== "not_listening") {
+        await lease.gone();
+        throw error;
+      }
     } finally {
       clearTimeout(late);
       lease.leave();

@@ -19,7 +19,7 @@ export interface Lease {
   coldStart: boolean;
   wakeMs: number | null;
   leave(): void;
-  /** Nothing could be sent to it. Settles once it is known to be gone, or to have been too busy for that. */
+  /** Nothing could be sent to it, or no answer came. Settles once it is known to be gone, or to have been too busy for that. */
   gone(): Promise<void>;
   /** It has not answered in its time, and its program did not see to it: the instance is ended. */
   stuck(): void;
@@ -387,7 +387,8 @@ export class Fleet {
     if (instance.state !== "running") return;
     if (await instance.isAlive()) {
       await sleep(busyMs);
-      return;
+      // Connections of a process that ends are closed a moment before it has ended.
+      if (await instance.isAlive()) return;
     }
     if (instance.state !== "running") return;
     instance.state = "ending";

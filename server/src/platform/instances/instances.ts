@@ -180,7 +180,10 @@ export class FunctionInstances {
       signal.throwIfAborted();
       this.observed(fleet.id, { status: 502, ms: performance.now() - begun });
       if (error instanceof DomainError) throw error;
-      if (!late.aborted) throw functionCrashed();
+      if (!late.aborted) {
+        await lease.gone();
+        throw functionCrashed();
+      }
       lease.stuck();
       throw functionTimeout(fleet.row.timeout_seconds);
     }
