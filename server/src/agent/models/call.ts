@@ -6,6 +6,7 @@
 import { APICallError, type LanguageModelV4, type LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { AddressError } from "#lib/checked-lookup.ts";
 import { newCallId } from "../calls/calls.ts";
+import { storableJson, storableText } from "../storable.ts";
 import type { Message } from "./messages.ts";
 
 export interface Tokens {
@@ -76,13 +77,16 @@ async function gather(
   onPiece: (piece: Piece) => void,
 ): Promise<Answer> {
   const said = { text: "", reasoning: "" };
+  // A character that takes two may come in two pieces.
+  const halves = { text: "", reasoning: "" };
   const calls: AskedCall[] = [];
   let end: Pick<Answer, "finishReason" | "tokens"> | undefined;
   for await (const part of stream) {
     if (part.type === "text-delta" || part.type === "reasoning-delta") {
       const kind = part.type === "text-delta" ? "text" : "reasoning";
-      // PostgreSQL stores no NUL.
-      const delta = part.delta.replaceAll("\0", "\uFFFD");
+      const whole = halves[kind] + part.delta;
+      halves[kind] = /[\uD800-\uDBFF]$/.exec(whole)?.[0] ?? "";
+      const delta = storableText(whole.slice(0, whole.length - halves[kind].length));
       said[kind] += delta;
       if (said.text.length + said.reasoning.length > textMaxCharacters)
         throw new ModelFailure("refused", "The model said more than an answer may hold.");
@@ -90,7 +94,8 @@ async function gather(
     } else if (part.type === "tool-call") {
       if (calls.length === callsMax)
         throw new ModelFailure("refused", "The model called more tools at once than it may.");
-      calls.push({ id: newCallId(), tool: part.toolName.slice(0, 200), values: parseObject(part.input) });
+      const tool = storableText(part.toolName.slice(0, 200));
+      calls.push({ id: newCallId(), tool, values: parseObject(part.input) });
     } else if (part.type === "error") throw part.error;
     else if (part.type === "finish") {
       const { inputTokens, outputTokens } = part.usage;
@@ -109,7 +114,7 @@ async function gather(
     throw new ModelFailure("away", "The model's answer broke off.");
   if (end.finishReason === "content-filter")
     throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
-  const text = said.text.toWellFormed();
+  const { text } = said;
   return { ...end, text, calls, message: messageOf(text, calls) };
 }
 
@@ -126,7 +131,7 @@ function messageOf(text: string, calls: readonly AskedCall[]): Answer["message"]
 
 function parseObject(text: string): Record<string, unknown> | undefined {
   try {
-    const value: unknown = JSON.parse(text === "" ? "{}" : text);
+    const value: unknown = JSON.parse(storableJson(JSON.parse(text === "" ? "{}" : text)));
     return typeof value === "object" && value !== null && !Array.isArray(value)
       ? (value as Record<string, unknown>)
       : undefined;

@@ -5,7 +5,7 @@ import { forgetActors } from "#accounts/find-actor.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
-import { expireOutputs } from "./store.ts";
+import { forgetOutputs } from "./forget.ts";
 
 const model = await startModelServer();
 const host = await agentHost();
@@ -390,12 +390,37 @@ test("after an hour what was said is gone from run and log, whose numbers stay",
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const later = new Date(Date.now() + 3_601_000);
-  while ((await expireOutputs(host.app.db, later, 100)) > 0);
+  await forgetOutputs(host.app, later);
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.output).toBeNull();
   const events = await eventsOf(json.run_id);
   expect(JSON.stringify(events)).not.toMatch(/secret plan|hmm/);
   expect(events.find(({ type }) => type === "message.delta")).toMatchObject({ expired: true });
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
+});
+
+test("what a model says is stored as characters, and one in two pieces is one", async () => {
+  model.script([{ text: ["a\0 \ud83d", "\ude00", " \udc00 \ud83d"], reasoning: ["\ud83d"] }]);
+  const { json } = await invoke(await agent());
+  const events = await eventsOf(json.run_id);
+  const deltas = events.filter(({ type }) => type === "message.delta").map(({ delta }) => delta);
+  expect(deltas.join("")).toBe("a\uFFFD 😀 \uFFFD ");
+  expect(json.output).toBe("a\uFFFD 😀 \uFFFD ");
+});
+
+test("a run whose log can't be taken apart keeps no other's words from going", async () => {
+  model.script([{ text: ["a secret plan"] }]);
+  const name = await agent();
+  const broken = (await invoke(name)).json.run_id;
+  await sql`update agent_events set data = '{"delta": "\\u0000 secret"}'
+    where run_id = ${broken} and type = 'message.delta'`.execute(host.app.db);
+  const other = (await invoke(name)).json.run_id;
+  await forgetOutputs(host.app, new Date(Date.now() + 3_601_000));
+  for (const id of [broken, other]) {
+    expect((await owner.get(`/v1/agents/runs/${id}`)).json.output).toBeNull();
+    const events = await eventsOf(id);
+    expect(JSON.stringify(events)).not.toContain("secret");
+    expect(events.find(({ type }) => type === "message.delta")).toMatchObject({ expired: true });
+  }
 });
 
 test("runs are listed by agent, session and state, and are their owner's alone", async () => {

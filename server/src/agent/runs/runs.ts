@@ -12,7 +12,8 @@ import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
-import { expireOutputs, findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
+import { forgetOutputs } from "./forget.ts";
+import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
 import { isOver } from "./states.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
@@ -140,7 +141,7 @@ export class AgentRuns {
       try {
         await this.look();
         if (performance.now() - forgottenMs < forgetEveryMs) continue;
-        while ((await expireOutputs(this.#app.db, this.#app.clock.now(), 100)) === 100);
+        await forgetOutputs(this.#app, this.#app.clock.now());
         forgottenMs = performance.now();
       } catch (error) {
         this.#app.log.warn({ error }, "runs that wait were not looked for");

@@ -10,6 +10,7 @@ import type { AgentConfig } from "../agents/config.ts";
 import { began, type Call, ended, type Outcome, requested } from "../calls/calls.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
+import { storableText } from "../storable.ts";
 import { hasUntoldCalls, say } from "../sessions/sessions.ts";
 import { callTool, type Tool, toolsOf } from "../toolsets/tools.ts";
 import type { RunRow } from "./store.ts";
@@ -50,9 +51,12 @@ async function settle(
     isOk: status === "completed",
     text: result,
   });
+  // Where its turn came after the end of the run it is not made, and the journal must not say that it was.
+  work.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
     return told({ status: call.status, result: call.result ?? "" });
-  const outcome = refusalOf(call, tool) ?? (await carryOutCall(app, config, call, tool!, work));
+  const { status, result } = refusalOf(call, tool) ?? (await carryOutCall(app, config, call, tool!, work));
+  const outcome = { status, result: storableText(result) };
   const at = app.clock.now();
   const isOk = outcome.status === "completed";
   const duration = call.started_at ? at.getTime() - call.started_at.getTime() : 0;
@@ -91,6 +95,7 @@ async function carryOutCall(
   tool: Tool,
   { writer, stop, fetch }: Work,
 ): Promise<Outcome> {
+  stop.signal.throwIfAborted();
   const at = app.clock.now();
   const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
   await writer.commit([started], {}, (tx) => began(tx, call.id, at));

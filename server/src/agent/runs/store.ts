@@ -2,6 +2,7 @@
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import { forgetCalls } from "../calls/calls.ts";
+import { storableJson } from "../storable.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, AgentStepsTable } from "./tables.ts";
 
@@ -185,6 +186,7 @@ export async function advance(
 ): Promise<RunRow | undefined> {
   const row = await changeRow(tx, claim.id, events.length, change)
     .where("attempts", "=", claim.attempt)
+    .where("process_id", "is not", null)
     .where("status", "=", "running")
     .returningAll()
     .executeTakeFirst();
@@ -241,7 +243,7 @@ export async function insertEvents(
         seq: run.last_event_id - events.length + 1 + index,
         type,
         at,
-        data: JSON.stringify(data),
+        data: storableJson(data),
       })),
     )
     .execute();
@@ -287,38 +289,34 @@ export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "
 
 // ---- forgetting
 
-/** What a run said goes, an hour after it ended; its events and their numbers stay. */
-export async function expireOutputs(db: Db, now: Date, limit: number): Promise<number> {
-  return db.transaction().execute(async (tx) => {
-    const rows = await tx
-      .selectFrom("agent_runs")
-      .select("id")
-      .where("expired", "=", false)
-      .where("output_expires_at", "<", now)
-      .orderBy("output_expires_at")
-      .limit(limit)
-      .forUpdate()
-      .skipLocked()
-      .execute();
-    const ids = rows.map(({ id }) => id);
-    if (ids.length === 0) return 0;
-    await tx
-      .updateTable("agent_events")
-      .set({
-        data: sql<string>`((data::jsonb - '{delta,text,output,arguments,result_preview}'::text[])
+/** Runs whose output's hour is over, the oldest first. */
+export async function findExpiring(db: Db, now: Date, limit: number): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("expired", "=", false)
+    .where("output_expires_at", "<", now)
+    .orderBy("output_expires_at")
+    .limit(limit)
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+/** What a run said goes; its events and their numbers stay, of a broken one without any word of their own. */
+export async function expireOutput(tx: Db, id: string, isBroken = false): Promise<void> {
+  await tx
+    .updateTable("agent_events")
+    .set({
+      data: isBroken
+        ? '{"expired": true}'
+        : sql<string>`((data::jsonb - '{delta,text,output,arguments,result_preview}'::text[])
           || '{"expired": true}'::jsonb)::json`,
-      })
-      .where("run_id", "=", anyOf(ids))
-      .where("type", "in", speaking)
-      .execute();
-    await forgetCalls(tx, ids);
-    await tx
-      .updateTable("agent_runs")
-      .set({ expired: true, output: null })
-      .where("id", "=", anyOf(ids))
-      .execute();
-    return ids.length;
-  });
+    })
+    .where("run_id", "=", id)
+    .where("type", "in", speaking)
+    .execute();
+  await forgetCalls(tx, [id]);
+  await tx.updateTable("agent_runs").set({ expired: true, output: null }).where("id", "=", id).execute();
 }
 
 /** Types of events that repeat what somebody said. */

@@ -160,6 +160,18 @@ test("a tool that fails, is slow, endless or indiscreet costs its call alone", a
   }
 });
 
+test("a call whose turn did not come before the run's time was up did not begin", async () => {
+  const set = await toolset();
+  const name = await agent([{ toolset_id: set.id }], { limits: { max_seconds: 1 } });
+  tools.answer = () => {};
+  const calls = Array.from({ length: 12 }, (_, n) => call(`${set.name}__make`, { title: `${n}` }));
+  model.script([{ calls }]);
+  const { json } = await invoke(name);
+  expect(json.error_code).toBe("limit_time");
+  // As many as are under way at once.
+  expect((await run(json.run_id)).tools_called.length).toBeLessThanOrEqual(8);
+});
+
 test("a session whose run ended between a call and its result goes on", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);

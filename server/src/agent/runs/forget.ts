@@ -1,0 +1,26 @@
+/** What runs said goes an hour after they ended, run by run: one that can't be taken apart keeps no other's. */
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { expireOutput, findExpiring } from "./store.ts";
+
+const atOnce = 100;
+
+export async function forgetOutputs({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<void> {
+  for (;;) {
+    const ids = await findExpiring(db, now, atOnce);
+    let left = 0;
+    for (const run of ids) {
+      try {
+        await transaction(db, (tx) => expireOutput(tx, run)).catch(async (error: unknown) => {
+          log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");
+          await transaction(db, (tx) => expireOutput(tx, run, true));
+        });
+      } catch (error) {
+        left += 1;
+        log.error({ error, run }, "what a run said is kept past its hour");
+      }
+    }
+    // Those that are left are tried again with the next sweep.
+    if (ids.length < atOnce || left > 0) return;
+  }
+}
