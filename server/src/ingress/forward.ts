@@ -18,7 +18,13 @@ export interface Forwarded {
   toVisitor: (answer: IncomingMessage) => string[];
   /** A body that turns out to be larger ends with `too_large`. */
   maxBodyBytes?: number;
+  /** Who is waited for from now on: the guest once it has all of the request, or while it does not take more of it. */
+  onTurn?: (whose: Turn) => void;
+  /** Ends the exchange with its reason, a `NoAnswer`. */
+  signal?: AbortSignal;
 }
+
+export type Turn = "guest" | "visitor";
 
 /** Before anything was answered: the visitor can be told why. */
 export class NoAnswer extends Error {
@@ -70,8 +76,9 @@ async function exchange(
   agent: http.Agent,
   request: IncomingMessage,
   response: ServerResponse,
-  { machine, port, path, headers, toVisitor, maxBodyBytes = Number.POSITIVE_INFINITY }: Forwarded,
+  to: Forwarded,
 ): Promise<void> {
+  const { machine, port, path, headers, toVisitor, signal } = to;
   // The visitor left while a machine was woken for him.
   if (response.destroyed) return;
   const outgoing = http.request({
@@ -85,9 +92,11 @@ async function exchange(
     insecureHTTPParser: false,
   });
   const abort = () => outgoing.destroy();
+  const end = () => outgoing.destroy(signal?.reason as NoAnswer);
   response.once("close", abort);
+  signal?.addEventListener("abort", end, { once: true });
   try {
-    sendBody(request, response, outgoing, maxBodyBytes);
+    sendBody(request, response, outgoing, to);
     const answer = await answerTo(outgoing);
     response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", toVisitor(answer));
     await passOn(answer, response);
@@ -96,6 +105,7 @@ async function exchange(
     asNoAnswer(error, outgoing);
   } finally {
     response.off("close", abort);
+    signal?.removeEventListener("abort", end);
   }
 }
 
@@ -103,8 +113,9 @@ function sendBody(
   request: IncomingMessage,
   response: ServerResponse,
   outgoing: ClientRequest,
-  maxBytes: number,
+  { maxBodyBytes = Number.POSITIVE_INFINITY, onTurn }: Forwarded,
 ): void {
+  outgoing.once("finish", () => onTurn?.("guest"));
   if (!hasBody(request)) {
     outgoing.end();
     return;
@@ -124,11 +135,16 @@ function sendBody(
     outgoing.once("close", isMoving);
     request.on("data", (piece: Buffer) => {
       bytes += piece.length;
-      if (bytes > maxBytes) return void outgoing.destroy(new NoAnswer("too_large"));
+      if (bytes > maxBodyBytes) return void outgoing.destroy(new NoAnswer("too_large"));
       stalled.refresh();
-      if (!outgoing.write(piece)) request.pause();
+      if (outgoing.write(piece)) return;
+      request.pause();
+      onTurn?.("guest");
     });
-    outgoing.on("drain", () => request.resume());
+    outgoing.on("drain", () => {
+      request.resume();
+      if (!outgoing.writableEnded) onTurn?.("visitor");
+    });
     request.once("end", () => {
       isMoving();
       outgoing.addTrailers(pairsOf(request.rawTrailers));

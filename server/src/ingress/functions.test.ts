@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import http, { type IncomingMessage, type RequestListener, type Server } from "node:http";
 import { BlockList, connect as connectTo, type Socket } from "node:net";
 import type { AddressInfo } from "node:net";
@@ -238,6 +239,49 @@ test("one that does not answer in its time is ended, and the visitor is told", a
   expect([answer.status, codeOf(answer)]).toEqual([504, "function_timeout"]);
   expect(functions.ended).toEqual(["m1"]);
   expect(counted).toMatchObject([{ status: 504 }]);
+});
+
+test("who says that a body comes and sends none, or a part, is told so, and ends nobody else's instance", async () => {
+  await machine("m1");
+  functions.enter = async () => lease("m1", 200);
+  for (const part of [undefined, "a"]) {
+    const asked = http.request({
+      port: (server.address() as AddressInfo).port,
+      method: "POST",
+      headers: { host, "content-length": "10" },
+      agent: false,
+    });
+    asked.on("error", () => {});
+    asked.flushHeaders();
+    if (part !== undefined) asked.write(part);
+    const [answer] = (await once(asked, "response")) as [IncomingMessage];
+    expect([answer.statusCode, answer.headers["x-kontor-error"]]).toEqual([408, "body_too_slow"]);
+    asked.destroy();
+  }
+  expect(functions.ended).toEqual([]);
+  expect((await ask()).status).toBe(200);
+});
+
+test("who does not read his answer loses it, and ends nobody else's instance", async () => {
+  await machine("m1", (request, response) => {
+    response.end(request.url === "/large" ? Buffer.alloc(64 * 1024 ** 2) : "small");
+  });
+  functions.enter = async () => lease("m1", 300);
+  const asked = connectTo((server.address() as AddressInfo).port, "127.0.0.1");
+  sockets.add(asked);
+  asked.on("error", () => {});
+  asked.write(`GET /large HTTP/1.1\r\nhost: ${host}\r\n\r\n`);
+  await vi.waitFor(() => expect(functions.left).toBe(1), { timeout: 10_000 });
+  expect(functions.ended).toEqual([]);
+  expect((await ask()).body).toBe("small");
+});
+
+test("a request that the machine does not take is waited for as long as one that it does not answer", async () => {
+  await machine("m1", (request) => void request.pause());
+  functions.enter = async () => lease("m1", 200);
+  const answer = await ask("/", { method: "POST", body: Buffer.alloc(6 * 1024 ** 2) });
+  expect([answer.status, codeOf(answer)]).toEqual([504, "function_timeout"]);
+  expect(functions.ended).toEqual(["m1"]);
 });
 
 test("a refusal of whoever runs it is the visitor's answer", async () => {

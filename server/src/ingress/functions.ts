@@ -9,7 +9,7 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import { Bounds } from "./bounds.ts";
-import { NoAnswer } from "./forward.ts";
+import { NoAnswer, type Turn } from "./forward.ts";
 import { ownHeaders, toGuest, toVisitor } from "./headers.ts";
 import { pathOf } from "./hosts.ts";
 import { pass, type Visit } from "./pass.ts";
@@ -29,12 +29,12 @@ export interface FunctionRoute {
 export interface FunctionLease {
   machine: string;
   port: number;
-  /** How long an answer may take, its body included. */
+  /** How long an answer may take, its body included, once the request is there; and how long that may take. */
   timeoutMs: number;
   leave(): void;
   /** Nothing could be sent to it, or no answer came. Settles once another try is worth it. */
   gone(): Promise<void>;
-  /** Its time is up. */
+  /** It was asked, and has not said a word in its time. */
   stuck(): void;
 }
 
@@ -180,26 +180,73 @@ export class FunctionSites {
 
   /** False where nothing was sent: the instance is gone. */
   async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof pass>[3]): Promise<boolean> {
-    let isLate = false;
-    const late = setTimeout(() => {
-      isLate = true;
-      lease.stuck();
-    }, lease.timeoutMs);
+    const patience = new Patience(visit.response, lease);
     try {
-      if (await pass(this.#upstreams, visit, lease, sent)) return true;
+      const { onTurn, signal } = patience;
+      if (await pass(this.#upstreams, visit, lease, { ...sent, onTurn, signal })) return true;
     } catch (error) {
-      if (isLate) throw new Refused("function_timeout", { cause: error });
+      if (patience.isStuck) throw new Refused("function_timeout", { cause: error });
       if (!(error instanceof NoAnswer)) throw error;
+      if (error.why === "too_slow" || error.why === "too_large") throw error;
       if (error.why !== "not_listening") {
         await lease.gone();
         throw error;
       }
     } finally {
-      clearTimeout(late);
+      patience.end();
       lease.leave();
     }
+    if (patience.isStuck) throw new Refused("function_timeout");
     await lease.gone();
     return false;
+  }
+}
+
+/**
+ * How long either side is waited for. An instance answers others as well: it is ended only where it has been asked and
+ * has said nothing in its time. A visitor who sends slowly, or does not read, costs his own exchange alone.
+ */
+class Patience {
+  isStuck = false;
+  readonly #response: Visit["response"];
+  readonly #lease: FunctionLease;
+  readonly #ending = new AbortController();
+  readonly #slow: NodeJS.Timeout;
+  #guest: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  constructor(response: Visit["response"], lease: FunctionLease) {
+    this.#response = response;
+    this.#lease = lease;
+    this.#slow = setTimeout(() => {
+      if (this.#guest !== undefined) this.#slow.refresh();
+      else if (response.headersSent) response.destroy();
+      else this.#ending.abort(new NoAnswer("too_slow"));
+    }, lease.timeoutMs);
+  }
+
+  get signal(): AbortSignal {
+    return this.#ending.signal;
+  }
+
+  readonly onTurn = (whose: Turn): void => {
+    clearTimeout(this.#guest);
+    this.#guest = undefined;
+    if (whose === "visitor" || this.#isOver) return;
+    this.#guest = setTimeout(() => {
+      if (this.#response.headersSent) {
+        this.#response.destroy();
+        return;
+      }
+      this.isStuck = true;
+      this.#lease.stuck();
+    }, this.#lease.timeoutMs);
+  };
+
+  end(): void {
+    this.#isOver = true;
+    clearTimeout(this.#slow);
+    clearTimeout(this.#guest);
   }
 }
 
