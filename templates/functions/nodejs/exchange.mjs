@@ -88,7 +88,9 @@ class Exchange {
       !withoutBody.has(method) &&
       (headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0);
     const scheme = headers["x-forwarded-proto"] === "https" ? "https" : "http";
-    return new Request(new URL(url, `${scheme}://${headers.host ?? "localhost"}`), {
+    // Joined as text: taken as a reference, a path that begins with two slashes would name another host.
+    const path = url.startsWith("/") ? url : `/${url}`;
+    return new Request(new URL(`${scheme}://${headers.host ?? "localhost"}${path}`), {
       method,
       headers: given,
       signal: this.#leaving.signal,

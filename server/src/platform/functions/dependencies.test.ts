@@ -87,6 +87,8 @@ describe("of a Python function", () => {
     ["1.0rc1", "requests==1.0rc1"],
     ["1.0.post1", "requests==1.0.post1"],
     ["1!2.0+local.1", "requests==1!2.0+local.1"],
+    [" 1.0", "requests==1.0"],
+    ["1.0+a requests", "requests==1.0+arequests"],
     ["*", "requests"],
     ["latest", "requests"],
   ])("%s is a version", (version, requirement) => {
@@ -103,6 +105,7 @@ describe("of a Python function", () => {
     "==1.0; python_version>'3'",
     "==1.0 --hash=sha256:00",
     "==1.0\n-r /etc/passwd",
+    "1.0+a\nrequests",
     "==1.0 \\\n--index-url=https://example.com",
     "1.0,2.0",
     ">=1,file:x",

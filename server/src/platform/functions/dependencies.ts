@@ -10,6 +10,8 @@ export type Dependencies = Readonly<Record<string, string>>;
 
 export const maxDependencies = 100;
 const maxVersionChars = 200;
+/** A line of its own is a requirement of its own. */
+const control = /\p{Cc}/u;
 
 interface Rules {
   isName: (name: string) => boolean;
@@ -29,7 +31,7 @@ export function problemIn(
   const seen = new Set<string>();
   for (const [name, version] of Object.entries(dependencies)) {
     if (!rules.isName(name)) return { name, problem: rules.name };
-    if (version.length > maxVersionChars || !rules.isVersion(version))
+    if (version.length > maxVersionChars || control.test(version) || !rules.isVersion(version))
       return { name, problem: rules.version };
     if (seen.has(rules.normal(name))) return { name, problem: "is there twice, written differently" };
     seen.add(rules.normal(name));
@@ -45,7 +47,8 @@ export function sorted(dependencies: Dependencies): [name: string, version: stri
 /** A bare version is that version; `*` and `latest` are whichever there is. */
 export function pythonRequirement(name: string, version: string): string {
   if (version === "*" || version === "latest") return name;
-  return `${name}${/^[0-9v]/i.test(version) ? `==${version}` : version.replaceAll(/\s+/g, "")}`;
+  const said = withoutSpace(version);
+  return `${name}${/^[0-9v]/i.test(said) ? `==${said}` : said}`;
 }
 
 const npmPart = String.raw`(?:[a-z0-9~][a-z0-9._~-]*)`;
@@ -74,9 +77,14 @@ const pep440 =
 /** `1.2.3`, `>=1,<3`, `~=2.1`, `==1.*`. */
 function isPythonVersion(version: string): boolean {
   if (version === "*" || version === "latest") return true;
-  const clauses = version.split(",").map((clause) => clause.replaceAll(/\s+/g, ""));
+  const clauses = version.split(",").map(withoutSpace);
   if (clauses.length > 1 && clauses.some((clause) => /^[0-9v]/i.test(clause))) return false;
   return clauses.every((clause) => pep440.test(clause));
+}
+
+/** What is looked at, and what is written. */
+function withoutSpace(version: string): string {
+  return version.replaceAll(/\s+/g, "");
 }
 
 const registries: Readonly<Record<Runtime, Rules>> = {

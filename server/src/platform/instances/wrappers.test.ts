@@ -1,6 +1,10 @@
+import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
+import { get, type IncomingMessage } from "node:http";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
 import { type Runtime, serve as serveIn, type Served } from "./testing/wrapper.ts";
 
@@ -162,6 +166,14 @@ describe("a handler in nodejs", () => {
       body: [1, "ü"],
       requestId: "req-1",
     });
+  });
+
+  test("reads the host of a request where it stands, whatever its path looks like", async () => {
+    const { url } = await serve("nodejs", `export default ({ url }) => url;`);
+    const { hostname, port } = new URL(url);
+    const asked = get({ hostname, port, path: "//other.example/x?y" });
+    const [answer] = (await once(asked, "response")) as [IncomingMessage];
+    expect(await text(answer)).toBe(`${url}//other.example/x?y`);
   });
 
   test("may answer with a string, an object or bytes", async () => {
@@ -345,6 +357,30 @@ async def handler(request):
         expect(said).toContainEqual(record);
       }
     }
+  });
+
+  test("is told that its time is up, whoever else does not read his answer", async () => {
+    const { url } = await serve(
+      "python",
+      `import time
+def handler(request):
+    while request.path == "/slow": time.sleep(0.01)
+    return "fine" if request.path == "/fine" else bytes(32 * 1024**2)
+`,
+      { env: { KONTOR_TIMEOUT_MS: "500" } },
+    );
+    const { hostname, port } = new URL(url);
+    const silent = await Promise.all(
+      Array.from({ length: 12 }, async () => {
+        const socket = connect(Number(port), hostname).on("error", () => {});
+        await once(socket, "connect");
+        socket.write("GET / HTTP/1.1\r\n\r\n");
+        return socket;
+      }),
+    );
+    expect((await fetch(`${url}/slow`)).status).toBe(504);
+    expect(await (await fetch(`${url}/fine`)).text()).toBe("fine");
+    for (const socket of silent) socket.destroy();
   });
 
   test("answers ten requests at once", async () => {
