@@ -100,3 +100,13 @@ test("in doubt everything is said anew, once", () => {
   expect(groups.isInDoubt).toBe(false);
   expect(groups.leave(1)).not.toContain("flush");
 });
+
+test("a name that another machine has taken over stays with it when the one before goes", () => {
+  const groups = new Groups(0);
+  groups.join(1, "a");
+  groups.serve(1, { ...SERVICE, address: serviceAddress(1) });
+  groups.join(2, "a");
+  groups.serve(2, { ...SERVICE, address: serviceAddress(2) });
+  groups.leave(1);
+  expect(groups.find(2, SERVICE.name)).toBe(serviceAddress(2));
+});

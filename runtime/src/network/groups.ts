@@ -97,6 +97,8 @@ export class Groups {
     this.#forgetNames();
     for (const { group, address, name } of held) {
       this.#services.delete(key(group, address));
+      // Who came after it may have its name by now.
+      if (this.#names.get(key(group, name))?.address !== address) continue;
       this.#names.set(key(group, name), { address, untilMs: this.#now() + LINGER_MS });
     }
     return this.#said(held.map((service) => this.#elements(service, "delete")).join(""));

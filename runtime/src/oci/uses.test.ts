@@ -1,6 +1,7 @@
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { afterAll, expect, test } from "vitest";
 import { readDockerfile } from "./dockerfile.ts";
 import { usesIn } from "./uses.ts";
@@ -93,4 +94,13 @@ test("a beginning names all that have it, and what is no text names nothing", as
   expect(await counted(files, ["MY_ONE", "OTHER"], "FROM debian:12\nCOPY . .\nRUN x\n")).toEqual([
     ["MY_ONE"],
   ]);
+});
+
+test.each([
+  ["gzip", gzipSync("x")],
+  ["ZIP", Buffer.from("PK\x03\x04rest")],
+  ["tar", Buffer.concat([Buffer.alloc(257), Buffer.from("ustar\0")])],
+])("all count where a file is an archive: %s", async (_, bytes) => {
+  const dockerfile = "FROM scratch\nCOPY . .\nRUN x\n";
+  expect(await counted({ "vendor/a": bytes }, ["A", "B"], dockerfile)).toEqual([["A", "B"]]);
 });

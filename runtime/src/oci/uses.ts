@@ -30,6 +30,18 @@ const filesMax = 20_000;
 /** What is no text has a NUL in it by then (as git looks). */
 const looksAtBytes = 8 * 1024;
 
+/** What an archive holds is not looked at: a command that takes it apart may use any variable. */
+const packed = Symbol("packed");
+/** How gzip, xz, bzip2, Zstandard and ZIP begin, and where tar says what it is. */
+const packedMarks: readonly (readonly [at: number, mark: string])[] = [
+  [0, "\x1f\x8b"],
+  [0, "\xfd7zXZ\0"],
+  [0, "BZh"],
+  [0, "\x28\xb5\x2f\xfd"],
+  [0, "PK\x03\x04"],
+  [257, "ustar"],
+];
+
 /** Says of each step which of the names count. The context must not change meanwhile. */
 export async function usesIn(
   context: string,
@@ -70,13 +82,18 @@ async function placesOf(context: string, names: readonly string[]): Promise<Plac
   if (files.length > filesMax) return undefined;
   for (const path of files) {
     const text = await textOf(join(context, path));
-    if (text === undefined) continue;
+    if (text === packed) ofAll.push(path);
+    if (text === undefined || text === packed) continue;
     bytes += text.length;
     if (text.length > fileMaxBytes || bytes > allMaxBytes) return undefined;
     if (takesAll.test(text)) ofAll.push(path);
     for (const [name, paths] of of) if (isNamed(text, name)) paths.push(path);
   }
   return { of, ofAll, files: new Set(files) };
+}
+
+function isPacked(beginning: Buffer): boolean {
+  return packedMarks.some(([at, mark]) => beginning.toString("latin1", at, at + mark.length) === mark);
 }
 
 /** Also by a beginning alone, as in `startsWith("MY_")`. */
@@ -108,11 +125,12 @@ async function filesBelow(context: string): Promise<string[]> {
   return found;
 }
 
-/** Undefined where it is none; more than is allowed where there is more. */
-async function textOf(file: string): Promise<string | undefined> {
+/** Undefined where it is none, `packed` where it may hold many; more than is allowed where there is more. */
+async function textOf(file: string): Promise<string | typeof packed | undefined> {
   const handle = await open(file, "r");
   try {
     const { bytesRead, buffer } = await handle.read(Buffer.alloc(looksAtBytes), 0, looksAtBytes, 0);
+    if (isPacked(buffer.subarray(0, bytesRead))) return packed;
     if (buffer.subarray(0, bytesRead).includes(0)) return undefined;
     if (bytesRead < looksAtBytes) return buffer.toString("latin1", 0, bytesRead);
     const { size } = await handle.stat();

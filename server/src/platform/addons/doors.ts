@@ -102,11 +102,13 @@ class OpenDoor {
 
   /** Another program has the port, say: until it has not. */
   #failed(error: Error): void {
-    if (this.#isClosed) return;
+    // What befalls one that listens, such as too many open files, closes nothing.
+    if (this.#isClosed || this.#server.listening) return;
     this.#deps.log.warn(
       { port: this.door.port, err: error },
       "a public add-on's port could not be opened yet",
     );
+    clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#listen(), tryAgainMs).unref();
   }
 

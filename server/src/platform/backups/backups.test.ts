@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { sql } from "kysely";
 import { afterAll, afterEach, expect, test } from "vitest";
 import type { Actor, Plan } from "#accounts/actor.ts";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
@@ -287,6 +288,49 @@ test("a restore keeps what is there first, and a failure to keep it leaves it un
   expect(data.get(addon.addonId)).toBe(was);
   const kept = await find(addon, second.safety_backup_id!);
   expect(kept).toMatchObject({ kind: "safety", status: "completed", contents: "newer" });
+});
+
+test("a server that starts leaves what is kept before a restore to that one's job, which makes it once", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const was = data.get(addon.addonId)!;
+  data.set(addon.addonId, "newer");
+  const { actor, ...ids } = addon;
+  const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  const dead = Promise.withResolvers<void>();
+  onKillPoint((at) => {
+    if (at !== "backup.stored") return Promise.resolve();
+    dead.resolve();
+    return new Promise(() => {});
+  });
+  void carryOutRestore(backups, id, signal);
+  await dead.promise;
+  onKillPoint(undefined);
+  const second = newBackups();
+  await second.start();
+  const jobs = await sql<{ key: string; queue_name: string }>`
+    select key, queue_name from graphile_worker.jobs where key in (${`backup:${safety_backup_id}`}, ${`restore:${id}`})
+  `.execute(db);
+  expect(jobs.rows).toEqual([{ key: `restore:${id}`, queue_name: expect.stringMatching(/^backups:[01]$/) }]);
+  const keeping = second.keep(safety_backup_id!, signal);
+  await Promise.all([keeping, carryOutRestore(second, id, signal)]);
+  expect(data.get(addon.addonId)).toBe(was);
+  expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", attempts: 2 });
+});
+
+test("one that fails after another run has completed it keeps its bytes", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  let isFirst = true;
+  onKillPoint(async (at) => {
+    if (at !== "backup.verified" || !isFirst) return;
+    isFirst = false;
+    await carryOut(newBackups(), id, signal);
+  });
+  await carryOut(backups, id, signal);
+  expect(isFirst).toBe(false);
+  expect(await find(addon, id)).toMatchObject({ status: "completed", error: null });
+  expect(await keys(addon)).toHaveLength(1);
 });
 
 test("a new add-on and its restore are there together, within the plan", async () => {

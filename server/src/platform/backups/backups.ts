@@ -9,7 +9,6 @@ import type { App } from "#app.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
-import { Semaphore } from "#lib/semaphore.ts";
 import type { Addons } from "../addons/addons.ts";
 import { addonPrefix } from "./blobs.ts";
 import { carryOut } from "./carry-out.ts";
@@ -20,10 +19,7 @@ import { redis } from "./redis.ts";
 import { tick } from "./schedule.ts";
 import { listUnderWay } from "./store.ts";
 import { removeUnwanted } from "./sweep.ts";
-import { backupTask, jobKey, restoreTask, sweepTask, tickTask } from "./tasks.ts";
-
-/** Each has a second instance of its database for a while, and reads and writes as fast as it can. */
-const atOnce = 2;
+import { backupTask, queueBackup, queueRestore, restoreTask, sweepTask, tickTask } from "./tasks.ts";
 
 export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
 const ownEngines: BackupEngines = { postgres, redis };
@@ -33,7 +29,6 @@ export class Backups {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  readonly #turns = new Semaphore(atOnce);
   /** What this process carries out; a job of an earlier one may come late. */
   readonly #underWay = new Map<string, Promise<void>>();
 
@@ -58,9 +53,8 @@ export class Backups {
   async start(): Promise<void> {
     const { db, log } = this.app;
     const { backups, restores } = await listUnderWay(db);
-    for (const backup of backups) await addJob(db, backupTask, { backup }, { key: jobKey.backup(backup) });
-    for (const restore of restores)
-      await addJob(db, restoreTask, { restore }, { key: jobKey.restore(restore) });
+    for (const backup of backups) await queueBackup(db, backup);
+    for (const restore of restores) await queueRestore(db, restore);
     await addJob(db, tickTask, {}, { key: tickTask });
     // By the clock of the store, which is not ours: what is begun from now on is younger than that.
     const before = new Date(Date.now() - 60_000);
@@ -77,10 +71,15 @@ export class Backups {
     for (const key of await this.blobs.list(addonPrefix(addonId))) await this.blobs.delete(key);
   }
 
+  /** What is kept before a restore, within that one's job; the same one is not carried out twice at a time. */
+  async keep(id: string, signal: AbortSignal): Promise<void> {
+    await (this.#underWay.get(id) ?? this.#once(id, () => carryOut(this, id, signal)));
+  }
+
   #once(id: string, work: () => Promise<void>): Promise<void> {
     const running = this.#underWay.get(id);
     if (running) return Promise.resolve();
-    const done = this.#turns.run(work).finally(() => this.#underWay.delete(id));
+    const done = work().finally(() => this.#underWay.delete(id));
     this.#underWay.set(
       id,
       done.catch(() => {}),

@@ -9,7 +9,7 @@ import { transaction } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
 import { type AddonView, findAddon, target } from "../addons/find.ts";
 import type { Backups } from "./backups.ts";
-import { carryOut, guestOf, sentenceOf, sourceOf } from "./carry-out.ts";
+import { guestOf, sentenceOf, sourceOf } from "./carry-out.ts";
 import { BackupFailed } from "./errors.ts";
 import {
   beginRestore,
@@ -80,7 +80,7 @@ async function restore(
 
 /** What is there, as a backup like any other. */
 async function keep(backups: Backups, id: string, signal: AbortSignal): Promise<void> {
-  await carryOut(backups, id, signal);
+  await backups.keep(id, signal);
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
   if (kept?.status === "completed") return;

@@ -18,7 +18,16 @@ import type { Backups } from "./backups.ts";
 import { addonPrefix } from "./blobs.ts";
 import type { Source } from "./engine.ts";
 import { BackupFailed } from "./errors.ts";
-import { type BackupRow, begin, complete, fail, findById, forgetAttempt, isWanted } from "./store.ts";
+import {
+  type BackupRow,
+  begin,
+  complete,
+  fail,
+  findById,
+  forgetAttempt,
+  forgetBytes,
+  isWanted,
+} from "./store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.ts";
 
 /** After a start of the server an add-on is adopted within a moment; one that is new takes longer. */
@@ -148,7 +157,7 @@ async function end({ app }: Backups, addon: AddonView, row: BackupRow, made: Mad
   await reached("backup.completed");
 }
 
-/** Bytes first: while they are there a row says so. */
+/** Its row first: one that was completed meanwhile keeps its bytes, and one that failed says where they are. */
 async function endBadly(
   { app, blobs }: Backups,
   addon: AddonView,
@@ -160,20 +169,15 @@ async function endBadly(
   const error = cause instanceof Dropped ? "It was deleted." : sentenceOf(cause);
   if (!(cause instanceof BackupFailed || cause instanceof Dropped))
     log.error({ backup: row.id, err: cause }, "a backup failed on this server");
-  const left = await blobs.delete(key).then(
-    () => null,
-    () => key,
-  );
-  await reached("backup.dropped");
-  await transaction(db, async (tx) => {
-    const failed = await fail(tx, row.id, { error, key: left }, clock.now());
-    if (!failed || cause instanceof Dropped) return;
+  const hasFailed = await transaction(db, async (tx) => {
+    if (!(await fail(tx, row.id, { error, key }, clock.now()))) return false;
+    if (cause instanceof Dropped) return true;
     await recordActivity(tx, systemActor("backups"), "backup.failed", target(addon), addon.workspace_id, {
       backup_id: row.id,
       kind: row.kind,
     });
     // What is kept before a restore fails with that.
-    if (row.kind === "safety") return;
+    if (row.kind === "safety") return true;
     const { workspace_id: workspaceId, name, project_name } = addon;
     await notify(tx, {
       workspaceId,
@@ -182,7 +186,14 @@ async function endBadly(
       body: `${error} Backups that were completed before are kept.`,
       target: target(addon),
     });
+    return true;
   });
+  if (!hasFailed) return;
+  await reached("backup.failed");
+  await blobs.delete(key).then(
+    () => forgetBytes(db, row.id),
+    () => log.warn({ backup: row.id }, "the bytes of a backup that failed are left to the next sweep"),
+  );
 }
 
 /** What its owner may read of what went wrong. */

@@ -4,7 +4,6 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { planLimit } from "#accounts/errors.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
 import { type Db, transaction } from "#db/db.ts";
-import { addJob } from "#jobs/jobs.ts";
 import { addonNotFound, addonNotRunning } from "../addons/errors.ts";
 import { type AddonView, requireAddon, target } from "../addons/find.ts";
 import { workspaceOf } from "../projects/projects.ts";
@@ -12,7 +11,7 @@ import type { Backups } from "./backups.ts";
 import { backupRunning, restoreRunning } from "./errors.ts";
 import { backupLimits, expiryOf, planForMore, startOfDay } from "./plan.ts";
 import { type BackupRow, countManual, insert, lockAddon, whatRuns } from "./store.ts";
-import { backupTask, jobKey } from "./tasks.ts";
+import { queueBackup } from "./tasks.ts";
 
 export async function createBackup(
   { app }: Pick<Backups, "app">,
@@ -67,6 +66,6 @@ export async function queue(
     created_at: now,
   });
   // What is kept before a restore is made by the restore's own job.
-  if (kind !== "safety") await addJob(tx, backupTask, { backup: row.id }, { key: jobKey.backup(row.id) });
+  if (kind !== "safety") await queueBackup(tx, row.id);
   return row;
 }

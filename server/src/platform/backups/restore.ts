@@ -2,7 +2,6 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { type Db, transaction } from "#db/db.ts";
-import { addJob } from "#jobs/jobs.ts";
 import { createAddon } from "../addons/create.ts";
 import { type AddonView, target } from "../addons/find.ts";
 import { AddonCreate } from "../addons/schema.ts";
@@ -11,7 +10,7 @@ import { lockIdle, queue } from "./create.ts";
 import { backupNotCompleted, backupNotFound } from "./errors.ts";
 import { getBackup } from "./manage.ts";
 import { type BackupRow, findOf, insertRestore, type RestoreRow } from "./store.ts";
-import { jobKey, restoreTask } from "./tasks.ts";
+import { queueRestore } from "./tasks.ts";
 
 interface Ids {
   projectId: string;
@@ -80,7 +79,7 @@ async function begin(
     safety_backup_id: safety?.id ?? null,
     created_at: now,
   });
-  await addJob(tx, restoreTask, { restore: row.id }, { key: jobKey.restore(row.id) });
+  await queueRestore(tx, row.id);
   await recordActivity(tx, actor, "backup.restore_begun", target(into), into.workspace_id, {
     backup_id: backup.id,
     restore_id: row.id,

@@ -207,16 +207,30 @@ export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
     .execute();
 }
 
-/** What is under way, or was when a server ended; of one add-on or of all. */
+/**
+ * What is under way, or was when a server ended; of one add-on or of all. What is kept before a restore is the
+ * restore's: its job makes it.
+ */
 export async function listUnderWay(
   db: Db,
   addonId?: string,
 ): Promise<{ backups: string[]; restores: string[] }> {
   const backups = await db
-    .selectFrom("backups")
-    .select("id")
-    .where("status", "in", underWay)
-    .$if(addonId !== undefined, (query) => query.where("addon_id", "=", addonId!))
+    .selectFrom("backups as b")
+    .select("b.id")
+    .where("b.status", "in", underWay)
+    .where((eb) =>
+      eb.not(
+        eb.exists(
+          eb
+            .selectFrom("restores as r")
+            .select("r.id")
+            .whereRef("r.safety_backup_id", "=", "b.id")
+            .where("r.status", "=", "running"),
+        ),
+      ),
+    )
+    .$if(addonId !== undefined, (query) => query.where("b.addon_id", "=", addonId!))
     .execute();
   const restores = await db
     .selectFrom("restores")
