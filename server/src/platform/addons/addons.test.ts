@@ -202,6 +202,27 @@ test("it is stopped for as long as work on its files takes, and runs again after
   );
 });
 
+test("one that cannot be ended serves on", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "redis" });
+  await up(made.id);
+  const running = host.addons.running(made.id)!;
+  const { command } = running;
+  const guest = running.guest()!;
+  const deaf = Object.assign(Object.create(guest) as typeof guest, {
+    getCommand: (id: string) => guest.getCommand(id),
+    signalCommand: () => Promise.reject(new Error("nothing is heard")),
+  });
+  const asking = vi.spyOn(running, "guest").mockReturnValue(deaf);
+  await expect(host.addons.whileStopped(made.id, async () => {})).rejects.toThrow("nothing is heard");
+  asking.mockRestore();
+  expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
+  expect(host.addons.guest(made.id)).toBeDefined();
+  await running.guest()!.signalCommand(command!, 9);
+  await vi.waitFor(async () => expect(await rowOf(made.id)).toMatchObject({ restart_count: 1 }), 10_000);
+  await up(made.id);
+}, 30_000);
+
 test("an instance for a moment is empty, is nobody's, and leaves nothing", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });

@@ -128,6 +128,17 @@ export class Addons {
     }
   }
 
+  /** The same for one that does not come up; see `RunningAddon.whileDown`. */
+  async whileDown(addonId: string, work: (guest: Guest) => Promise<void>): Promise<boolean> {
+    const running = this.#running.get(addonId);
+    if (!running) throw addonNotRunning("not running here");
+    try {
+      return await running.whileDown(work);
+    } finally {
+      await running.whenUp(60_000);
+    }
+  }
+
   /** Ended in order and begun again; what is down is begun at once. Answers as `whileStopped` does. */
   async restart(addonId: string): Promise<void> {
     const running = this.#running.get(addonId);

@@ -107,14 +107,38 @@ export class RunningAddon {
   async whileStopped<T>(work: (guest: Guest) => Promise<T>): Promise<T> {
     const value = await this.#turn.run(async () => {
       const guest = this.guest();
-      if (!guest || this.command === null || !this.isUp) throw addonNotRunning(this.row.status);
+      const { command } = this;
+      if (!guest || command === null || !this.isUp) throw addonNotRunning(this.row.status);
       this.#isAskedToEnd = true;
-      await this.#save({ status: "stopped", error: null });
-      this.#setUp(false);
-      await end(guest, this.engine, this.command);
+      try {
+        await this.#save({ status: "stopped", error: null });
+        this.#setUp(false);
+        await end(guest, this.engine, command);
+      } catch (error) {
+        await this.#serveOn(guest, command);
+        throw error;
+      }
       return work(guest);
     });
     return value;
+  }
+
+  /**
+   * For the files of one that does not come up: its machine is all that is needed. One that has come up first is left
+   * alone; answers whether `work` was done. Throws `addon_not_running` where there is no machine either.
+   */
+  async whileDown(work: (guest: Guest) => Promise<void>): Promise<boolean> {
+    return this.#turn.run(async () => {
+      if (this.isUp) return false;
+      const guest = this.guest();
+      if (!guest) throw addonNotRunning(this.row.status);
+      // Nobody waits for the end of what never answered.
+      const command = await findProcess(guest);
+      if (command !== undefined) await end(guest, this.engine, command);
+      await work(guest);
+      this.hurry();
+      return true;
+    });
   }
 
   /** Lets go of it; machine and process are left as they are. */
@@ -288,6 +312,16 @@ export class RunningAddon {
     if (this.#failures === tellAfter) {
       await this.#addons.tell(this.row, "app_crashed", "does not come up", `${said} It is tried again.`);
     }
+  }
+
+  /** It could not be ended. Where its process or machine has ended all the same, that is heard of elsewhere. */
+  async #serveOn(guest: Guest, command: string): Promise<void> {
+    const record = await guest.getCommand(command).catch(() => undefined);
+    const hasEnded = record !== undefined && record.status !== "running";
+    if (hasEnded || this.command !== command) return;
+    this.#isAskedToEnd = false;
+    this.#setUp(true);
+    await this.#save({ status: "running" }).catch(() => {});
   }
 
   #setUp(isUp: boolean): void {

@@ -23,7 +23,14 @@ import { createBackup } from "./create.ts";
 import { download } from "./download.ts";
 import type { BackupEngine } from "./engine.ts";
 import { BackupFailed } from "./errors.ts";
-import { backupInfo, deleteBackup, getBackup, listBackups, toggleAutoBackup } from "./manage.ts";
+import {
+  backupInfo,
+  deleteBackup,
+  getBackup,
+  listBackups,
+  restoresInto,
+  toggleAutoBackup,
+} from "./manage.ts";
 import { dayMs, nextDaily } from "./plan.ts";
 import { restoreBackup } from "./restore.ts";
 import { beginDue } from "./schedule.ts";
@@ -41,6 +48,9 @@ const { signal } = new AbortController();
 /** What databases hold, by the add-on; what is done to them is played. */
 const data = new Map<string, string>();
 let differs = false;
+/** Ids of restores. */
+const inPlace = new Set<string>();
+let cannotBeAsked = false;
 const engine: BackupEngine = {
   extension: "dump",
   async dump(_guest, { id }, sink) {
@@ -52,8 +62,13 @@ const engine: BackupEngine = {
     if (bytes !== held || differs) throw new BackupFailed("Restored for a trial it was another.");
     return bytes;
   },
-  async restore({ addon, source }) {
+  async restore({ addon, id, source }) {
     data.set(addon.id, Buffer.concat(await Array.fromAsync(source())).toString());
+    inPlace.add(id);
+  },
+  async isInPlace({ id }) {
+    if (cannotBeAsked) throw new Error("the machine is away");
+    return inPlace.has(id);
   },
   cleanUp: async () => {},
 };
@@ -316,6 +331,28 @@ test("a server that starts leaves what is kept before a restore to that one's jo
   await Promise.all([keeping, carryOutRestore(second, id, signal)]);
   expect(data.get(addon.addonId)).toBe(was);
   expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", attempts: 2 });
+});
+
+test("a restore that is in its place is not said to have failed, and none is where that cannot be asked", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const was = data.get(addon.addonId)!;
+  data.set(addon.addonId, "newer");
+  const { actor, ...ids } = addon;
+  const { id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  onKillPoint(async (at) => {
+    if (at === "restore.in-place") throw new Error("its answer was lost");
+  });
+  const status = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!.status;
+  cannotBeAsked = true;
+  await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
+  expect(await status()).toBe("running");
+  cannotBeAsked = false;
+  await db.updateTable("restores").set({ attempts: 3 }).where("id", "=", id).execute();
+  await carryOutRestore(newBackups(), id, signal);
+  expect(await status()).toBe("completed");
+  expect(data.get(addon.addonId)).toBe(was);
+  expect(await news(addon)).toEqual([]);
 });
 
 test("one that fails after another run has completed it keeps its bytes", async () => {

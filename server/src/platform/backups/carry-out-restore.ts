@@ -24,6 +24,8 @@ import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.t
 
 /** A new add-on may have to wait for its image to be made. */
 const upWithinMs = 15 * 60_000;
+/** One that was just started again is adopted within a moment. */
+const askableWithinMs = 60_000;
 
 export async function carryOutRestore(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
   const { db } = backups.app;
@@ -33,8 +35,9 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
   if (!found || !addon) return;
   const row = await beginRestore(db, id);
   // It was said; what is left is to clean up.
-  if (!row) return cleanUp(backups, addon, id);
+  if (!row) return cleanUp(backups, addon, id, found.status === "completed");
   await reached("restore.begun");
+  let isCompleted = true;
   try {
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     await within(
@@ -49,9 +52,11 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
     if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
     if (!(error instanceof BackupFailed || error instanceof Dropped))
       backups.app.log.error({ restore: id, err: error }, "a restore failed on this server");
-    await end(backups, addon, row, { status: "failed", error: sentenceOf(error) });
+    isCompleted = !(error instanceof Dropped) && (await isInPlace(backups, addon, row, stops));
+    const failed = { status: "failed", error: sentenceOf(error) } as const;
+    await end(backups, addon, row, isCompleted ? { status: "completed", error: null } : failed);
   }
-  await cleanUp(backups, addon, id);
+  await cleanUp(backups, addon, id, isCompleted);
 }
 
 async function restore(
@@ -75,6 +80,25 @@ async function restore(
     source: sourceOf(backups, backup.blob_key, stored),
     contents: backup.contents,
     signal,
+  });
+}
+
+/** An answer may have been lost, or a server died before it could say so. Throws where that is not to be known yet. */
+async function isInPlace(
+  { app, addons, engines }: Backups,
+  addon: AddonView,
+  row: RestoreRow,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { safety_backup_id: keptId } = row;
+  const kept = keptId === null ? undefined : await findById(app.db, keptId);
+  // Nothing is touched before what is there was kept.
+  if (kept && kept.status !== "completed") return false;
+  await addons.running(addon.id)?.whenUp(askableWithinMs);
+  return engines[addon.kind].isInPlace({ addons, addon, id: row.id, signal }).catch((error: unknown) => {
+    // A new add-on held nothing that could be lost.
+    if (keptId === null) return false;
+    throw error;
   });
 }
 
@@ -114,6 +138,11 @@ async function end(
 }
 
 /** An add-on that does not run is waited for by the job's next run. */
-async function cleanUp({ addons, engines }: Backups, addon: AddonView, id: string): Promise<void> {
-  await engines[addon.kind].cleanUp({ addons, addon, id });
+async function cleanUp(
+  { addons, engines }: Backups,
+  addon: AddonView,
+  id: string,
+  isCompleted: boolean,
+): Promise<void> {
+  await engines[addon.kind].cleanUp({ addons, addon, id, isCompleted });
 }

@@ -45,6 +45,14 @@ export interface BackupEngine {
    * done again where it is begun again with the same `id`.
    */
   restore(work: RestoreWork): Promise<void>;
-  /** What a restore kept in case it fails goes; once more does nothing. */
-  cleanUp(work: Pick<RestoreWork, "addons" | "addon" | "id">): Promise<void>;
+  /**
+   * Whether what was restored is in its place, whatever became of who put it there. Where the database does not come up
+   * with it the old data is put back first. Throws where it cannot be found out now.
+   */
+  isInPlace(work: Pick<RestoreWork, "addons" | "addon" | "id" | "signal">): Promise<boolean>;
+  /**
+   * What a restore kept in case it fails goes, and what one that failed had begun; once more does nothing. Old data goes
+   * only where it was completed.
+   */
+  cleanUp(work: Pick<RestoreWork, "addons" | "addon" | "id"> & { isCompleted: boolean }): Promise<void>;
 }

@@ -144,7 +144,9 @@ test("a restore puts back what was there, with its owner's settings, and keeps t
   await sql("postgres", `alter database ${name} set work_mem = '5MB';`);
   const id = "00000000-0000-4000-8000-00000000000a";
   const work = { addons, addon: addonOf(name), id, source: source(stored), contents, signal };
+  expect(await postgres.isInPlace(work)).toBe(false);
   await postgres.restore(work);
+  expect(await postgres.isInPlace(work)).toBe(true);
   expect(await sql(name, "select count(*), sum(balance) from accounts;")).toBe("5000|12502500\n");
   expect(await sql(name, "show work_mem;")).toBe("5MB\n");
   expect(await sql(name, "select tableowner from pg_tables where tablename = 'accounts';")).toBe("kontor\n");
@@ -152,9 +154,11 @@ test("a restore puts back what was there, with its owner's settings, and keeps t
   await sql(name, "delete from accounts where id = 1;");
   await postgres.restore(work);
   expect(await sql(name, "select count(*) from accounts;")).toBe("4999\n");
-  for (let once = 0; once < 2; once++) await postgres.cleanUp({ addons, addon: addonOf(name), id });
-  const left = await sql("postgres", "select count(*) from pg_database where datname like 'kontor_old%';");
-  expect(left).toBe("0\n");
+  const left = () => sql("postgres", "select count(*) from pg_database where datname like 'kontor_old%';");
+  await postgres.cleanUp({ ...work, isCompleted: false });
+  expect(await left()).toBe("1\n");
+  for (let once = 0; once < 2; once++) await postgres.cleanUp({ ...work, isCompleted: true });
+  expect(await left()).toBe("0\n");
 });
 
 test("a restore that fails leaves the old data, open", async () => {

@@ -5,6 +5,7 @@
  * it in its place, and the old one goes after that was said.
  */
 import type { Guest } from "#machines/guest.ts";
+import type { Addons } from "../addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
 import { BackupFailed } from "./errors.ts";
 import {
@@ -67,8 +68,7 @@ export const postgres: BackupEngine = {
   },
 
   async restore({ addons, addon, id, source, contents, signal }) {
-    const guest = addons.guest(addon.id);
-    if (!guest) throw new BackupFailed("The add-on does not run.");
+    const guest = runningGuest(addons, addon.id);
     const database = databaseOf(addon);
     const names = namesOf(id);
     // One that was begun before and got as far: only the rest is left.
@@ -92,14 +92,24 @@ export const postgres: BackupEngine = {
     }
   },
 
-  async cleanUp({ addons, addon, id }) {
-    const guest = addons.guest(addon.id);
-    if (!guest) throw new BackupFailed("The add-on does not run.");
+  async isInPlace({ addons, addon, id, signal }) {
+    return exists(runningGuest(addons, addon.id), namesOf(id).before, signal);
+  },
+
+  async cleanUp({ addons, addon, id, isCompleted }) {
+    const guest = runningGuest(addons, addon.id);
+    const { beside, before } = namesOf(id);
     const signal = AbortSignal.timeout(5 * 60_000);
     await ask(guest, "postgres", open(databaseOf(addon)), signal);
-    for (const name of Object.values(namesOf(id))) await dropDatabase(guest, name, signal);
+    for (const name of isCompleted ? [beside, before] : [beside]) await dropDatabase(guest, name, signal);
   },
 };
+
+function runningGuest(addons: Addons, id: string): Guest {
+  const guest = addons.guest(id);
+  if (!guest) throw new BackupFailed("The add-on does not run.");
+  return guest;
+}
 
 function databaseOf(addon: { database: string | null; username: string }): string {
   return addon.database ?? addon.username;

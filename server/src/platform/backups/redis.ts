@@ -99,7 +99,7 @@ export const redis: BackupEngine = {
     const guest = runningGuest(addons, addon.id);
     const names = namesOf(id);
     // One that was begun before and got as far: only the rest is left.
-    if ((await guest.stat(names.before)) && !(await guest.stat(names.next))) return;
+    if (await isSwitched(guest, names)) return;
     await put(guest, appendOnly, names.base, source);
     signal.throwIfAborted();
     await addons.whileStopped(addon.id, async (stopped) => {
@@ -115,21 +115,26 @@ export const redis: BackupEngine = {
       // What counts from here on: one rename.
       await stopped.move(names.next, manifest, { overwrite: true, roots });
     });
-    if (addons.guest(addon.id)) return;
-    await addons.whileStopped(addon.id, (stopped) =>
-      stopped.move(names.before, manifest, { overwrite: true, roots }),
-    );
+    if (addons.guest(addon.id) || !(await putBack(addons, addon.id, names))) return;
     throw new BackupFailed("Redis did not start with what was restored; it has what it had before.");
   },
 
-  async cleanUp({ addons, addon, id }) {
+  async isInPlace({ addons, addon, id }) {
+    const guest = addons.running(addon.id)?.guest();
+    if (!guest) throw new BackupFailed("The add-on has no machine.");
+    const names = namesOf(id);
+    return (await isSwitched(guest, names)) && !(await putBack(addons, addon.id, names));
+  },
+
+  async cleanUp({ addons, addon, id, isCompleted }) {
     const guest = runningGuest(addons, addon.id);
     const names = namesOf(id);
     const signal = AbortSignal.timeout(60_000);
     const listed = async (path: string) => filesOf(await textOf(guest, { argv: ["cat", path] }, signal, mib));
     const kept = new Set(await listed(manifest));
-    const isSwitched = !(await guest.stat(names.next)) && (await guest.stat(names.before)) !== undefined;
-    const old = isSwitched ? await listed(names.before) : [];
+    const hasOld = await isSwitched(guest, names);
+    if (hasOld && !isCompleted) return;
+    const old = hasOld ? await listed(names.before) : [];
     for (const name of [...old, names.base, names.log])
       if (!kept.has(name)) await drop(guest, `${appendOnly}/${name}`);
     // Last: they say how far it got.
@@ -244,6 +249,17 @@ function runningGuest(addons: Addons, id: string): Guest {
   const guest = addons.guest(id);
   if (!guest) throw new BackupFailed("The add-on does not run.");
   return guest;
+}
+
+type Names = ReturnType<typeof namesOf>;
+
+async function isSwitched(guest: Guest, { next, before }: Names): Promise<boolean> {
+  return !(await guest.stat(next)) && (await guest.stat(before)) !== undefined;
+}
+
+/** What it had counts again. False where it has come up with what was restored, which stays then. */
+function putBack(addons: Addons, id: string, { before }: Names): Promise<boolean> {
+  return addons.whileDown(id, (guest) => guest.move(before, manifest, { overwrite: true, roots }));
 }
 
 function namesOf(id: string) {

@@ -1,0 +1,48 @@
+import { existsSync } from "node:fs";
+import { expect, test, vi } from "vitest";
+import { testDatabase } from "../../../test/harness.ts";
+import { addonsHost, make, projectOf } from "../addons/testing/addons-host.ts";
+import { volumeOf } from "../addons/volume.ts";
+import { personOn } from "../testing/platform-app.ts";
+import { redis } from "./redis.ts";
+
+const { db } = await testDatabase();
+const host = await addonsHost(db);
+const signal = AbortSignal.timeout(60_000);
+
+const directory = "/persist/redis/appendonlydir";
+const manifest = `${directory}/appendonly.aof.manifest`;
+const id = "00000000-0000-4000-8000-00000000000a";
+const before = `${directory}/kontor-old-${id.replaceAll("-", "")}`;
+
+test("a Redis that does not come up with what was restored gets back what it had", async () => {
+  const actor = await personOn(db, "team");
+  const project = await projectOf(host, actor);
+  const addon = await make(host, actor, project.id, { kind: "redis" });
+  const running = host.addons.running(addon.id)!;
+  await vi.waitFor(() => expect(running.isUp).toBe(true), 20_000);
+  const { spec } = (await host.driver.list()).find((one) =>
+    one.spec?.volume?.directory.endsWith(volumeOf(addon)),
+  )!;
+  const guest = running.guest()!;
+  const work = { addons: host.addons, addon, id, signal };
+  expect(await redis.isInPlace(work)).toBe(false);
+  const roots = ["/persist"];
+  await guest.mkdir(directory, { mode: 0o755, parents: true, roots });
+  await guest.writeFile(manifest, Buffer.from("restored"), { mode: 0o644, roots });
+  await guest.writeFile(before, Buffer.from("old"), { mode: 0o644, roots });
+  expect(await redis.isInPlace(work)).toBe(true);
+  // What it had is aside: it reads what was restored, and cannot.
+  const aside = before.replace("/persist", spec!.volume!.directory);
+  expect(existsSync(aside)).toBe(true);
+  Object.defineProperty(host.played, "failsNextStart", {
+    get: () => (existsSync(aside) ? "Bad file format" : undefined),
+    set: () => {},
+  });
+  await guest.signalCommand(running.command!, 9);
+  await vi.waitFor(() => expect(running.row.error).toBe("Bad file format"), 10_000);
+  expect(await redis.isInPlace(work)).toBe(false);
+  const { content } = await guest.readFile(manifest);
+  expect(Buffer.concat(await content.toArray()).toString()).toBe("old");
+  expect(running.isUp).toBe(true);
+}, 60_000);
