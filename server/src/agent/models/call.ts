@@ -51,7 +51,7 @@ export class ModelFailure extends Error {
   }
 }
 
-/** Of one answer. */
+/** Of one answer, with the arguments of its calls. */
 const textMaxCharacters = 4 * 1024 ** 2;
 const callsMax = 100;
 
@@ -80,6 +80,7 @@ async function gather(
   // A character that takes two may come in two pieces.
   const halves = { text: "", reasoning: "" };
   const calls: AskedCall[] = [];
+  let asked = 0;
   let end: Pick<Answer, "finishReason" | "tokens"> | undefined;
   for await (const part of stream) {
     if (part.type === "text-delta" || part.type === "reasoning-delta") {
@@ -88,12 +89,13 @@ async function gather(
       halves[kind] = /[\uD800-\uDBFF]$/.exec(whole)?.[0] ?? "";
       const delta = storableText(whole.slice(0, whole.length - halves[kind].length));
       said[kind] += delta;
-      if (said.text.length + said.reasoning.length > textMaxCharacters)
-        throw new ModelFailure("refused", "The model said more than an answer may hold.");
+      requireShort(said.text.length + said.reasoning.length + asked);
       if (delta !== "") onPiece({ kind, delta });
     } else if (part.type === "tool-call") {
       if (calls.length === callsMax)
         throw new ModelFailure("refused", "The model called more tools at once than it may.");
+      asked += part.input.length;
+      requireShort(said.text.length + said.reasoning.length + asked);
       const tool = storableText(part.toolName.slice(0, 200));
       calls.push({ id: newCallId(), tool, values: parseObject(part.input) });
     } else if (part.type === "error") throw part.error;
@@ -116,6 +118,11 @@ async function gather(
     throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
   const { text } = said;
   return { ...end, text, calls, message: messageOf(text, calls) };
+}
+
+function requireShort(characters: number): void {
+  if (characters > textMaxCharacters)
+    throw new ModelFailure("refused", "The model said more than an answer may hold.");
 }
 
 function messageOf(text: string, calls: readonly AskedCall[]): Answer["message"] {

@@ -39,10 +39,13 @@ export function revive(message: Message): Message {
   return { ...message, content } as Message;
 }
 
-/** Roughly: four characters are a token, and a picture is some hundreds. */
-export function estimateTokens(message: Message): number {
-  const text = JSON.stringify(message, (key, value: unknown) =>
-    key === "data" && typeof value === "string" ? "" : value,
+/** Roughly: four characters are a token, and of a picture or a file in base64 sixty-four. */
+export function estimateTokens({ content }: Message): number {
+  const parts = typeof content === "string" ? [content] : content;
+  const tokens = parts.map((part) =>
+    typeof part === "object" && part.type === "file" && part.data.type === "data"
+      ? String(part.data.data).length / 64
+      : JSON.stringify(part).length / 4,
   );
-  return Math.ceil(text.length / 4) + 1;
+  return Math.ceil(tokens.reduce((sum, count) => sum + count, 0)) + 4;
 }

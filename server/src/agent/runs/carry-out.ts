@@ -23,6 +23,8 @@ import type { Work } from "./work.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "clock">;
 
+const grownMaxMiB = 8;
+
 /** Ends with the run completed; throws a `RunFailure`, or what it was stopped with. */
 export async function carryOut(app: Needs, taken: RunRow, work: Work): Promise<void> {
   const { writer, stop } = work;
@@ -55,10 +57,12 @@ async function takeStep(
   const startedAt = app.clock.now();
   const startedMs = performance.now();
   await settleCalls(app, config, run, work);
-  const said = await conversation(app.db, run.session_id);
+  const { said, before } = await conversation(app.db, run.session_id);
+  requireNotGrown(run, said);
   const { messages, leftOut } = promptOf(
     config,
     said.map(({ message }) => message as Message),
+    before,
   );
   const { tools, missing } = await toolsOf(app.db, run.workspace_id, config);
   const gone = missing.find(({ isRequired }) => isRequired);
@@ -140,6 +144,16 @@ function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {
   const used = run.input_tokens + run.output_tokens;
   if (used >= limits.max_tokens)
     throw new RunFailure("limit_tokens", `The run used ${used} of its ${limits.max_tokens} tokens.`);
+}
+
+/** All that came of a run is told to its model at each step. */
+function requireNotGrown(
+  run: RunRow,
+  said: readonly { run_id: string | null; kind: string; bytes: number }[],
+): void {
+  const own = said.filter(({ run_id, kind }) => run_id === run.id && kind !== "input");
+  if (own.reduce((sum, { bytes }) => sum + bytes, 0) > grownMaxMiB * 1024 ** 2)
+    throw new RunFailure("limit_tokens", `The run's answers and results take more than ${grownMaxMiB} MiB.`);
 }
 
 function stepEvents(

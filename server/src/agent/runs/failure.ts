@@ -1,4 +1,6 @@
 /** How a run's work says that it can't go on; becomes the run's `error_code` and `error_message`. */
+import { DomainError } from "#lib/errors.ts";
+import { sessionFull } from "../sessions/errors.ts";
 import type { RunErrorCode } from "./states.ts";
 
 export class RunFailure extends Error {
@@ -9,4 +11,12 @@ export class RunFailure extends Error {
     super(message);
     this.code = code;
   }
+}
+
+/** What the run's owner is told of it. */
+export function failureOf(error: unknown): RunFailure {
+  if (error instanceof RunFailure) return error;
+  if (error instanceof DomainError && error.code === sessionFull.code)
+    return new RunFailure("limit_tokens", error.detail);
+  return new RunFailure("internal", "Something went wrong on our side.");
 }

@@ -11,11 +11,12 @@ export interface Prompt {
   leftOut: number;
 }
 
-export function promptOf(config: AgentConfig, conversation: readonly Message[]): Prompt {
+/** `before`: how many messages were said before these and are not told in any case. */
+export function promptOf(config: AgentConfig, conversation: readonly Message[], before: number): Prompt {
   const system: Message[] = config.system === undefined ? [] : [{ role: "system", content: config.system }];
-  const leftOut = leaveOut(config, conversation);
+  const leftOut = leaveOut(config, conversation, before > 0);
   const told = withResults(conversation.slice(leftOut)).map(revive);
-  return { messages: [...system, ...told], leftOut };
+  return { messages: [...system, ...told], leftOut: before + leftOut };
 }
 
 /** A run that was cut off left calls without results, and providers take no call without one. */
@@ -28,9 +29,9 @@ function withResults(conversation: readonly Message[]): Message[] {
   });
 }
 
-function leaveOut({ context }: AgentConfig, conversation: readonly Message[]): number {
+function leaveOut({ context }: AgentConfig, conversation: readonly Message[], isCut: boolean): number {
   const tokens = conversation.reduce((sum, message) => sum + estimateTokens(message), 0);
-  if (tokens <= context.compact_at_tokens) return 0;
+  if (!isCut && tokens <= context.compact_at_tokens) return 0;
   const from = Math.max(0, conversation.length - context.keep_last_messages);
   const isQuestion = ({ role }: Message) => role === "user";
   const question = conversation.findIndex((message, index) => index >= from && isQuestion(message));

@@ -6,7 +6,13 @@ import { type Answer, answer, defineRoute, type Route, streamed } from "#http/de
 import { openEventStream } from "#http/sse.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
-import { historyExists, sessionCapReached, sessionEnded, sessionNotFound } from "../sessions/errors.ts";
+import {
+  historyExists,
+  sessionCapReached,
+  sessionEnded,
+  sessionFull,
+  sessionNotFound,
+} from "../sessions/errors.ts";
 import { cancel } from "./cancel.ts";
 import {
   agentPaused,
@@ -63,6 +69,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       approvalPending,
       sessionCapReached,
       historyExists,
+      sessionFull,
       sessionEnded,
       credentialMissing,
       tooManyRuns,

@@ -285,6 +285,49 @@ test("a conversation that grew too long is told from its last question on, and k
   );
 });
 
+test("a session that holds all it may takes no more, and a run in it fails with a word of that", async () => {
+  model.script([{ text: ["ok"] }]);
+  const name = await agent();
+  const { session_id } = (await invoke(name)).json;
+  const said = async () =>
+    (
+      await sql<{
+        bytes: number;
+        kept: number;
+      }>`select bytes, (select sum(octet_length(message::text))::bigint
+        from agent_messages where session_id = id) as kept from agent_sessions where id = ${session_id}`.execute(
+        host.app.db,
+      )
+    ).rows[0]!;
+  const { bytes, kept } = await said();
+  expect(bytes).toBe(kept);
+  const leave = (left: number) =>
+    sql`update agent_sessions set bytes = ${32 * 1024 ** 2 - left} where id = ${session_id}`.execute(
+      host.app.db,
+    );
+  // Enough for the question, not for the answer.
+  await leave(80);
+  const failed = (await invoke(name, { session_id })).json;
+  expect(failed).toMatchObject({ status: "failed", error_code: "limit_tokens" });
+  expect((await owner.get(`/v1/agents/runs/${failed.run_id}`)).json.error_message).toContain("32 MiB");
+  await leave(20);
+  expect(await invoke(name, { session_id })).toMatchObject({ status: 409, json: { code: "session_full" } });
+});
+
+test("of a long session what fits into memory is read, from a question on", async () => {
+  model.script([{ text: ["ok"] }]);
+  const name = await agent();
+  const { session_id } = (await invoke(name, { input: "One" })).json;
+  await invoke(name, { input: "Two", session_id });
+  await sql`update agent_messages set bytes = ${9 * 1024 ** 2}
+    where session_id = ${session_id} and seq = 2`.execute(host.app.db);
+  const { json } = await invoke(name, { input: "Three", session_id });
+  expect(model.asked.at(-1).messages.map(({ content }: Json) => content)).toEqual(["Two", "ok", "Three"]);
+  expect(await eventsOf(json.run_id)).toContainEqual(
+    expect.objectContaining({ type: "context.compacted", left_out: 2 }),
+  );
+});
+
 test("a session has one end user, and - is nobody's name", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();

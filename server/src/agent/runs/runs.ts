@@ -11,7 +11,7 @@ import { reached } from "#lib/kill-points.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
-import { RunFailure } from "./failure.ts";
+import { failureOf, RunFailure } from "./failure.ts";
 import { forgetOutputs } from "./forget.ts";
 import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
 import { isOver } from "./states.ts";
@@ -177,9 +177,8 @@ export class AgentRuns {
       await writer.close();
       return releaseRun(db, { id: run.id, attempt: run.attempts });
     }
-    if (!(error instanceof RunFailure)) log.error({ error, run: run.id }, "a run failed by our fault");
-    const failure =
-      error instanceof RunFailure ? error : new RunFailure("internal", "Something went wrong on our side.");
+    const failure = failureOf(error);
+    if (failure.code === "internal") log.error({ error, run: run.id }, "a run failed by our fault");
     const { event, change } = failed(failure, clock.now());
     try {
       await writer.commit([event], change);

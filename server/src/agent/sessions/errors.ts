@@ -10,6 +10,10 @@ export const sessionCapReached = defineError("session_cap_reached", 409, (allowe
   detail: `The plan has at most ${allowed} live sessions; end some first.`,
   meta: { limit: "live_sessions", allowed },
 }));
+export const sessionFull = defineError("session_full", 409, (allowedMiB: number) => ({
+  detail: `The session holds at most ${allowedMiB} MiB of what was said; invoke without \`session_id\` to start a new one.`,
+  meta: { limit: "session_bytes", allowed: allowedMiB * 1024 ** 2 },
+}));
 export const historyExists = defineError(
   "history_exists",
   409,

@@ -1,7 +1,7 @@
 /**
  * Sessions: one conversation of an agent with somebody. This folder owns who it is with, which version it is pinned
  * to, and what was said. It promises that what was said is only ever added to, and is gone when the session ended; that
- * a session has one end user from its first day; and that an account has no more of them than its plan allows.
+ * a session has one end user from its first day; that it holds no more than memory does; and that an account has no more of them than its plan allows.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { planLimits } from "#accounts/plans.ts";
@@ -12,7 +12,7 @@ import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { activeRuns } from "../runs/active.ts";
-import { historyExists, sessionCapReached, sessionEnded, sessionNotFound } from "./errors.ts";
+import { historyExists, sessionCapReached, sessionEnded, sessionFull, sessionNotFound } from "./errors.ts";
 import { type Session, toSession } from "./schema.ts";
 import {
   appendMessages,
@@ -21,14 +21,18 @@ import {
   findSession,
   insertSession,
   lastMessage,
+  lastMessages,
   listSessions,
   lockCounts,
   lockSession,
-  messagesOf,
-  type MessageKind,
   type NewMessage,
+  type SaidMessage,
   type SessionRow,
 } from "./store.ts";
+
+const sessionMaxMiB = 32;
+/** Of what a model is told: more than any takes, and as much as many runs at once may have in memory. */
+const toldMaxBytes = 8 * 1024 ** 2;
 
 export async function list(
   app: Pick<App, "db">,
@@ -108,8 +112,10 @@ export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
   return lockCounts(tx, workspaceId);
 }
 
-export function say(tx: Db, sessionId: string, messages: readonly NewMessage[]): Promise<void> {
-  return appendMessages(tx, sessionId, messages);
+/** Throws `session_full`. */
+export async function say(tx: Db, sessionId: string, messages: readonly NewMessage[]): Promise<void> {
+  const isSaid = await appendMessages(tx, sessionId, messages, sessionMaxMiB * 1024 ** 2);
+  if (!isSaid) throw sessionFull(sessionMaxMiB);
 }
 
 export function used(tx: Db, sessionId: string, at: Date, version?: number): Promise<void> {
@@ -122,9 +128,11 @@ export async function hasUntoldCalls(db: Db, sessionId: string): Promise<boolean
   return askedIn(last?.message as Message | undefined).length > 0;
 }
 
-export function conversation(
+/** What was said last, at the least all since the last question, and how many messages were said before that. */
+export async function conversation(
   db: Db,
   sessionId: string,
-): Promise<{ run_id: string | null; kind: MessageKind; message: unknown }[]> {
-  return messagesOf(db, sessionId);
+): Promise<{ said: SaidMessage[]; before: number }> {
+  const said = await lastMessages(db, sessionId, toldMaxBytes);
+  return { said, before: (said[0]?.seq ?? 1) - 1 };
 }

@@ -1,10 +1,16 @@
 /** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import { storableJson } from "../storable.ts";
 import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
 
 export type SessionRow = Selectable<AgentSessionsTable>;
 export type MessageKind = AgentMessagesTable["kind"];
+
+export type SaidMessage = Pick<
+  Selectable<AgentMessagesTable>,
+  "seq" | "run_id" | "kind" | "message" | "bytes"
+>;
 
 export interface NewMessage {
   runId: string | null;
@@ -72,41 +78,61 @@ export async function changeSession(
   await tx.updateTable("agent_sessions").set(change).where("id", "=", id).execute();
 }
 
-/** Behind what was said before; the session's row gives them their places. */
+/**
+ * Behind what was said before; the session's row gives them their places. False, and nothing is added, where the
+ * session would hold more than `maxBytes`.
+ */
 export async function appendMessages(
   tx: Db,
   sessionId: string,
   messages: readonly NewMessage[],
-): Promise<void> {
-  if (messages.length === 0) return;
-  const { last_message } = await tx
+  maxBytes: number,
+): Promise<boolean> {
+  if (messages.length === 0) return true;
+  const texts = messages.map(({ message }) => storableJson(message));
+  const sizes = texts.map((text) => Buffer.byteLength(text));
+  const added = sizes.reduce((sum, bytes) => sum + bytes, 0);
+  const session = await tx
     .updateTable("agent_sessions")
-    .set((eb) => ({ last_message: eb("last_message", "+", messages.length) }))
+    .set((eb) => ({
+      last_message: eb("last_message", "+", messages.length),
+      bytes: eb("bytes", "+", added),
+    }))
     .where("id", "=", sessionId)
+    .where("bytes", "<=", maxBytes - added)
     .returning("last_message")
-    .executeTakeFirstOrThrow();
+    .executeTakeFirst();
+  if (!session) return false;
   await tx
     .insertInto("agent_messages")
     .values(
-      messages.map(({ runId, kind, message }, index) => ({
+      messages.map(({ runId, kind }, index) => ({
         session_id: sessionId,
-        seq: last_message - messages.length + 1 + index,
+        seq: session.last_message - messages.length + 1 + index,
         run_id: runId,
         kind,
-        message: JSON.stringify(message),
+        message: texts[index]!,
+        bytes: sizes[index]!,
       })),
     )
     .execute();
+  return true;
 }
 
-export function messagesOf(
-  db: Db,
-  sessionId: string,
-): Promise<{ run_id: string | null; kind: MessageKind; message: unknown }[]> {
+/** The last ones that fit into so many bytes, and in any case those from the last question on. */
+export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<SaidMessage[]> {
+  const { rows } = await sql<{ first: number | null }>`
+    select least(
+      (select max(seq) from agent_messages where session_id = ${sessionId} and kind = 'input'),
+      (select min(seq) from (
+        select seq, sum(bytes) over (order by seq desc) as bytes
+        from agent_messages where session_id = ${sessionId}) as up_to
+        where bytes <= ${maxBytes})) as first`.execute(db);
   return db
     .selectFrom("agent_messages")
-    .select(["run_id", "kind", "message"])
+    .select(["seq", "run_id", "kind", "message", "bytes"])
     .where("session_id", "=", sessionId)
+    .where("seq", ">=", rows[0]?.first ?? 1)
     .orderBy("seq")
     .execute();
 }

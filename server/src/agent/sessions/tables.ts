@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
+/** Columns as they are stored; migrations/0022_runs.sql and 0023_session_size.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentSessionsTable {
@@ -8,6 +8,7 @@ export interface AgentSessionsTable {
   end_user_id: string | null;
   version: number;
   last_message: Generated<number>;
+  bytes: Generated<number>;
   created_at: Date;
   last_used_at: Date;
   ended_at: Date | null;
@@ -20,6 +21,7 @@ export interface AgentMessagesTable {
   kind: "seed" | "input" | "answer" | "repair" | "tools";
   /** Parsed when read, written as JSON text. */
   message: ColumnType<unknown, string, never>;
+  bytes: number;
 }
 
 export interface AgentSessionTables {
