@@ -106,7 +106,7 @@ test("plans say how many, and how large; names are one's own in a project", asyn
   );
   expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis-2" });
   await expect(make(host, pro, project.id, { kind: "redis" })).rejects.toThrow(refusal("plan_limit", 403));
-  await deleteAddon(host.app, pro, project.id, first.id);
+  await deleteAddon(host.addons, pro, project.id, first.id);
   expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis" });
 });
 
@@ -273,8 +273,8 @@ test("a deleted one is gone for everyone at once, and of its machine and files n
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
-  await deleteAddon(host.app, actor, project.id, made.id);
-  await expect(deleteAddon(host.app, actor, project.id, made.id)).rejects.toThrow(
+  await deleteAddon(host.addons, actor, project.id, made.id);
+  await expect(deleteAddon(host.addons, actor, project.id, made.id)).rejects.toThrow(
     refusal("addon_not_found", 404),
   );
   const said = await db
@@ -295,7 +295,7 @@ test("a removal that fails on the way is finished when it is tried again", async
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
-  await deleteAddon(host.app, actor, project.id, made.id);
+  await deleteAddon(host.addons, actor, project.id, made.id);
   const failing = { dropBackups: () => Promise.reject(new Error("the store is away")) };
   await expect(carryOutDeletion(host.addons, made.id, failing)).rejects.toThrow("the store is away");
   expect(await rowOf(made.id)).toBeDefined();
@@ -342,7 +342,7 @@ test("processes get the addresses of their environment's add-ons, below what the
   });
   expect(await variablesOf(host.app, db, staging.id)).toMatchObject({ DATABASE_URL: "mine" });
   expect(await variablesOf(host.app, db, staging.id)).not.toHaveProperty("REDIS_URL");
-  await deleteAddon(host.app, actor, project.id, main.id);
+  await deleteAddon(host.addons, actor, project.id, main.id);
   expect(new URL((await variablesOf(host.app, db, environment))["DATABASE_URL"]!).hostname).toBe(
     `order-log.${project.name}.internal`,
   );
@@ -367,7 +367,10 @@ test("a public one has a port of its own for as long as it is public", async () 
   expect(await visit()).toBe(false);
   await updateAddon(host.addons, actor, project.id, made.id, { public: true });
   expect(await visit()).toBe(true);
-  await deleteAddon(host.app, actor, project.id, made.id);
+  await deleteAddon(host.addons, actor, project.id, made.id);
+  expect(await visit()).toBe(false);
+  // Nobody waits for the job.
+  await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
   await carryOutDeletion(host.addons, made.id, parts);
   expect(await visit()).toBe(false);
 });

@@ -26,6 +26,7 @@ export class Addons {
   readonly engines: Engines;
   readonly doors: Doors;
   readonly #running = new Map<string, RunningAddon>();
+  readonly #ending = new Map<string, Promise<void>>();
   #isStarted = false;
 
   /** `engines` are a test's own, or those there are. */
@@ -61,6 +62,7 @@ export class Addons {
     this.doors.close();
     await Promise.all(Array.from(this.#running.values(), (running) => running.close()));
     this.#running.clear();
+    await Promise.allSettled(this.#ending.values());
   }
 
   /** Brings up one whose row is there, and holds it up from now on. */
@@ -87,7 +89,13 @@ export class Addons {
   }
 
   /** Its machine is gone when this returns, and nobody brings it up again. Safe to repeat. */
-  async end(id: string): Promise<void> {
+  end(id: string): Promise<void> {
+    const ending = this.#ending.get(id) ?? this.#end(id).finally(() => this.#ending.delete(id));
+    this.#ending.set(id, ending);
+    return ending;
+  }
+
+  async #end(id: string): Promise<void> {
     this.doors.set(id, undefined);
     await this.#running.get(id)?.close();
     this.#running.delete(id);

@@ -21,13 +21,19 @@ import type { AddonCreate } from "./schema.ts";
 import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
 import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
 
-/** `alongside` is there with it, or neither is. */
+export interface Circumstances {
+  /** Is there with it, or neither is. */
+  alongside?: (tx: Transaction, made: AddonView) => Promise<void>;
+  /** Its environment is that of another add-on, which may have outlived it. */
+  isEnvironmentKnown?: boolean;
+}
+
 export async function createAddon(
   addons: Addons,
   actor: Actor,
   projectId: string,
   input: AddonCreate,
-  alongside: (tx: Transaction, made: AddonView) => Promise<void> = async () => {},
+  { alongside, isEnvironmentKnown = false }: Circumstances = {},
 ): Promise<AddonView> {
   const { app } = addons;
   const engine = engines[input.kind];
@@ -40,7 +46,7 @@ export async function createAddon(
     requireBelow(workspace.plan, "addons", await lockAndCount(tx, workspace.id));
     const size: AddonSize = input.size ?? largestSize(workspace.plan);
     requireSize(workspace.plan, size);
-    if (input.environmentId !== null)
+    if (input.environmentId !== null && !isEnvironmentKnown)
       await getEnvironment({ db: tx }, actor, project.id, input.environmentId);
     const names = new Set((await listOf(tx, project.id)).map(({ name }) => name));
     const name = input.name ?? freeName(input.kind, names);
@@ -75,7 +81,7 @@ export async function createAddon(
     });
     const { name: project_name, region, workspace_id } = project;
     const view = { ...row, project_name, region, workspace_id };
-    await alongside(tx, view);
+    await alongside?.(tx, view);
     return view;
   });
   await reached("addon.created");

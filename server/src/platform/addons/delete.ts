@@ -1,10 +1,9 @@
 /**
- * An add-on goes: for everyone with the transaction that says so; its process, machine, files and backups by a job that
- * may be begun again at any point, and its row last. Nothing of it can be had back.
+ * An add-on goes: for everyone with the transaction that says so, and its process and machine right after; whatever is
+ * left of these, its files and its backups by a job that may be begun again at any point, and its row last. Nothing of it can be had back.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { reached } from "#lib/kill-points.ts";
@@ -24,11 +23,12 @@ export interface AddonParts {
 
 /** Also in a suspended workspace: what goes costs nobody anything. */
 export async function deleteAddon(
-  app: Pick<App, "db" | "clock" | "machines">,
+  addons: Addons,
   actor: Actor,
   projectId: string,
   addonId: string,
 ): Promise<void> {
+  const { app } = addons;
   const found = await requireAddon(app, actor, projectId, addonId);
   const place = { id: volumeOf(found), region: found.region };
   const bytes = found.is_made ? await app.machines.host.volumeUsage(place).catch(() => null) : 0;
@@ -41,6 +41,10 @@ export async function deleteAddon(
       kind: row.kind,
       destroyed: { database: row.database, bytes },
     });
+  });
+  // Nobody who is connected has it for as long as the job waits for its turn.
+  addons.end(found.id).catch((error: unknown) => {
+    app.log.warn({ addon: found.id, err: error }, "a deleted add-on's machine is left to the job");
   });
 }
 

@@ -121,6 +121,6 @@ export const addonRoutes = (addons: Addons): Route[] => [
     params: AddonParams,
     responses: { 204: null },
     errors: [...notFound],
-    handler: ({ actor, params }) => deleteAddon(addons.app, actor, params.project_id, params.addon_id),
+    handler: ({ actor, params }) => deleteAddon(addons, actor, params.project_id, params.addon_id),
   }),
 ];

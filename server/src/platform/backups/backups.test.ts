@@ -374,6 +374,9 @@ test("a new add-on and its restore are there together, within the plan", async (
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const { actor, ...ids } = addon;
+  // Also where its environment is gone.
+  const environment_id = "99999999-9999-4999-8999-999999999999";
+  await db.updateTable("addons").set({ environment_id }).where("id", "=", addon.addonId).execute();
   const into = await restoreBackup(backups, actor, { ...ids, backupId }, "copy");
   await carryOutRestore(backups, into.id, signal);
   expect(data.get(into.addon_id)).toBe(data.get(addon.addonId));

@@ -47,10 +47,11 @@ async function intoNew(
   const { kind, size, environment_id, options } = addon;
   const input = AddonCreate.parse({ ...options, kind, size, environment_id, name });
   let restore: RestoreRow | undefined;
-  await createAddon(addons, actor, addon.project_id, input, async (tx, into) => {
+  const alongside = async (tx: Db, into: AddonView) => {
     const kept = await requireKept(tx, addon.id, backup.id);
     restore = await begin(tx, actor, { backup: kept, into, safety: undefined, now: app.clock.now() });
-  });
+  };
+  await createAddon(addons, actor, addon.project_id, input, { alongside, isEnvironmentKnown: true });
   return restore!;
 }
 
