@@ -9,10 +9,11 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import { Bounds } from "./bounds.ts";
-import { NoAnswer, type Turn } from "./forward.ts";
+import { NoAnswer } from "./forward.ts";
 import { ownHeaders, toGuest, toVisitor } from "./headers.ts";
 import { pathOf } from "./hosts.ts";
 import { pass, type Visit } from "./pass.ts";
+import { Patience } from "./patience.ts";
 import { requestIdOf } from "./request-id.ts";
 import type { Site, Visitors } from "./sites.ts";
 import type { Upstreams } from "./upstreams.ts";
@@ -199,54 +200,6 @@ export class FunctionSites {
     if (patience.isStuck) throw new Refused("function_timeout");
     await lease.gone();
     return false;
-  }
-}
-
-/**
- * How long either side is waited for. An instance answers others as well: it is ended only where it has been asked and
- * has said nothing in its time. A visitor who sends slowly, or does not read, costs his own exchange alone.
- */
-class Patience {
-  isStuck = false;
-  readonly #response: Visit["response"];
-  readonly #lease: FunctionLease;
-  readonly #ending = new AbortController();
-  readonly #slow: NodeJS.Timeout;
-  #guest: NodeJS.Timeout | undefined;
-  #isOver = false;
-
-  constructor(response: Visit["response"], lease: FunctionLease) {
-    this.#response = response;
-    this.#lease = lease;
-    this.#slow = setTimeout(() => {
-      if (this.#guest !== undefined) this.#slow.refresh();
-      else if (response.headersSent) response.destroy();
-      else this.#ending.abort(new NoAnswer("too_slow"));
-    }, lease.timeoutMs);
-  }
-
-  get signal(): AbortSignal {
-    return this.#ending.signal;
-  }
-
-  readonly onTurn = (whose: Turn): void => {
-    clearTimeout(this.#guest);
-    this.#guest = undefined;
-    if (whose === "visitor" || this.#isOver) return;
-    this.#guest = setTimeout(() => {
-      if (this.#response.headersSent) {
-        this.#response.destroy();
-        return;
-      }
-      this.isStuck = true;
-      this.#lease.stuck();
-    }, this.#lease.timeoutMs);
-  };
-
-  end(): void {
-    this.#isOver = true;
-    clearTimeout(this.#slow);
-    clearTimeout(this.#guest);
   }
 }
 

@@ -164,6 +164,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     query: DeployQuery,
     responses: { 200: FunctionResponse },
     errors: [functionNotFound, deployInProgress, accountSuspended],
+    idempotent: true,
     handler: ({ actor, params, query }) => deployFunction(app, parts, actor, params.function_id, query),
   }),
   defineRoute({
@@ -189,8 +190,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
       functionCrashed,
       responseTooLarge,
     ],
-    handler: ({ actor, params, body, reply }) =>
-      whileHere(reply, (signal) =>
+    idempotent: true,
+    handler: ({ actor, params, body, request, reply }) =>
+      whileHere(request, reply, (signal) =>
         invokeFunction(app, parts, actor, { id: params.function_id, input: body, signal }),
       ),
   }),
@@ -255,9 +257,14 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
   }),
 ];
 
-/** Whoever asked may leave, and then nothing is to be done for them any more. */
-async function whileHere<T>(reply: FastifyReply, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+/** Whoever asked may leave, and then nothing is to be done for them any more; with a key they may ask for the answer later. */
+async function whileHere<T>(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
   const left = new AbortController();
+  if (request.headers["idempotency-key"] !== undefined) return work(left.signal);
   const leave = () => left.abort(new Error("whoever asked has left"));
   reply.raw.once("close", leave);
   try {

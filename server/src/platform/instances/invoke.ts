@@ -55,8 +55,18 @@ function exchange(
       maxHeaderSize: 64 * 1024,
       signal,
     });
+    let isAnswered = false;
     asked.once("error", reject);
+    // It closes before the rest of an answer was read; without one nothing else may be told.
+    asked.once("close", () => {
+      if (!isAnswered) reject(new Error("closed without an answer"));
+    });
+    asked.once("upgrade", (_answer, socket) => {
+      socket.destroy();
+      reject(new Error("switched protocols unasked"));
+    });
     asked.once("response", (answer) => {
+      isAnswered = true;
       const pieces: Buffer[] = [];
       let bytes = 0;
       answer.on("data", (piece: Buffer) => {
@@ -65,6 +75,7 @@ function exchange(
         else pieces.push(piece);
       });
       answer.once("error", reject);
+      answer.once("close", () => reject(new Error("the answer broke off")));
       answer.once("end", () => {
         const named = Object.entries(answer.headers).map(([name, value]) => [
           name,

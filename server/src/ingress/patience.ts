@@ -1,0 +1,55 @@
+/**
+ * How long either side of an exchange is waited for. An instance answers others as well: it is ended only where it has
+ * been asked and has said nothing in its time. A visitor who sends slowly, or does not read, costs his own exchange alone.
+ */
+import type { ServerResponse } from "node:http";
+import { NoAnswer, type Turn } from "./forward.ts";
+
+interface Asked {
+  timeoutMs: number;
+  stuck(): void;
+}
+
+export class Patience {
+  isStuck = false;
+  readonly #response: ServerResponse;
+  readonly #lease: Asked;
+  readonly #ending = new AbortController();
+  readonly #slow: NodeJS.Timeout;
+  #guest: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  constructor(response: ServerResponse, lease: Asked) {
+    this.#response = response;
+    this.#lease = lease;
+    this.#slow = setTimeout(() => {
+      if (this.#guest !== undefined) this.#slow.refresh();
+      else if (response.headersSent) response.destroy();
+      else this.#ending.abort(new NoAnswer("too_slow"));
+    }, lease.timeoutMs);
+  }
+
+  get signal(): AbortSignal {
+    return this.#ending.signal;
+  }
+
+  readonly onTurn = (whose: Turn): void => {
+    clearTimeout(this.#guest);
+    this.#guest = undefined;
+    if (whose === "visitor" || this.#isOver) return;
+    this.#guest = setTimeout(() => {
+      if (this.#response.headersSent) {
+        this.#response.destroy();
+        return;
+      }
+      this.isStuck = true;
+      this.#lease.stuck();
+    }, this.#lease.timeoutMs);
+  };
+
+  end(): void {
+    this.#isOver = true;
+    clearTimeout(this.#slow);
+    clearTimeout(this.#guest);
+  }
+}
