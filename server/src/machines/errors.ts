@@ -2,10 +2,16 @@
 import { RuntimeError, type RuntimeErrorKind } from "@kontor/runtime/driver.ts";
 import { defineError, type DomainError } from "#lib/errors.ts";
 
-export const noCapacity = defineError("no_capacity", 503, (needs: string) => ({
+export const noCapacity = defineError("no_capacity", 503, (needs: string, cause?: DiskShort) => ({
   detail: `This host has no room for another machine (${needs}). Delete machines that are not needed, or try again shortly.`,
   meta: { retry_after: 5 },
+  cause,
 }));
+
+/** What is short is the disk: no machine that goes there makes room. */
+export class DiskShort extends Error {
+  override readonly name = "DiskShort";
+}
 
 export const startFailed = defineError("start_failed", 503, (cause: unknown) => ({
   detail:

@@ -10,7 +10,7 @@ import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { diskRefusal, refusal } from "./admission.ts";
-import { noCapacity } from "./errors.ts";
+import { DiskShort, noCapacity } from "./errors.ts";
 import type { HostImage, HostVolume, Order, StartSpec } from "./host.ts";
 import { sealEnv } from "./sealed-env.ts";
 import type { Shape } from "./shape.ts";
@@ -130,7 +130,7 @@ export async function makeRoom(
 
 async function refuseFullDisk({ machines }: Pick<App, "machines">): Promise<void> {
   const short = diskRefusal(machines.capacity, (await machines.host.facts()).diskFreeBytes);
-  if (short !== undefined) throw noCapacity(short);
+  if (short !== undefined) throw noCapacity(short, new DiskShort(short));
 }
 
 /** The owner lets go, in the transaction that ends its own record; `destroyLater` the answer after the commit. */

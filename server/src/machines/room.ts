@@ -4,7 +4,7 @@
  */
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
-import { noCapacity } from "./errors.ts";
+import { DiskShort, noCapacity } from "./errors.ts";
 
 /** True where a machine went, and another try is worth it. */
 export type GiveRoom = () => Promise<boolean>;
@@ -18,7 +18,9 @@ export async function withRoom<T>({ machines }: Pick<App, "machines">, work: () 
     try {
       return await work();
     } catch (error) {
-      const isFull = error instanceof DomainError && error.code === noCapacity.code;
+      // Room is made by writing to the disk: where that is full, it would only be fuller.
+      const isFull =
+        error instanceof DomainError && error.code === noCapacity.code && !(error.cause instanceof DiskShort);
       if (!isFull || tries === mostTries || !(await machines.giveRoom())) throw error;
     }
   }
