@@ -15,6 +15,8 @@ import type { InstanceRow, ServedRow } from "./store.ts";
 export interface Lease {
   machine: string;
   port: number;
+  /** How long its program takes for one request. */
+  timeoutMs: number;
   /** Somebody waited for a start from nothing; for a wake of whatever kind, what that took. */
   coldStart: boolean;
   wakeMs: number | null;
@@ -46,6 +48,8 @@ const waitMs = 30_000;
 const scaleAfterMs = 500;
 /** Another instance did not fit, or did not start: no sooner than this is another one tried. */
 const scaleAgainMs = 5_000;
+/** What is to take the place of one that always has something to do did not start: it goes on for so long at least. */
+const renewAgainMs = 60_000;
 /** What runs beside the first goes after this, where nobody needs it. */
 const calmMs = 30_000;
 /** One that was proved and never went live. */
@@ -70,6 +74,7 @@ export class Fleet {
   #bringing: Promise<void> | undefined;
   #scaling: NodeJS.Timeout | undefined;
   #scaleNotBefore = 0;
+  #renewNotBefore = 0;
   #isClosed = false;
 
   constructor(around: Around, row: ServedRow, live: Runnable | null) {
@@ -80,10 +85,6 @@ export class Fleet {
 
   get id(): string {
     return this.row.id;
-  }
-
-  get timeoutMs(): number {
-    return this.row.timeout_seconds * 1000;
   }
 
   /** Fails with `function_not_deployed`, `function_busy`, and `function_unavailable` where it does not start. */
@@ -159,7 +160,9 @@ export class Fleet {
     for (const instance of this.instances) {
       if (instance.state === "starting" || instance.state === "ending") continue;
       instance.isStale = isStale(app, { id: instance.id, env_sealed: instance.envSealed }, env);
+      if (!instance.isStale && this.#isServing(instance)) this.#retired.delete(instance);
     }
+    this.#renewNotBefore = 0;
     this.look();
   }
 
@@ -169,9 +172,8 @@ export class Fleet {
     for (const instance of this.instances.slice()) {
       if (instance.state === "starting" || instance.state === "ending") continue;
       if (!this.#isServing(instance)) this.#retire(instance, now);
-      else if (instance.isStale) {
-        if (instance.isQuiet(this.timeoutMs)) this.#endLater(instance);
-      } else this.#rest(instance, now);
+      else if (instance.isStale) this.#renew(instance, now);
+      else this.#rest(instance, now);
     }
   }
 
@@ -235,14 +237,16 @@ export class Fleet {
     return version.id === this.live?.id && state !== "ending";
   }
 
-  /** The first that has a place: those behind it are the ones that come to rest. */
+  /** The first that has a place: those behind it are the ones that come to rest. What was begun otherwise stands in until it is replaced. */
   #free(): Instance | undefined {
-    return this.instances.find(
+    const free = this.instances.filter(
       (instance) =>
         instance.state === "running" &&
         this.#isServing(instance) &&
+        !this.#retired.has(instance) &&
         instance.underWay < concurrency[instance.version.runtime],
     );
+    return free.find(({ isStale }) => !isStale) ?? free[0];
   }
 
   #lease(instance: Instance, waiter?: Waiter): Lease {
@@ -253,6 +257,7 @@ export class Fleet {
     return {
       machine,
       port: instance.launch.port,
+      timeoutMs: instance.timeoutMs,
       coldStart: waiter?.isCold ?? false,
       wakeMs: waiter === undefined ? null : performance.now() - waiter.begun,
       leave: () => {
@@ -355,7 +360,7 @@ export class Fleet {
     if (instance.state === "frozen") {
       if (idleMs < this.#around.app.config.functionFrozenMinutes * 60_000) return;
       this.#around.inBackground("a function could not be put on disk", () => this.store(instance));
-    } else if (instance.state === "running" && instance.isQuiet(this.timeoutMs)) {
+    } else if (instance.state === "running" && instance.isQuiet) {
       const isFirst = this.instances.find((one) => this.#isServing(one) && !one.isStale) === instance;
       if (!isFirst && idleMs >= Math.min(calmMs, idleTimeoutMs)) this.#endLater(instance);
       else if (isFirst && idleMs >= idleTimeoutMs) {
@@ -369,12 +374,24 @@ export class Fleet {
     }
   }
 
-  /** Of a version that is not served: what it is answering is waited for. */
+  /** Begun with what holds no more. Where it always has something to do, another one takes its place first. */
+  #renew(instance: Instance, now: number): void {
+    if (instance.isQuiet) return this.#endLater(instance);
+    const isReplaced = this.instances.some(
+      (one) => one.state === "running" && this.#isServing(one) && !one.isStale,
+    );
+    if (isReplaced) return this.#retire(instance, now);
+    if (this.#bringing || this.#isClosed || performance.now() < this.#renewNotBefore) return;
+    this.#renewNotBefore = performance.now() + renewAgainMs;
+    this.#bring(() => this.#another());
+  }
+
+  /** Nobody is let to it any more: what it is answering is waited for. */
   #retire(instance: Instance, now: number): void {
     if (this.#proofs.has(instance) && now - instance.usedAt < provedMs) return;
     const since = this.#retired.get(instance) ?? now;
     this.#retired.set(instance, since);
-    if (instance.isQuiet(this.timeoutMs) || now - since > this.timeoutMs + graceMs) this.#endLater(instance);
+    if (instance.isQuiet || now - since > instance.timeoutMs + graceMs) this.#endLater(instance);
   }
 
   #died(instance: Instance, said: string): void {

@@ -29,7 +29,14 @@ import {
 } from "#machines/snapshots.ts";
 import { Output } from "../apps/output.ts";
 import { functionUnavailable, HandlerFailed } from "./errors.ts";
-import { environmentOf, type Launch, resourcesOf, type Runnable, sealEnvironment } from "./launch.ts";
+import {
+  begunTimeoutMs,
+  environmentOf,
+  type Launch,
+  resourcesOf,
+  type Runnable,
+  sealEnvironment,
+} from "./launch.ts";
 import { readerOf } from "./said.ts";
 import {
   deleteInstance,
@@ -58,6 +65,8 @@ export class Instance {
   /** As far as this process has brought it: set before the work that makes it true. */
   state: InstanceState;
   machine: string | null = null;
+  /** What its program was begun with, for one request; the function's own may have changed since. */
+  timeoutMs: number;
   /** Requests that it is answering. */
   underWay = 0;
   /** When it was last asked, or had something to do behind an answer; when it was held. Milliseconds since 1970. */
@@ -96,6 +105,7 @@ export class Instance {
     this.id = row?.id ?? newId("fni_");
     this.state = row?.state ?? "starting";
     this.envSealed = row?.env_sealed ?? null;
+    this.timeoutMs = row ? begunTimeoutMs(app, row) : 0;
     this.usedAt = (row?.last_used_at ?? app.clock.now()).getTime();
     this.owner = { ownerKind: "function", ownerId: this.id };
     this.#output = new Output(this.#ring, {
@@ -111,9 +121,9 @@ export class Instance {
   }
 
   /** Nothing goes on in it that anybody waits for; what says it does is believed for as long as a request may take. */
-  isQuiet(timeoutMs: number): boolean {
+  get isQuiet(): boolean {
     if (this.underWay > 0) return false;
-    return this.waitsSince === null || this.#now() - this.waitsSince > timeoutMs;
+    return this.waitsSince === null || this.#now() - this.waitsSince > this.timeoutMs;
   }
 
   guest(): Guest {
@@ -126,6 +136,7 @@ export class Instance {
     return this.#turns.run(async () => {
       const app = this.#app;
       const env = environmentOf(app, row);
+      this.timeoutMs = row.timeout_seconds * 1000;
       this.envSealed = sealEnvironment(app, this.id, env);
       const reservation = await withRoom(app, () =>
         app.db.transaction().execute(async (tx) => {

@@ -1,3 +1,4 @@
+import { sql } from "kysely";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { HandlerFailed } from "./errors.ts";
@@ -195,6 +196,76 @@ describe("a function", () => {
     await db.updateTable("functions").set({ env_sealed: sealed }).where("id", "=", made.id).execute();
     await host.instances.changed(made.id);
     expect(await ask(made)).toMatchObject({ text: "yes", coldStart: true });
+  });
+
+  test("whose variables changed while it always has something to do has them from another instance on", async () => {
+    const made = await makeFunction(db);
+    await deployed(
+      db,
+      host,
+      made,
+      `let go; export default async (request) => {
+        if (request.url.endsWith("/free")) go();
+        if (request.url.endsWith("/wait")) await new Promise((resolve) => (go = resolve));
+        return String(process.env.OWN);
+      };`,
+    );
+    const first = ask(made, "/wait");
+    await vi.waitFor(() => expect(host.instances.isIdle(made.id)).toBe(false));
+    const early = await host.instances.enter(made.id, signal);
+    const sealed = sealVariables(host.app, "functions", made.id, { OWN: "yes" });
+    await db
+      .updateTable("functions")
+      .set({ env_sealed: sealed, timeout_seconds: 7 })
+      .where("id", "=", made.id)
+      .execute();
+    await host.instances.changed(made.id);
+    // Until then the earlier one answers, in the time it was begun with.
+    const late = await host.instances.enter(made.id, signal);
+    expect(late).toMatchObject({ machine: early.machine, timeoutMs: early.timeoutMs });
+    late.leave();
+    await vi.waitFor(async () => expect(await ask(made)).toMatchObject({ text: "yes" }), 10_000);
+    const next = await host.instances.enter(made.id, signal);
+    expect(early.timeoutMs - next.timeoutMs).toBe(23_000);
+    next.leave();
+    const { port } = early;
+    await fetch(`http://127.0.0.1:${port}/free`);
+    expect(await first).toMatchObject({ text: "undefined" });
+    early.leave();
+    await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "running" }]), 10_000);
+  }, 30_000);
+
+  test("whose change could not be read after its commit follows it as soon as it can be", async () => {
+    const made = await makeFunction(db);
+    await host.instances.changed(made.id);
+    const keyHash = Buffer.alloc(32, 1);
+    await db
+      .updateTable("functions")
+      .set({ auth_mode: "api_key", api_key_hash: keyHash, api_key_hint: "hint" })
+      .where("id", "=", made.id)
+      .execute();
+    await sql`alter table functions rename to functions_away`.execute(db);
+    try {
+      await expect(host.instances.changed(made.id)).rejects.toThrow();
+    } finally {
+      await sql`alter table functions_away rename to functions`.execute(db);
+    }
+    expect(host.instances.find(made.name)?.keyHash).toBeNull();
+    await vi.waitFor(() => expect(host.instances.find(made.name)?.keyHash).toEqual(keyHash), 10_000);
+  });
+
+  test("that is deleted leaves its name to the one that has it by now", async () => {
+    const earlier = await makeFunction(db);
+    await host.instances.changed(earlier.id);
+    const gone = { deleted_at: new Date(), name: `~${earlier.id}` };
+    await db.updateTable("functions").set(gone).where("id", "=", earlier.id).execute();
+    const later = await makeFunction(db);
+    await db.updateTable("functions").set({ name: earlier.name }).where("id", "=", later.id).execute();
+    await host.instances.changed(later.id);
+    await host.instances.stop(earlier.id);
+    expect(host.instances.find(earlier.name)).toMatchObject({ functionId: later.id });
+    await host.instances.stop(later.id);
+    expect(host.instances.find(earlier.name)).toBeUndefined();
   });
 
   test("says things in its log, with level and request, and what is no record as it is", async () => {

@@ -9,6 +9,7 @@
  * ask; it knows no HTTP but the request that `invoke` makes.
  */
 import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { Turns } from "#lib/turns.ts";
 import type { LogRing } from "#machines/log-rings.ts";
@@ -26,6 +27,8 @@ import { functionRecorder } from "./minutes.ts";
 import { deleteInstance, findVersion, listInstances, listServed, type VersionRow } from "./store.ts";
 
 const lookEveryMs = 1_000;
+/** What changed could not be read. */
+const readAgainMs = 1_000;
 /** What a program may be late with saying that the time is up; then the server says it. */
 const graceMs = 2_000;
 /** An instance may go under a request before that is sent; not for ever. */
@@ -51,7 +54,7 @@ export class FunctionInstances {
   readonly #loading = new Turns();
   readonly #background = new Set<Promise<void>>();
   #timer: NodeJS.Timeout | undefined;
-  #isClosed = false;
+  readonly #closing = new AbortController();
 
   /** `launch`: a test's own. */
   constructor(app: Needs, options: { launch?: (version: Runnable) => Promise<Launch> } = {}) {
@@ -94,7 +97,7 @@ export class FunctionInstances {
 
   /** Lets go of everything; instances are left as they are. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#closing.abort(new Error("the server ends"));
     clearInterval(this.#timer);
     await Promise.all(Array.from(this.#fleets.values(), (fleet) => fleet.letGo()));
     await Promise.all(this.#background);
@@ -123,18 +126,22 @@ export class FunctionInstances {
 
   /** After the commit that made another version live: it serves, and what served before ends with its last answer. */
   async switched(functionId: string): Promise<void> {
-    await this.#reload(functionId);
+    await this.#follow(functionId);
   }
 
   /** Auth, variables or limits changed: auth at once, the rest once an instance has nothing to do. */
   async changed(functionId: string): Promise<void> {
-    await this.#reload(functionId);
+    await this.#follow(functionId);
   }
 
   /** All instances end, and nothing answers for it any more. Once more does nothing. */
   async stop(functionId: string): Promise<void> {
-    const fleet = this.#fleets.get(functionId);
-    if (fleet) this.#forget(fleet);
+    // In its turn: a reading that is under way would put it back.
+    const fleet = await this.#loading.run(functionId, async () => {
+      const known = this.#fleets.get(functionId);
+      if (known) this.#forget(known);
+      return known;
+    });
     await fleet?.close();
     if ((await listServed(this.#app.db, functionId)).length === 0) {
       await this.#app.machines.logs.remove(functionId);
@@ -168,7 +175,7 @@ export class FunctionInstances {
   /** Undefined where nothing was sent. */
   async #ask(fleet: Fleet, lease: Lease, asked: Asked, signal: AbortSignal): Promise<Answered | undefined> {
     const begun = performance.now();
-    const late = AbortSignal.timeout(fleet.timeoutMs + graceMs);
+    const late = AbortSignal.timeout(lease.timeoutMs + graceMs);
     const headers = { "x-request-id": randomUUID(), ...asked.headers };
     try {
       const guest = this.#app.machines.connect(lease.machine);
@@ -185,7 +192,7 @@ export class FunctionInstances {
         throw functionCrashed();
       }
       lease.stuck();
-      throw functionTimeout(fleet.row.timeout_seconds);
+      throw functionTimeout(lease.timeoutMs / 1000);
     }
   }
 
@@ -200,10 +207,11 @@ export class FunctionInstances {
   }
 
   /** A place for one request, and how long that may take, the server's own patience included. */
-  async enter(functionId: string, signal: AbortSignal): Promise<Lease & { timeoutMs: number }> {
+  async enter(functionId: string, signal: AbortSignal): Promise<Lease> {
     const fleet = this.#fleets.get(functionId);
     if (!fleet) throw functionNotDeployed();
-    return { ...(await fleet.enter(signal)), timeoutMs: fleet.timeoutMs + graceMs };
+    const lease = await fleet.enter(signal);
+    return { ...lease, timeoutMs: lease.timeoutMs + graceMs };
   }
 
   observed(functionId: string, seen: { status: number; ms: number }): void {
@@ -225,6 +233,32 @@ export class FunctionInstances {
     return known ? Promise.resolve(known) : this.#reload(functionId);
   }
 
+  /** What is committed holds here too, whatever becomes of the one reading: an earlier key must not open for longer. */
+  async #follow(functionId: string): Promise<void> {
+    try {
+      await this.#reload(functionId);
+    } catch (error) {
+      this.#inBackground("a function's change is not known here", () => this.#followOn(functionId));
+      throw error;
+    }
+  }
+
+  async #followOn(functionId: string): Promise<void> {
+    const { signal } = this.#closing;
+    for (;;) {
+      await sleep(readAgainMs, undefined, { signal, ref: false });
+      try {
+        await this.#reload(functionId);
+        return;
+      } catch (error) {
+        this.#app.log.warn(
+          { function: functionId, err: error },
+          "a function could not be read; it is tried again",
+        );
+      }
+    }
+  }
+
   #reload(functionId: string): Promise<Fleet | undefined> {
     return this.#loading.run(functionId, () => this.#read(functionId));
   }
@@ -238,7 +272,7 @@ export class FunctionInstances {
     const live = version === undefined ? null : toRunnable(version);
     const known = this.#fleets.get(functionId);
     if (known) {
-      if (known.row.name !== row.name) this.#byName.delete(known.row.name);
+      if (known.row.name !== row.name) this.#unname(known);
       known.changed(row, live);
       this.#byName.set(row.name, known);
       return known;
@@ -260,7 +294,17 @@ export class FunctionInstances {
 
   #forget(fleet: Fleet): void {
     this.#fleets.delete(fleet.id);
-    this.#byName.delete(fleet.row.name);
+    this.#unname(fleet);
+  }
+
+  /** Its name is free by now, and may be another's already. */
+  #unname(fleet: Fleet): void {
+    const { name } = fleet.row;
+    if (this.#byName.get(name) !== fleet) return;
+    this.#byName.delete(name);
+    for (const other of this.#fleets.values()) {
+      if (other !== fleet && other.row.name === name) this.#byName.set(name, other);
+    }
   }
 
   /** The one that is held for longest goes to disk. */
@@ -300,7 +344,7 @@ export class FunctionInstances {
   #inBackground(whatFailed: string, work: () => Promise<void>): void {
     const task = work()
       .catch((error: unknown) => {
-        if (!this.#isClosed) this.#app.log.warn({ err: error }, whatFailed);
+        if (!this.#closing.signal.aborted) this.#app.log.warn({ err: error }, whatFailed);
       })
       .finally(() => this.#background.delete(task));
     this.#background.add(task);

@@ -72,6 +72,16 @@ export function isStale(
   return !isDeepStrictEqual(JSON.parse(app.secrets.open(row.env_sealed, place(row.id)).toString()), env);
 }
 
+/** For one request, as its program was told; zero where it was not begun. */
+export function begunTimeoutMs(
+  app: Pick<App, "secrets">,
+  { id, env_sealed }: Pick<InstanceRow, "id" | "env_sealed">,
+): number {
+  if (env_sealed === null) return 0;
+  const env = JSON.parse(app.secrets.open(env_sealed, place(id)).toString()) as Environment;
+  return Number(env["KONTOR_TIMEOUT_MS"]);
+}
+
 /** A whole core for each: what a start needs is CPU, and what they use of it together is shared by the host. */
 export function resourcesOf({
   memory_mb,
