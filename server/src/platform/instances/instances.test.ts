@@ -246,7 +246,7 @@ describe("a function", () => {
       .execute();
     await sql`alter table functions rename to functions_away`.execute(db);
     try {
-      await expect(host.instances.changed(made.id)).rejects.toThrow();
+      await expect(host.instances.changed(made.id)).rejects.toThrow("does not exist");
     } finally {
       await sql`alter table functions_away rename to functions`.execute(db);
     }

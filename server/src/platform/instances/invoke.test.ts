@@ -34,5 +34,5 @@ test.each([
   ["answers with nothing", ""],
   ["breaks off", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"],
 ])("a process that %s is no answer", async (_title, said) => {
-  await expect(ask(await answering(said), 8080, asked, signal)).rejects.toThrow();
+  await expect(ask(await answering(said), 8080, asked, signal)).rejects.toBeInstanceOf(Error);
 });
