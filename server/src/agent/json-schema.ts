@@ -1,56 +1,106 @@
 /**
  * JSON Schemas that callers write: whether one can be used, and whether a value fits it. The checker reads a schema
- * as data, no code is made of it; and since a pattern in it may take for ever on the right text, each question has a
- * bounded time, after which the answer is no.
+ * as data, no code is made of it; and since a pattern in it may take for ever on the right text, it works in a thread
+ * of its own, which is ended where a question takes longer than its time. The answer is no then.
  */
-import { createContext, runInContext } from "node:vm";
-import { dereference, Validator } from "@cfworker/json-schema";
+import { once } from "node:events";
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
+import { Worker } from "node:worker_threads";
+import { Semaphore } from "#lib/semaphore.ts";
+import type { Answer, Question } from "./json-schema-thread.ts";
 
 /** Of JSON text. */
 const schemaMaxBytes = 64 * 1024;
 const depthMax = 50;
 /** A schema of 64 KiB is walked over a text of a megabyte in a tenth of it. */
 const withinMs = 500;
+const startsWithinMs = 10_000;
+const memoryMiB = 128;
+/** A caller waits for those before it. */
+const waitingMax = 1_000;
 
 /** To stand after the field's name. */
-export function whyNotSchema(schema: Record<string, unknown>): string | undefined {
+export async function whyNotSchema(schema: Record<string, unknown>): Promise<string | undefined> {
   if (JSON.stringify(schema).length > schemaMaxBytes) return `must be at most ${schemaMaxBytes} bytes`;
   if (depthOf(schema) > depthMax) return `must be at most ${depthMax} levels deep`;
-  const outcome = bounded(() => {
-    dereference(schema);
-    for (const value of [null, "", 0, [], {}]) new Validator(schema, "2020-12").validate(value);
-    return undefined;
-  });
-  return "error" in outcome ? `is no JSON Schema that can be used: ${outcome.error}` : undefined;
+  const answer = await ask({ schema });
+  return "error" in answer ? `is no JSON Schema that can be used: ${answer.error}` : undefined;
 }
 
 /** What does not fit, one line for each fault, at most ten; empty where it fits. */
-export function faultsOf(schema: Record<string, unknown>, value: unknown): string[] {
-  const outcome = bounded(() => new Validator(schema, "2020-12", false).validate(value));
-  if ("error" in outcome) return [outcome.error];
-  const { valid, errors } = outcome.result;
-  if (valid) return [];
-  // The first ones only say that something below them does not fit.
-  const own = errors.filter(({ keyword }) => !["properties", "items", "$ref", "allOf"].includes(keyword));
-  return (own.length > 0 ? own : errors)
-    .slice(0, 10)
-    .map(({ instanceLocation, error }) => `${instanceLocation.replace(/^#/, "") || "/"}: ${error}`);
+export async function faultsOf(schema: Record<string, unknown>, value: unknown): Promise<string[]> {
+  const answer = await ask({ schema, value: { is: value } });
+  return "error" in answer ? [answer.error] : answer.faults;
 }
 
-const context = createContext({ work: undefined });
+/** One for the process, made at the first question and anew after each that was ended. */
+let thread: Worker | undefined;
+const turns = new Semaphore(1);
+let waiting = 0;
 
-/** Also ends a regular expression that runs away: the engine is interrupted, whatever it does. */
-function bounded<T>(work: () => T): { result: T } | { error: string } {
-  context["work"] = work;
+async function ask(question: Question): Promise<Answer> {
+  if (waiting >= waitingMax) return { error: "too much is being checked just now; try again" };
+  waiting += 1;
   try {
-    return { result: runInContext("work()", context, { timeout: withinMs }) as T };
-  } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    return {
-      error: code === "ERR_SCRIPT_EXECUTION_TIMEOUT" ? "it takes too long to check" : message.slice(0, 200),
-    };
+    return await turns.run(() => askThread(question));
   } finally {
-    context["work"] = undefined;
+    waiting -= 1;
+  }
+}
+
+async function askThread(question: Question): Promise<Answer> {
+  try {
+    thread ??= await start();
+    const heard = once(thread, "message");
+    thread.postMessage(question);
+    return (await within(withinMs, heard)) as Answer;
+  } catch (error) {
+    const ended = thread;
+    thread = undefined;
+    await ended?.terminate();
+    const { name, code } = error as NodeJS.ErrnoException;
+    if (error instanceof Late) return { error: "it takes too long to check" };
+    if (code === "ERR_WORKER_OUT_OF_MEMORY") return { error: "it takes too much memory to check" };
+    return { error: `it can't be checked (${code ?? name})` };
+  }
+}
+
+class Late extends Error {}
+
+async function start(): Promise<Worker> {
+  const made = new Worker(new URL("./json-schema-thread.ts", import.meta.url), {
+    resourceLimits: { maxOldGenerationSizeMb: memoryMiB },
+    env: {},
+  });
+  // It keeps no process from ending, and one that ends of itself is made anew.
+  made.unref();
+  made.on("error", () => {});
+  made.on("exit", () => {
+    if (thread === made) thread = undefined;
+  });
+  try {
+    await within(startsWithinMs, once(made, "message"));
+  } catch (error) {
+    await made.terminate();
+    throw error;
+  }
+  return made;
+}
+
+/** The first message; throws `Late`. */
+async function within(ms: number, heard: Promise<unknown[]>): Promise<unknown> {
+  const stop = new AbortController();
+  const late = sleep(ms, undefined, { signal: stop.signal })
+    // Where this thread is what was slow, the answer may be there already.
+    .then(() => nextTurn())
+    .then(() => {
+      throw new Late();
+    });
+  try {
+    const [message] = await Promise.race([heard, late]);
+    return message;
+  } finally {
+    stop.abort();
   }
 }
 

@@ -25,10 +25,13 @@ export async function requireUsable(
   requireNoAsking(config);
   await requireToolsets(db, workspace, config);
   await requireCredentials(db, workspace, config);
-  if (config.output.type === "json_schema") {
-    const why = whyNotSchema(config.output.schema);
-    if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
-  }
+}
+
+/** Asked before a transaction, because it may take its time. */
+export async function requireSchema({ output }: AgentConfig): Promise<void> {
+  if (output.type !== "json_schema") return;
+  const why = await whyNotSchema(output.schema);
+  if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
 }
 
 /** Nobody can be asked yet, so nothing may say that somebody is. */

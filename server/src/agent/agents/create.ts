@@ -5,7 +5,7 @@ import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { render, requireName, target } from "./agents.ts";
-import { requireUsable } from "./checks.ts";
+import { requireSchema, requireUsable } from "./checks.ts";
 import { agentLimitReached, nameTaken } from "./errors.ts";
 import { agentsMax, firstAlias } from "./limits.ts";
 import { versionValues } from "./publish.ts";
@@ -19,6 +19,7 @@ export async function create(
 ): Promise<Agent> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   requireName(input.name);
+  await requireSchema(input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     if ((await lockAndCountAgents(tx, workspace.id)) >= agentsMax) throw agentLimitReached(agentsMax);

@@ -4,7 +4,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
 import { lockWritableAgent, renderVersion, target, workspaceOf } from "./agents.ts";
-import { requireUsable } from "./checks.ts";
+import { requireSchema, requireUsable } from "./checks.ts";
 import type { AgentConfig } from "./config.ts";
 import { moveAlias } from "./promote.ts";
 import { whyNotAlias } from "./names.ts";
@@ -21,6 +21,7 @@ export async function publish(
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
+  await requireSchema(input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);

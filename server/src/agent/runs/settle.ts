@@ -55,7 +55,8 @@ async function settle(
   work.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
     return told({ status: call.status, result: call.result ?? "" });
-  const { status, result } = refusalOf(call, tool) ?? (await carryOutCall(app, config, call, tool!, work));
+  const { status, result } =
+    (await refusalOf(call, tool)) ?? (await carryOutCall(app, config, call, tool!, work));
   const outcome = { status, result: storableText(result) };
   const at = app.clock.now();
   const isOk = outcome.status === "completed";
@@ -76,13 +77,13 @@ async function settle(
 }
 
 /** Why a call is not made; undefined where it is. */
-function refusalOf(call: Call, tool: Tool | undefined): Outcome | undefined {
+async function refusalOf(call: Call, tool: Tool | undefined): Promise<Outcome | undefined> {
   if (call.status === "running" && !tool?.isReadOnly)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
   if (call.arguments === null) return { status: "failed", result: "The arguments are not a JSON object." };
-  const faults = faultsOf(tool.parameters, call.arguments);
+  const faults = await faultsOf(tool.parameters, call.arguments);
   return faults.length > 0
     ? { status: "failed", result: `The arguments do not fit: ${faults.join("; ")}` }
     : undefined;

@@ -37,7 +37,7 @@ export async function list(app: Needs, actor: Actor): Promise<{ items: Toolset[]
 export async function create(app: Needs, actor: Actor, input: ToolsetCreate): Promise<Toolset> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   await requireAddress(app, input.url);
-  requireTools(input.http_tools);
+  await requireTools(input.http_tools);
   const id = newId("tst_");
   const row = await app.db.transaction().execute(async (tx) => {
     if ((await lockAndCount(tx, workspace.id)) >= toolsetsMax) throw toolsetLimitReached(toolsetsMax);
@@ -62,7 +62,7 @@ export async function create(app: Needs, actor: Actor, input: ToolsetCreate): Pr
 
 export async function update(app: Needs, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
   if (input.url !== undefined) await requireAddress(app, input.url);
-  if (input.http_tools !== undefined) requireTools(input.http_tools);
+  if (input.http_tools !== undefined) await requireTools(input.http_tools);
   return app.db.transaction().execute(async (tx) => {
     const row = await lockToolset(tx, id, workspaceIds(actor));
     if (!row) throw toolsetNotFound();
@@ -110,12 +110,12 @@ async function requireAddress(app: Needs, url: string): Promise<void> {
 }
 
 /** Names are said once, schemas can be used, and each place in a path is an argument that must be there. */
-function requireTools(tools: readonly HttpTool[]): void {
+async function requireTools(tools: readonly HttpTool[]): Promise<void> {
   const names = new Set<string>();
   for (const [index, { name, parameters, path }] of tools.entries()) {
     if (names.has(name)) throw invalidField(["http_tools", index, "name"], "stands there twice");
     names.add(name);
-    const why = parameters["type"] === "object" ? whyNotSchema(parameters) : "must be of type object";
+    const why = parameters["type"] === "object" ? await whyNotSchema(parameters) : "must be of type object";
     if (why !== undefined) throw invalidField(["http_tools", index, "parameters"], why);
     const required = Array.isArray(parameters["required"]) ? (parameters["required"] as unknown[]) : [];
     for (const [, place = ""] of path.matchAll(/\{([^{}]*)\}/g)) {
