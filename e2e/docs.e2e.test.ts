@@ -1,4 +1,4 @@
-/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md, docs/platform.md, docs/functions.md and docs/addons.md whole. */
+/** The documentation, run as a reader would paste it: the README's five minutes, and docs/sandbox.md, docs/platform.md, docs/functions.md, docs/addons.md and docs/backups.md whole. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -113,6 +113,7 @@ const walks = [
   { page: "docs/platform.md", templates: ["debian-12", "node-22"] },
   { page: "docs/functions.md", templates: ["debian-12", "node-22"] },
   { page: "docs/addons.md", templates: ["debian-12", "postgres-15", "redis-7"] },
+  { page: "docs/backups.md", templates: ["debian-12", "postgres-15"] },
 ];
 
 describe.for(walks)("$page", ({ page, templates }) => {
