@@ -97,9 +97,10 @@ test("a function is deployed, asked, seen, changed and deployed again", { timeou
   expect(line).toMatchObject({ stream: "stdout", level: "info", request_id: expect.any(String) });
   const metrics = await eventually(
     () => call("GET", one, "/metrics?period=5m"),
-    ({ requests }) => requests >= 2,
+    ({ requests }) => requests >= 3,
   );
-  expect(metrics).toMatchObject({ requests: 2, error_rate: 0 });
+  // Who came before there was anything to answer him counts as well.
+  expect(metrics).toMatchObject({ requests: 3, error_rate: 0 });
 
   await call("PATCH", one, "", { handler_code: saying("two") });
   expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "one" });

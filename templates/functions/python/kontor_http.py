@@ -73,7 +73,7 @@ class Connection:
         self._max_body = max_body
         self._read = b""
         self._lock = threading.Lock()
-        # What the answer has come to: None, "head" once it is begun, "done". Whoever is first to answer does.
+        # What the answer has come to: None, "head" or "done". Whoever is first to answer does.
         self._answered = None
         self.request_id = ""
         self.keeps = True
@@ -163,12 +163,12 @@ class Connection:
         with self._lock:
             was, self._answered = self._answered, "done"
             self.keeps = False
-        if was is None:
-            try:
-                self._send(self._head(status, [*headers, ("content-length", str(len(body)))]) + body)
-            except Closed:
-                pass
-        elif was == "head":
+            if was is None:
+                try:
+                    self._send(self._head(status, [*headers, ("content-length", str(len(body)))]) + body)
+                except Closed:
+                    pass
+        if was == "head":
             self.close()
         return was is None
 
@@ -182,23 +182,21 @@ class Connection:
         with self._lock:
             if self._answered is not None:
                 raise Closed
-            self._answered = "head"
-        # Never under the lock: whoever reads slowly would hold up the one who watches the time.
-        self._send(self._head(status, sent) + (body if is_whole and not has_none else b""))
-        if not is_whole and not has_none:
-            for piece in body:
-                if piece:
-                    self._piece(b"%x\r\n%b\r\n" % (len(piece), piece))
-            self._piece(b"0\r\n\r\n")
-        with self._lock:
-            if self._answered != "head":
-                raise Closed
-            self._answered = "done"
+            self._answered = "done" if is_whole or has_none else "head"
+            self._send(self._head(status, sent) + (body if is_whole and not has_none else b""))
+        if is_whole or has_none:
+            return
+        for piece in body:
+            if piece:
+                self._piece(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._piece(b"0\r\n\r\n", last=True)
 
-    def _piece(self, data):
+    def _piece(self, data, last=False):
         with self._lock:
             if self._answered != "head":
                 raise Closed
+            if last:
+                self._answered = "done"
         self._send(data)
 
     def _head(self, status, headers):

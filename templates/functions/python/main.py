@@ -21,7 +21,6 @@ PORT = int(os.environ.get("PORT", "8080"))
 HANDLER = os.environ.get("KONTOR_HANDLER", "/app/handler.py")
 # With as many threads that do not heed their end there is none left to answer.
 MOST_STUCK = 10
-LEAVING_S = 0.5
 MESSAGES = {
     "function_error": "The function failed; its logs say why.",
     "function_bad_response": "The function answered with something that is no response; its logs say more.",
@@ -98,9 +97,6 @@ class Watch:
                 say("error", f"Timed out: the function has {TIMEOUT_S:g} s for an answer and all of its body.")
                 connection.fail(504, "function_timeout", MESSAGES["function_timeout"])
                 _raise_in(thread)
-            if len(self._stuck) >= MOST_STUCK:
-                # Whoever was held up by a reader alone, and has just heard of it, is gone by then.
-                time.sleep(LEAVING_S)
             if len(self._stuck) >= MOST_STUCK:
                 request_id.set(None)
                 say("error", "Too many requests run on after their time: the process ends.")

@@ -1,7 +1,6 @@
 import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { get, type IncomingMessage } from "node:http";
-import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
@@ -357,30 +356,6 @@ async def handler(request):
         expect(said).toContainEqual(record);
       }
     }
-  });
-
-  test("is told that its time is up, whoever else does not read his answer", async () => {
-    const { url } = await serve(
-      "python",
-      `import time
-def handler(request):
-    while request.path == "/slow": time.sleep(0.01)
-    return "fine" if request.path == "/fine" else bytes(32 * 1024**2)
-`,
-      { env: { KONTOR_TIMEOUT_MS: "500" } },
-    );
-    const { hostname, port } = new URL(url);
-    const silent = await Promise.all(
-      Array.from({ length: 12 }, async () => {
-        const socket = connect(Number(port), hostname).on("error", () => {});
-        await once(socket, "connect");
-        socket.write("GET / HTTP/1.1\r\n\r\n");
-        return socket;
-      }),
-    );
-    expect((await fetch(`${url}/slow`)).status).toBe(504);
-    expect(await (await fetch(`${url}/fine`)).text()).toBe("fine");
-    for (const socket of silent) socket.destroy();
   });
 
   test("answers ten requests at once", async () => {
