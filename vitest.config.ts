@@ -25,6 +25,8 @@ export default defineConfig({
           exclude: [...configDefaults.exclude, hostTests],
           pool: "forks" as const,
           testTimeout: 30_000,
+          // as in e2e/vitest.config.ts
+          retry: 1,
         },
       })),
       {

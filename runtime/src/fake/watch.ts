@@ -44,11 +44,26 @@ async function* changes(
   }
 }
 
+/** What is renamed under the look is in neither place: then it is looked again. */
 async function look(hostPath: string, path: string, recursive: boolean): Promise<Map<string, Seen>> {
+  for (let tries = 1; ; tries += 1) {
+    const found = { hasVanished: false };
+    const seen = await lookOnce(hostPath, path, recursive, found);
+    if (!found.hasVanished || tries === 5) return seen;
+  }
+}
+
+async function lookOnce(
+  hostPath: string,
+  path: string,
+  recursive: boolean,
+  found: { hasVanished: boolean },
+): Promise<Map<string, Seen>> {
   const seen = new Map<string, Seen>();
   for (const entry of await readdir(hostPath, { withFileTypes: true })) {
     const at = join(hostPath, entry.name);
     const info = await stat(at).catch(() => undefined);
+    if (!info) found.hasVanished = true;
     if (!info || ASIDE.test(entry.name)) continue;
     const isDir = entry.isDirectory();
     const inside = `${path === "/" ? "" : path}/${entry.name}`;
@@ -58,7 +73,10 @@ async function look(hostPath: string, path: string, recursive: boolean): Promise
       state: isDir ? "" : `${info.mtimeMs} ${info.size} ${info.ino}`,
     });
     if (!isDir || !recursive) continue;
-    const below = await look(at, inside, recursive).catch(() => new Map<string, Seen>());
+    const below = await lookOnce(at, inside, recursive, found).catch(() => {
+      found.hasVanished = true;
+      return new Map<string, Seen>();
+    });
     for (const [name, what] of below) seen.set(name, what);
   }
   return seen;
