@@ -2,15 +2,8 @@
 import { request } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Guest } from "#machines/guest.ts";
+import type { Asked } from "../functions/parts.ts";
 import { responseTooLarge } from "./errors.ts";
-
-export interface Asked {
-  method: string;
-  /** With its query. */
-  path: string;
-  headers: Record<string, string>;
-  body: Buffer;
-}
 
 export interface Answered {
   status: number;
