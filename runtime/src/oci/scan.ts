@@ -9,6 +9,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../exec.ts";
 import { hostMirrors, sourcesList } from "../rootfs/sources.ts";
+import { npmEnvironment } from "../rootfs/trust.ts";
 import { Turns } from "../turns.ts";
 import { readFromLayers } from "./files.ts";
 
@@ -206,7 +207,7 @@ async function npmAudit({ layers, cwd }: ScannedImage, work: string): Promise<Pa
   const { stdout } = await run(
     ["npm", "audit", "--json", "--package-lock-only", "--omit=dev", "--ignore-scripts", "--audit=true"],
     // 1: it found something.
-    { cwd: directory, timeoutMs: NPM_MS, okCodes: [0, 1] },
+    { cwd: directory, timeoutMs: NPM_MS, env: npmEnvironment(), okCodes: [0, 1] },
   );
   return { findings: parseAudit(stdout), dataOf: new Date() };
 }

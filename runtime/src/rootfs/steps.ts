@@ -10,6 +10,7 @@ import { RuntimeError, type ImageStep, type Progress } from "../driver.ts";
 import { run } from "../exec.ts";
 import { DebianProgress, mmdebstrapArgv, parseAptConfig, proxyEnvironment } from "./debian.ts";
 import { hostMirrors, sourcesList } from "./sources.ts";
+import { npmEnvironment } from "./trust.ts";
 
 export interface StepContext {
   rootfs: string;
@@ -93,6 +94,7 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
       await run(["npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund"], {
         cwd: path.join(rootfs, step.directory),
         timeoutMs: NPM_TIMEOUT_MS,
+        env: npmEnvironment(),
       });
     },
   },
@@ -154,7 +156,7 @@ async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: Step
   const wanted = `${step.package}@${step.version}`;
   const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-npm-"));
   try {
-    const options = { cwd: directory, timeoutMs: NPM_TIMEOUT_MS };
+    const options = { cwd: directory, timeoutMs: NPM_TIMEOUT_MS, env: npmEnvironment() };
     const { stdout } = await run(["npm", "view", wanted, "dist.integrity", "--json"], options);
     progress({ fraction: 0.1, step: `downloading ${wanted}` });
     await run(["npm", "pack", wanted, "--ignore-scripts", "--silent"], options);

@@ -17,6 +17,11 @@ export const TRUST_ENVIRONMENT: Readonly<Record<string, string>> = {
   SSL_CERT_FILE: BUNDLE,
 };
 
+/** For npm on this host, which has a list of its own as well, unless the host's owner named another. */
+export function npmEnvironment(): NodeJS.ProcessEnv {
+  return { NODE_EXTRA_CA_CERTS: BUNDLE, ...process.env };
+}
+
 /** The certificates of a PEM text, each once, as they are. */
 export function certificates(pem: string): string[] {
   const blocks = pem.match(/-----BEGIN CERTIFICATE-----[\s\S]*?-----END CERTIFICATE-----/g) ?? [];

@@ -11,7 +11,7 @@ import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
 import { openModel } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
-import type { Tool } from "../toolsets/tools.ts";
+import type { Tool } from "../tools/tool.ts";
 import { RunFailure } from "./failure.ts";
 import type { RunWriter } from "./writer.ts";
 

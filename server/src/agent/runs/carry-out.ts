@@ -11,22 +11,21 @@ import { faultsOf } from "../json-schema.ts";
 import type { Message } from "../models/messages.ts";
 import { request } from "../calls/calls.ts";
 import { conversation, say } from "../sessions/sessions.ts";
-import { type Tool, toolsOf } from "../toolsets/tools.ts";
+import type { Tool } from "../tools/tool.ts";
+import { toolsOf } from "../tools/tools-of.ts";
 import { type Answered, ask } from "./ask.ts";
 import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "./schema.ts";
 import { hasOpenStep, insertStep, type NewEvent, type RunRow } from "./store.ts";
-import { settleCalls } from "./settle.ts";
+import { settleCalls, userOf } from "./settle.ts";
 import type { Work } from "./work.ts";
-
-type Needs = Pick<App, "db" | "secrets" | "clock">;
 
 const grownMaxMiB = 8;
 
 /** Ends with the run completed; throws a `RunFailure`, or what it was stopped with. */
-export async function carryOut(app: Needs, taken: RunRow, work: Work): Promise<void> {
+export async function carryOut(app: App, taken: RunRow, work: Work): Promise<void> {
   const { writer, stop } = work;
   const version = await getVersion(app.db, { id: taken.agent_id, latest_version: 0 }, String(taken.version));
   const config = version.config as AgentConfig;
@@ -47,7 +46,7 @@ export async function carryOut(app: Needs, taken: RunRow, work: Work): Promise<v
 }
 
 async function takeStep(
-  app: Needs,
+  app: App,
   config: AgentConfig,
   run: RunRow,
   work: Work,
@@ -64,9 +63,10 @@ async function takeStep(
     said.map(({ message }) => message as Message),
     before,
   );
-  const { tools, missing } = await toolsOf(app.db, run.workspace_id, config);
-  const gone = missing.find(({ isRequired }) => isRequired);
-  if (gone) throw new RunFailure("tool_unavailable", `The toolset ${gone.id} is not there any more.`);
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config));
+  const needed = unavailable.find(({ isRequired }) => isRequired);
+  if (needed)
+    throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
   if (leftOut > 0) writer.add("context.compacted", { left_out: leftOut });
   await reached("agent.step.begins");
   const step = run.steps + 1;

@@ -17,8 +17,6 @@ import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./stor
 import { isOver } from "./states.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
-type Needs = Pick<App, "db" | "jobs" | "secrets" | "config" | "clock" | "log">;
-
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
 const atOnceMax = 200;
 const lookEveryMs = 1_000;
@@ -32,7 +30,7 @@ const attemptsMax = 10;
 class Interrupted extends Error {}
 
 export class AgentRuns {
-  readonly #app: Needs;
+  readonly #app: App;
   readonly #hostId: string | null;
   readonly #pauseMs: number;
   readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void> }>();
@@ -42,7 +40,7 @@ export class AgentRuns {
   #looking: Promise<void> | undefined;
 
   /** `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. */
-  constructor(app: Needs, options: { hostId?: string | null; pauseMs?: number } = {}) {
+  constructor(app: App, options: { hostId?: string | null; pauseMs?: number } = {}) {
     this.#app = app;
     this.#hostId = options.hostId ?? null;
     this.#pauseMs = options.pauseMs ?? 500;

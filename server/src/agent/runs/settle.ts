@@ -1,7 +1,7 @@
 /**
  * The calls that the last step asked for, each to its outcome, and the outcomes told to the conversation in one
  * transaction. A call is in the journal before it begins and after it ended. One that an earlier process began and did
- * not end is asked again where it only reads; else the model is told that nobody knows what came of it.
+ * not end is asked again where that changes no more; else the model is told that nobody knows what came of it.
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
@@ -12,19 +12,18 @@ import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
 import { storableText } from "../storable.ts";
 import { hasUntoldCalls, say } from "../sessions/sessions.ts";
-import { callTool, type Tool, toolsOf } from "../toolsets/tools.ts";
+import type { Tool, ToolUser } from "../tools/tool.ts";
+import { toolsOf } from "../tools/tools-of.ts";
 import type { RunRow } from "./store.ts";
 import type { Work } from "./work.ts";
-
-type Needs = Pick<App, "db" | "secrets" | "clock">;
 
 /** Of one step. */
 const callsAtOnce = 8;
 const previewCharacters = 500;
 
-export async function settleCalls(app: Needs, config: AgentConfig, run: RunRow, work: Work): Promise<void> {
+export async function settleCalls(app: App, config: AgentConfig, run: RunRow, work: Work): Promise<void> {
   if (run.steps === 0 || !(await hasUntoldCalls(app.db, run.session_id))) return;
-  const { tools } = await toolsOf(app.db, run.workspace_id, config);
+  const { tools } = await toolsOf(app, userOf(run, config));
   const calls = await requested(app.db, run.id, run.steps);
   const turns = new Semaphore(callsAtOnce);
   const startedMs = performance.now();
@@ -39,7 +38,7 @@ export async function settleCalls(app: Needs, config: AgentConfig, run: RunRow, 
 }
 
 async function settle(
-  app: Needs,
+  app: App,
   config: AgentConfig,
   call: Call,
   tool: Tool | undefined,
@@ -78,7 +77,7 @@ async function settle(
 
 /** Why a call is not made; undefined where it is. */
 async function refusalOf(call: Call, tool: Tool | undefined): Promise<Outcome | undefined> {
-  if (call.status === "running" && !tool?.isReadOnly)
+  if (call.status === "running" && !tool?.isRepeatable)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
@@ -90,7 +89,7 @@ async function refusalOf(call: Call, tool: Tool | undefined): Promise<Outcome | 
 }
 
 async function carryOutCall(
-  app: Needs,
+  app: App,
   config: AgentConfig,
   call: Call,
   tool: Tool,
@@ -102,13 +101,25 @@ async function carryOutCall(
   await writer.commit([started], {}, (tx) => began(tx, call.id, at));
   call.started_at = at;
   await reached("agent.call.began");
-  const { isOk, text } = await callTool(app, tool, {
+  const { isOk, text } = await tool.call({
     id: call.id,
     values: call.arguments as Record<string, unknown>,
     timeoutMs: config.limits.tool_timeout_seconds * 1000,
     signal: stop.signal,
     fetch,
+    say: (type, data) => writer.add(type, data),
   });
   await reached("agent.call.answered");
   return { status: isOk ? "completed" : "failed", result: text };
+}
+
+export function userOf(run: RunRow, config: AgentConfig): ToolUser {
+  return {
+    workspaceId: run.workspace_id,
+    agentId: run.agent_id,
+    sessionId: run.session_id,
+    runId: run.id,
+    endUserId: run.end_user_id,
+    config,
+  };
 }

@@ -1,42 +1,21 @@
-/** The tools that a config gives an agent: which there are, what a model is told of them, and one call of one. */
+/** The tools of toolsets: which of them a config lets an agent have, and one call of one. */
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
-import type { AgentConfig } from "../agents/config.ts";
-import type { Fetch } from "../models/fetch.ts";
+import type { Tool, ToolAnswer, ToolCall, Tools, ToolUser } from "../tools/tool.ts";
 import { requestOf, UnfitArguments } from "./request.ts";
 import type { HttpTool } from "./schema.ts";
 import { type ToolsetRow, toolsetsByIds } from "./store.ts";
 import { openSecret } from "./toolsets.ts";
 
-export interface Tool {
-  /** As the model calls it: `{toolset}__{tool}`. */
-  name: string;
-  description: string;
-  parameters: Record<string, unknown>;
-  toolsetId: string;
-  policy: "allow" | "deny";
-  /** Asking twice changes no more than asking once. */
-  isReadOnly: boolean;
-  toolset: ToolsetRow;
-  http: HttpTool;
-}
-
-export interface Tools {
-  /** By the name a model calls it. */
-  tools: Map<string, Tool>;
-  /** Toolsets that the config names and that are gone. */
-  missing: { id: string; isRequired: boolean }[];
-}
-
-export async function toolsOf(db: Db, workspaceId: string, config: AgentConfig): Promise<Tools> {
+export async function toolsetTools(app: App, { workspaceId, config }: ToolUser): Promise<Tools> {
   const ids = config.toolsets.map(({ toolset_id }) => toolset_id);
-  const rows = ids.length === 0 ? [] : await toolsetsByIds(db, workspaceId, ids);
+  const rows = ids.length === 0 ? [] : await toolsetsByIds(app.db, workspaceId, ids);
   const known = new Map(rows.map((row) => [row.id, row]));
-  const found: Tools = { tools: new Map(), missing: [] };
+  const tools: Tool[] = [];
+  const unavailable: Tools["unavailable"] = [];
   for (const use of config.toolsets) {
     const toolset = known.get(use.toolset_id);
     if (!toolset) {
-      found.missing.push({ id: use.toolset_id, isRequired: use.required });
+      unavailable.push({ id: use.toolset_id, isRequired: use.required, why: "it is not there any more" });
       continue;
     }
     for (const http of toolset.http_tools) {
@@ -44,44 +23,36 @@ export async function toolsOf(db: Db, workspaceId: string, config: AgentConfig):
       const override = toolset.tool_overrides[http.name];
       const policy =
         use.tools?.[http.name]?.policy ?? use.policy ?? override?.policy ?? config.approvals.default;
-      const name = `${toolset.name}__${override?.name ?? http.name}`;
-      found.tools.set(name, {
-        name,
+      tools.push({
+        name: `${toolset.name}__${override?.name ?? http.name}`,
         description: override?.description ?? http.description,
         parameters: http.parameters,
         toolsetId: toolset.id,
         // Whoever would have to be asked can't be yet: what is to be asked for is not done.
         policy: policy === "allow" ? "allow" : "deny",
-        isReadOnly: http.method === "GET",
-        toolset,
-        http,
+        isRepeatable: http.method === "GET",
+        call: (call) => callHttp(app, toolset, http, call),
       });
     }
   }
-  return found;
+  return { tools, unavailable };
 }
 
 /** Of what a tool answers. */
 const resultMaxBytes = 64 * 1024;
 
-export interface ToolAnswer {
-  isOk: boolean;
-  /** What the model is told. */
-  text: string;
-}
-
-/** Resolves also where the tool failed; throws what the signal was aborted with, where that is not the time-out. */
-export async function callTool(
+async function callHttp(
   app: Pick<App, "secrets">,
-  tool: Tool,
-  call: { id: string; values: Record<string, unknown>; timeoutMs: number; signal: AbortSignal; fetch: Fetch },
+  toolset: ToolsetRow,
+  http: HttpTool,
+  call: ToolCall,
 ): Promise<ToolAnswer> {
-  const secret = openSecret(app, tool.toolset);
+  const secret = openSecret(app, toolset);
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const request = requestOf(
-      tool.http,
-      { url: tool.toolset.url, headers: { ...authOf(tool.toolset, secret), "idempotency-key": call.id } },
+      http,
+      { url: toolset.url, headers: { ...authOf(toolset, secret), "idempotency-key": call.id } },
       call.values,
     );
     const response = await call.fetch(request.url, {

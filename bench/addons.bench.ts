@@ -1,0 +1,239 @@
+/**
+ * Add-ons on a server of its own: from create to the first query, what `pgbench` does in one beside the same PostgreSQL
+ * with the same settings outside any container, in turns, and how soon one that is killed answers again. `pgbench` is
+ * the host's program in both cases, by TCP on loopback: in the machine's network for the add-on.
+ */
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Redis } from "ioredis";
+import pg from "pg";
+import { run as runProgram } from "@kontor/runtime/exec.ts";
+import { settings } from "@kontor/server/platform/addons/postgres.ts";
+import { extentOf } from "@kontor/server/platform/addons/sizes.ts";
+import { freePort } from "../cli/src/serve/port.ts";
+import { processIn } from "../e2e/machine-processes.ts";
+import { type Server, startServer } from "../e2e/server.ts";
+import type { BenchContext } from "./contract.ts";
+import { percentile, timed } from "./measure.ts";
+
+export const name = "addons";
+
+const creates = 5;
+const kills = 3;
+const rounds = 3;
+const secondsEach = 15;
+const programs = "/usr/lib/postgresql/15/bin";
+
+export async function run(context: BenchContext): Promise<void> {
+  context.progress("starting a server");
+  const server = await startServer({ KONTOR_POOL_SIZE: "0", KONTOR_ADDONS_PORTS: "25410-25419" }, [
+    "debian-12",
+    "postgres-15",
+    "redis-7",
+  ]);
+  try {
+    const { body } = await server.api("POST", "/api/v1/projects", { body: { name: "bench" } });
+    const path = `/api/v1/projects/${(body as { id: string }).id}/addons`;
+    await firstQueries(context, server, path);
+    const database = await create(server, path, { kind: "postgres", size: "large", public: true });
+    await until(() => queried(database.url));
+    await besideTheHost(context, server, database);
+    await killed(context, server, database);
+  } finally {
+    await server.destroy();
+  }
+}
+
+interface Database {
+  id: string;
+  url: string;
+}
+
+async function create(server: Server, path: string, input: Record<string, unknown>): Promise<Database> {
+  const made = await server.api("POST", path, { body: input });
+  const { id } = made.body as { id: string };
+  const got = await server.api("GET", `${path}/${id}`);
+  return { id, url: (got.body as { public_connection_url: string }).public_connection_url };
+}
+
+async function firstQueries(context: BenchContext, server: Server, path: string): Promise<void> {
+  const bars = { postgres: 6000, redis: 2000 };
+  const asked = { postgres: queried, redis: answered };
+  for (const kind of ["postgres", "redis"] as const) {
+    const samples: number[] = [];
+    for (let n = 0; n < creates; n += 1) {
+      context.progress(`${kind}: create → first query`, n / creates);
+      let id = "";
+      const { ms } = await timed(async () => {
+        const made = await create(server, path, { kind, public: true });
+        id = made.id;
+        await until(() => asked[kind](made.url));
+      });
+      samples.push(ms);
+      await server.api("DELETE", `${path}/${id}`);
+    }
+    context.report({
+      what: `${kind}: create → first query, p50`,
+      value: percentile(samples, 50),
+      unit: "ms",
+      samples,
+      bar: { atMost: bars[kind] },
+      note: `n=${creates}, by the public port, image there`,
+    });
+  }
+}
+
+async function besideTheHost(context: BenchContext, server: Server, database: Database): Promise<void> {
+  const folder = mkdtempSync(join(dirname(server.dataDir), "kontor-bench-postgres-"));
+  const port = await freePort();
+  const asPostgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"];
+  const data = join(folder, "data");
+  const url = new URL(database.url);
+  const machine = await machineOf(server, database.id);
+  const inside = processIn(machine, `${programs}/postgres`);
+  const ours = {
+    PGPASSWORD: url.password,
+    PGUSER: url.username,
+    PGDATABASE: "kontor",
+    PGHOST: "127.0.0.1",
+    PGPORT: "5432",
+  };
+  const theirs = { PGUSER: "postgres", PGDATABASE: "postgres", PGHOST: "127.0.0.1", PGPORT: String(port) };
+  const pgbench = async (env: Record<string, string>, args: string[]) => {
+    const enter = env === ours ? ["nsenter", `--target=${inside}`, "--net"] : [];
+    const options = { env: { ...process.env, ...env }, timeoutMs: (secondsEach + 120) * 1000 };
+    return (await runProgram([...enter, `${programs}/pgbench`, ...args], options)).stdout;
+  };
+  try {
+    chmodSync(folder, 0o711);
+    mkdirSync(data);
+    await runProgram(["chown", "postgres:postgres", data]);
+    await runProgram(
+      [
+        ...asPostgres,
+        `${programs}/initdb`,
+        "-D",
+        data,
+        "--data-checksums",
+        "--auth=trust",
+        "--locale=C.UTF-8",
+        "--encoding=UTF8",
+      ],
+      { cwd: "/", timeoutMs: 60_000 },
+    );
+    const own = settings(extentOf("large")).replace(
+      /^(listen_addresses|port|unix_socket_directories|hba_file|include|shared_preload_libraries) = .*\n/gm,
+      "",
+    );
+    writeFileSync(
+      join(data, "postgresql.auto.conf"),
+      `${own}listen_addresses = '127.0.0.1'\nport = ${port}\nunix_socket_directories = ''\nshared_preload_libraries = 'pg_stat_statements'\n`,
+    );
+    await runProgram(
+      [...asPostgres, `${programs}/pg_ctl`, "-D", data, "-w", "-l", join(data, "log"), "start"],
+      { cwd: "/", timeoutMs: 60_000 },
+    );
+    const rates = { ours: [] as number[], theirs: [] as number[] };
+    for (const env of [ours, theirs]) await pgbench(env, ["-i", "-q", "-s", "10"]);
+    for (let round = 0; round < rounds; round += 1) {
+      context.progress(`pgbench, round ${round + 1} of ${rounds}`, round / rounds);
+      for (const [who, env] of [
+        ["ours", ours],
+        ["theirs", theirs],
+      ] as const) {
+        const said = await pgbench(env, ["-c", "4", "-j", "2", "-T", String(secondsEach)]);
+        rates[who].push(Number(/^tps = ([\d.]+)/m.exec(said)?.[1]));
+      }
+    }
+    const [a, b] = [percentile(rates.ours, 50), percentile(rates.theirs, 50)];
+    context.report({ what: "pgbench in an add-on (large), p50", value: a, unit: "tps", samples: rates.ours });
+    context.report({
+      what: "pgbench, the same PostgreSQL on the host, p50",
+      value: b,
+      unit: "tps",
+      samples: rates.theirs,
+    });
+    context.report({
+      what: "an add-on beside the host's PostgreSQL",
+      value: (a / b) * 100,
+      unit: "%",
+      bar: { atLeast: 90 },
+    });
+  } finally {
+    await runProgram([...asPostgres, `${programs}/pg_ctl`, "-D", data, "-m", "immediate", "stop"], {
+      cwd: "/",
+      okCodes: [0, 1, 3, 4],
+    });
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+async function killed(context: BenchContext, server: Server, database: Database): Promise<void> {
+  const samples: number[] = [];
+  for (let n = 0; n < kills; n += 1) {
+    const writer = new pg.Client({ connectionString: database.url });
+    writer.on("error", () => {});
+    await writer.connect();
+    const writing = writer
+      .query("insert into pgbench_history (delta) select 1 from generate_series(1, 1e9)")
+      .catch(() => {});
+    await sleep(1_000);
+    const pid = processIn(await machineOf(server, database.id), `${programs}/postgres`);
+    const { ms } = await timed(async () => {
+      process.kill(pid, "SIGKILL");
+      await writing;
+      await until(() => queried(database.url));
+    });
+    samples.push(ms);
+    await writer.end().catch(() => {});
+  }
+  context.report({
+    what: "PostgreSQL killed −9 while writing → answers, p50",
+    value: percentile(samples, 50),
+    unit: "ms",
+    samples,
+    bar: { atMost: 5000 },
+    note: `n=${kills}`,
+  });
+}
+
+async function machineOf(server: Server, id: string): Promise<string> {
+  const [row] = await server.sql("select id from machines where owner_id = $1 and desired = 'running'", [id]);
+  return String(row?.["id"]);
+}
+
+async function queried(url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
+  client.on("error", () => {});
+  try {
+    await client.connect();
+    await client.query("select 1");
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
+
+async function answered(url: string): Promise<void> {
+  const client = new Redis(url, { lazyConnect: true, retryStrategy: () => null });
+  client.on("error", () => {});
+  try {
+    await client.connect();
+    await client.ping();
+  } finally {
+    client.disconnect();
+  }
+}
+
+/** Asks every so often until it does not fail. */
+async function until(ask: () => Promise<void>): Promise<void> {
+  for (const deadline = Date.now() + 120_000; ;) {
+    const failure = await ask().then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+    if (failure === undefined) return;
+    if (Date.now() > deadline) throw failure as Error;
+    await sleep(20);
+  }
+}

@@ -1,0 +1,50 @@
+/** An agent as who acts: for the one workspace it belongs to, in the name of whoever owns that. */
+import { type Db } from "#db/db.ts";
+import type { Actor, Scope } from "./actor.ts";
+
+export interface Worker {
+  workspaceId: string;
+  /** `agents.worker_id`: what the audit log shows, and what tokens of its runs carry. */
+  workerId: string;
+  /** The agent's name. */
+  label: string;
+}
+
+/** Null scopes: all that its workspace may. Undefined where the workspace is gone. */
+export async function workerActor(
+  db: Db,
+  { workspaceId, workerId, label }: Worker,
+  scopes: readonly Scope[] | null,
+): Promise<Actor | undefined> {
+  const row = await db
+    .selectFrom("workspaces as w")
+    .leftJoin("team_members as m", (join) =>
+      join.onRef("m.workspace_id", "=", "w.id").on("m.role", "=", "owner"),
+    )
+    .select(["w.id", "w.kind", "w.plan", "w.sandbox_tier", "w.suspended_at", "w.owner_user_id", "m.user_id"])
+    .where("w.id", "=", workspaceId)
+    .orderBy("m.created_at")
+    .limit(1)
+    .executeTakeFirst();
+  const userId = row?.owner_user_id ?? row?.user_id;
+  if (!row || !userId) return undefined;
+  const workspace = {
+    id: row.id,
+    kind: row.kind,
+    role: "owner" as const,
+    plan: row.plan,
+    sandboxTier: row.sandbox_tier,
+    suspended: row.suspended_at !== null,
+  };
+  return {
+    kind: "worker",
+    id: workerId,
+    label,
+    role: "owner",
+    userId,
+    scopes,
+    tokenId: null,
+    workspaces: [workspace],
+    ip: null,
+  };
+}

@@ -1,0 +1,16 @@
+/** All tools of an agent, by the name a model calls them; of two with one name the first source's. */
+import type { App } from "#app.ts";
+import { toolsetTools } from "../toolsets/tools.ts";
+import type { Tool, Tools, ToolSource, ToolUser } from "./tool.ts";
+
+const sources: readonly ToolSource[] = [toolsetTools];
+
+export async function toolsOf(
+  app: App,
+  user: ToolUser,
+): Promise<{ tools: Map<string, Tool>; unavailable: Tools["unavailable"] }> {
+  const found = await Promise.all(sources.map((source) => source(app, user)));
+  const tools = new Map<string, Tool>();
+  for (const tool of found.flatMap((of) => of.tools)) if (!tools.has(tool.name)) tools.set(tool.name, tool);
+  return { tools, unavailable: found.flatMap(({ unavailable }) => unavailable) };
+}
