@@ -19,6 +19,7 @@ import { sweepTask } from "#builds/app-images.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
+import { agentTasks } from "#agent/jobs.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
@@ -177,6 +178,7 @@ async function start(): Promise<void> {
       ...deployments.tasks,
       ...functionDeploys.tasks,
       ...builds.tasks,
+      ...agentTasks(app),
     },
     // Each of them may want a connection.
     { concurrency: Math.min(25, config.databaseConnections) },

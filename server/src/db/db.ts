@@ -17,6 +17,7 @@ import type { AgentCallTables } from "#agent/calls/tables.ts";
 import type { AgentRunTables } from "#agent/runs/tables.ts";
 import type { AgentSessionTables } from "#agent/sessions/tables.ts";
 import type { AgentToolsetTables } from "#agent/toolsets/tables.ts";
+import type { AgentMachineTables } from "#agent/vm/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
@@ -67,6 +68,7 @@ export interface Database
     AgentRunTables,
     AgentCallTables,
     AgentToolsetTables,
+    AgentMachineTables,
     ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

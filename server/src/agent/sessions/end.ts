@@ -1,4 +1,4 @@
-/** A session ends: the run in it fails, what was said is gone, and no later invoke goes on with it. */
+/** A session ends: the run in it fails, what was said and its machine are gone, and no later invoke goes on with it. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -6,6 +6,7 @@ import { getAgent } from "../agents/agents.ts";
 import { activeRuns } from "../runs/active.ts";
 import { endFromOutside } from "../runs/end.ts";
 import type { AgentRuns } from "../runs/runs.ts";
+import { endMachines } from "../vm/end.ts";
 import { sessionNotFound } from "./errors.ts";
 import { changeSession, deleteMessages, lockSession } from "./store.ts";
 
@@ -28,6 +29,7 @@ export async function end(
     if (active !== undefined) await endFromOutside(tx, active, failure, now);
     await changeSession(tx, id, { ended_at: now });
     await deleteMessages(tx, id);
+    await endMachines(tx, [id]);
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);
     return active;

@@ -1,0 +1,44 @@
+/**
+ * The end of sessions' machines. The mark and the job that carries it out are the caller's transaction's; the job is
+ * tried again until the sandbox is gone, and a look now and then finds what no job stands for.
+ */
+import { systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
+import { deleteMachine, findLeft, findMachine, lockSessions, markEnding } from "./store.ts";
+
+export const endMachineTask = "agent.machines.end";
+
+const atOnce = 100;
+
+/** Ends the machines of these sessions, which get no other one if they end in this transaction; answers how many there were. */
+export async function endMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
+  if (sessionIds.length === 0) return 0;
+  await lockSessions(tx, sessionIds);
+  const ending = await markEnding(tx, sessionIds);
+  for (const session of ending) await addJob(tx, endMachineTask, { session });
+  return ending.length;
+}
+
+/** The sandbox is gone when this returns, and then the row; safe to repeat. */
+export async function destroyMachine(
+  app: Pick<App, "db" | "machines" | "clock" | "log">,
+  sessionId: string,
+): Promise<void> {
+  const row = await findMachine(app.db, sessionId);
+  if (!row) return;
+  const actor = systemActor("the end of a session");
+  await endSandbox(app, { id: row.sandbox_id, reason: "requested", actor });
+  await deleteMachine(app.db, row);
+}
+
+/** Machines whose session is gone. */
+export async function destroyLeft(app: Pick<App, "db" | "machines" | "clock" | "log">): Promise<void> {
+  for (const session of await findLeft(app.db, atOnce)) {
+    await destroyMachine(app, session).catch((error: unknown) =>
+      app.log.warn({ error, session }, "a machine whose session is gone is still there"),
+    );
+  }
+}

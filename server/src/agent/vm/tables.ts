@@ -1,0 +1,15 @@
+/** Columns as they are stored; migrations/0030_agent_machines.sql says what they mean. */
+
+export interface AgentMachinesTable {
+  session_id: string;
+  workspace_id: string;
+  sandbox_id: string;
+  state: "awake" | "parking" | "parked" | "lost" | "ending";
+  park_after_seconds: number;
+  last_used_at: Date;
+  lost_in: string | null;
+}
+
+export interface AgentMachineTables {
+  agent_machines: AgentMachinesTable;
+}
