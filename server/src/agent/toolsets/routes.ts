@@ -2,7 +2,9 @@ import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { invalidField } from "../errors.ts";
+import { create } from "./create.ts";
 import { toolsetInUse, toolsetLimitReached, toolsetNameTaken, toolsetNotFound } from "./errors.ts";
+import { remove } from "./remove.ts";
 import {
   Toolset,
   ToolsetCreate,
@@ -11,7 +13,8 @@ import {
   toolsetReadOnlyFields,
   ToolsetUpdate,
 } from "./schema.ts";
-import { create, list, remove, update } from "./toolsets.ts";
+import { list } from "./toolsets.ts";
+import { update } from "./update.ts";
 
 const common = { api: "agent", tag: "Toolsets" } as const;
 

@@ -61,6 +61,9 @@ const Override = z.strictObject({
 });
 export type ToolOverride = z.output<typeof Override>;
 
+export const authTypes = ["none", "header", "oauth"] as const;
+export const statuses = ["ready", "unreachable", "auth_required"] as const;
+
 const HttpTools = z.array(HttpTool).max(200);
 const Overrides = z.record(z.string().min(1).max(200), Override);
 const Url = z.string().max(2048).refine(isWebAddress, {
@@ -70,6 +73,37 @@ const Secret = z
   .string()
   .max(4096)
   .regex(/^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$/, { error: "must be printable ASCII" });
+
+const ClientId = z
+  .string()
+  .regex(/^[\x21-\x7e]{1,2048}$/, { error: "must be printable ASCII without spaces" })
+  .nullable()
+  .describe("Of a client that was registered beforehand; where there is none, one is registered at sign-in.");
+const ClientSecret = z
+  .string()
+  .regex(/^[\x20-\x7e]{0,4096}$/, { error: "must be printable ASCII" })
+  .describe("Sealed at rest, never answered. An empty one removes it.");
+const ScopeToken = z
+  .string()
+  .max(500)
+  .regex(/^[\x21\x23-\x5b\x5d-\x7e]+$/, {
+    error: "must be a scope: printable ASCII without quotes and spaces",
+  });
+const Scopes = z
+  .union([
+    z
+      .string()
+      .max(4096)
+      .regex(/^[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*$/, {
+        error: "must be scopes with one space between",
+      }),
+    z.array(ScopeToken).min(1).max(100),
+  ])
+  .nullable()
+  .describe("What is asked for at sign-in; where absent, what the server asks for.");
+const PerEndUser = z
+  .boolean()
+  .describe("Each end user signs in for themselves. Where false, the owner's connection serves all.");
 
 export const ToolsetCreate = z
   .strictObject({
@@ -82,6 +116,11 @@ export const ToolsetCreate = z
     auth_secret: Secret.nullable()
       .optional()
       .describe("Sealed at rest, never answered, sent to `url` alone."),
+    auth_type: z.enum(["oauth"]).optional().describe("People sign in, in place of a stored secret."),
+    oauth_client_id: ClientId.optional(),
+    oauth_client_secret: ClientSecret.optional(),
+    oauth_scopes: Scopes.optional(),
+    oauth_per_end_user: PerEndUser.optional(),
     http_tools: HttpTools,
     tool_overrides: Overrides.optional(),
   })
@@ -91,13 +130,17 @@ export type ToolsetCreate = z.output<typeof ToolsetCreate>;
 export const ToolsetUpdate = z
   .strictObject({
     url: Url.optional().describe(
-      "At another origin the stored secret is forgotten, unless it is sent again.",
+      "At another origin the stored secret and client are forgotten, unless they are sent again.",
     ),
     auth_header_name: HeaderName.nullable().optional(),
     auth_secret: z
       .union([z.literal(""), Secret])
       .optional()
       .describe("An empty one removes it."),
+    oauth_client_id: ClientId.optional(),
+    oauth_client_secret: ClientSecret.optional(),
+    oauth_scopes: Scopes.optional(),
+    oauth_per_end_user: PerEndUser.optional(),
     http_tools: HttpTools.optional(),
     tool_overrides: Overrides.optional(),
   })
@@ -107,13 +150,21 @@ export type ToolsetUpdate = z.output<typeof ToolsetUpdate>;
 const toolset = {
   id: z.string(),
   name: z.string(),
-  kind: z.enum(["http"]),
+  kind: z.enum(["http", "mcp"]),
   url: z.string(),
+  auth_type: z.enum(authTypes),
   auth_header_name: z.string().nullable(),
   secret_hint: z.string().nullable(),
+  catalog_slug: z.string().nullable(),
+  oauth_client_id: z.string().nullable(),
+  oauth_scopes: z.string().nullable(),
+  oauth_per_end_user: z.boolean(),
   http_tools: z.array(z.unknown()),
   tool_overrides: z.record(z.string(), z.unknown()),
   tools: z.array(z.object({ name: z.string(), description: z.string(), input_schema: z.unknown() })),
+  status: z.enum(statuses).describe("How the last try to read an MCP server's tools ended."),
+  last_refreshed_at: timestamp.nullable(),
+  last_error: z.string().nullable(),
   created_at: timestamp,
 };
 export const Toolset = z.object(toolset).meta({ id: "AgentToolset" });
@@ -134,8 +185,13 @@ export function toToolset(row: ToolsetRow): Toolset {
     name: row.name,
     kind: row.kind,
     url: row.url,
+    auth_type: row.auth_type,
     auth_header_name: row.auth_header_name,
     secret_hint: row.secret_hint,
+    catalog_slug: row.catalog_slug,
+    oauth_client_id: row.oauth_client_id,
+    oauth_scopes: row.oauth_scopes,
+    oauth_per_end_user: row.oauth_per_end_user,
     http_tools: row.http_tools,
     tool_overrides: row.tool_overrides,
     tools: row.http_tools.map(({ name, description, parameters }) => ({
@@ -143,6 +199,9 @@ export function toToolset(row: ToolsetRow): Toolset {
       description: row.tool_overrides[name]?.description ?? description,
       input_schema: parameters,
     })),
+    status: row.status,
+    last_refreshed_at: row.last_refreshed_at?.toISOString() ?? null,
+    last_error: row.last_error,
     created_at: row.created_at.toISOString(),
   };
 }

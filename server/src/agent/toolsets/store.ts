@@ -1,5 +1,5 @@
 /** All SQL of the toolsets. The workspaces a caller can reach are an argument of what a caller does. */
-import { type Insertable, type Selectable, sql } from "kysely";
+import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { AgentToolsetsTable } from "./tables.ts";
 
@@ -41,6 +41,19 @@ export function listToolsets(db: Db, workspaceIds: readonly string[]): Promise<T
     .execute();
 }
 
+export function findToolset(
+  db: Db,
+  id: string,
+  workspaceIds: readonly string[],
+): Promise<ToolsetRow | undefined> {
+  return db
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("id", "=", id)
+    .where("workspace_id", "=", among(workspaceIds))
+    .executeTakeFirst();
+}
+
 /** Nobody else's to change until this transaction ends. */
 export function lockToolset(
   tx: Db,
@@ -65,16 +78,12 @@ export function toolsetsByIds(db: Db, workspaceId: string, ids: readonly string[
     .execute();
 }
 
-export function changeToolset(
-  tx: Db,
-  id: string,
-  change: Partial<
-    Pick<
-      Insertable<AgentToolsetsTable>,
-      "url" | "auth_header_name" | "auth_secret_sealed" | "secret_hint" | "http_tools" | "tool_overrides"
-    >
-  >,
-): Promise<ToolsetRow> {
+export type ToolsetChange = Omit<
+  Updateable<AgentToolsetsTable>,
+  "id" | "workspace_id" | "kind" | "created_at"
+>;
+
+export function changeToolset(tx: Db, id: string, change: ToolsetChange): Promise<ToolsetRow> {
   return tx
     .updateTable("agent_toolsets")
     .set({ ...change, id })

@@ -1,5 +1,6 @@
-/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
-import type { ColumnType } from "kysely";
+/** Columns as they are stored; migrations/0022_runs.sql and 0031_mcp_toolsets.sql say what they mean. */
+import type { ColumnType, Generated } from "kysely";
+import type { CachedTool } from "../mcp/cached-tool.ts";
 import type { HttpTool, ToolOverride } from "./schema.ts";
 
 /** Parsed when read, written as JSON text. */
@@ -9,13 +10,23 @@ export interface AgentToolsetsTable {
   id: string;
   workspace_id: string;
   name: string;
-  kind: "http";
+  kind: "http" | "mcp";
   url: string;
   auth_header_name: string | null;
   auth_secret_sealed: Buffer | null;
   secret_hint: string | null;
   http_tools: Json<HttpTool[]>;
   tool_overrides: Json<Record<string, ToolOverride>>;
+  auth_type: "none" | "header" | "oauth";
+  catalog_slug: string | null;
+  oauth_client_id: string | null;
+  oauth_client_secret_sealed: Buffer | null;
+  oauth_scopes: string | null;
+  oauth_per_end_user: Generated<boolean>;
+  tools_cached: ColumnType<CachedTool[], string | undefined, string>;
+  status: Generated<"ready" | "unreachable" | "auth_required">;
+  last_refreshed_at: Date | null;
+  last_error: string | null;
   created_at: Date;
 }
 

@@ -3,8 +3,8 @@ import type { App } from "#app.ts";
 import type { Tool, ToolAnswer, ToolCall, Tools, ToolUser } from "../tools/tool.ts";
 import { requestOf, UnfitArguments } from "./request.ts";
 import type { HttpTool } from "./schema.ts";
+import { openSecret } from "./secrets.ts";
 import { type ToolsetRow, toolsetsByIds } from "./store.ts";
-import { openSecret } from "./toolsets.ts";
 
 export async function toolsetTools(app: App, { workspaceId, config }: ToolUser): Promise<Tools> {
   const ids = config.toolsets.map(({ toolset_id }) => toolset_id);

@@ -1,0 +1,55 @@
+/** A toolset comes to be. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { newId } from "#lib/ids.ts";
+import { requireAddress, requireClient, requireOneWayIn, requireTools, scopesOf } from "./checks.ts";
+import { toolsetLimitReached, toolsetNameTaken } from "./errors.ts";
+import { type Toolset, type ToolsetCreate, toToolset } from "./schema.ts";
+import { clientSecretColumns, secretColumns } from "./secrets.ts";
+import { insertToolset, lockAndCount } from "./store.ts";
+import { target } from "./toolsets.ts";
+
+const toolsetsMax = 100;
+
+export async function create(
+  app: Pick<App, "db" | "secrets" | "config" | "clock">,
+  actor: Actor,
+  input: ToolsetCreate,
+): Promise<Toolset> {
+  const workspace = requireNotSuspended(homeWorkspace(actor));
+  const isSignedInTo = input.auth_type === "oauth";
+  requireOneWayIn(isSignedInTo, input);
+  requireClient(input.oauth_client_id ?? null, Boolean(input.oauth_client_secret));
+  await requireAddress(app, input.url);
+  await requireTools(input.http_tools);
+  const id = newId("tst_");
+  const row = await app.db.transaction().execute(async (tx) => {
+    if ((await lockAndCount(tx, workspace.id)) >= toolsetsMax) throw toolsetLimitReached(toolsetsMax);
+    const made = await insertToolset(tx, {
+      id,
+      workspace_id: workspace.id,
+      name: input.name,
+      kind: input.kind,
+      url: input.url.replace(/\/+$/, ""),
+      auth_header_name: input.auth_header_name ?? null,
+      ...secretColumns(app, id, input.auth_secret ?? ""),
+      http_tools: JSON.stringify(input.http_tools),
+      tool_overrides: JSON.stringify(input.tool_overrides ?? {}),
+      auth_type: isSignedInTo ? "oauth" : input.auth_secret ? "header" : "none",
+      oauth_client_id: input.oauth_client_id ?? null,
+      ...clientSecretColumns(app, id, input.oauth_client_secret ?? ""),
+      oauth_scopes: scopesOf(input.oauth_scopes ?? null),
+      oauth_per_end_user: input.oauth_per_end_user ?? false,
+      catalog_slug: null,
+      last_refreshed_at: null,
+      last_error: null,
+      created_at: app.clock.now(),
+    });
+    if (!made) throw toolsetNameTaken(input.name);
+    await recordActivity(tx, actor, "agent_toolset.created", target(made), workspace.id);
+    return made;
+  });
+  return toToolset(row);
+}

@@ -1,0 +1,34 @@
+/** What a toolset keeps sealed: the secret of its calls, and that of the client its people sign in through. */
+import type { App } from "#app.ts";
+import type { ToolsetRow } from "./store.ts";
+
+type Needs = Pick<App, "secrets">;
+type Kept = "auth_secret" | "oauth_client_secret";
+
+export function openSecret(app: Needs, row: ToolsetRow): string | undefined {
+  return open(app, row.id, "auth_secret", row.auth_secret_sealed);
+}
+
+export function openClientSecret(app: Needs, row: ToolsetRow): string | undefined {
+  return open(app, row.id, "oauth_client_secret", row.oauth_client_secret_sealed);
+}
+
+/** The columns of a secret; an empty one removes it. Of a short secret the hint gives nothing away. */
+export function secretColumns(app: Needs, id: string, secret: string) {
+  if (secret === "") return { auth_secret_sealed: null, secret_hint: null };
+  const hint = secret.length < 16 ? "…" : `…${secret.slice(-4)}`;
+  return { auth_secret_sealed: app.secrets.seal(secret, place(id, "auth_secret")), secret_hint: hint };
+}
+
+export function clientSecretColumns(app: Needs, id: string, secret: string) {
+  const sealed = secret === "" ? null : app.secrets.seal(secret, place(id, "oauth_client_secret"));
+  return { oauth_client_secret_sealed: sealed };
+}
+
+function open({ secrets }: Needs, id: string, kept: Kept, sealed: Buffer | null): string | undefined {
+  return sealed ? secrets.open(sealed, place(id, kept)).toString("utf8") : undefined;
+}
+
+function place(id: string, kept: Kept): string {
+  return `agent_toolsets:${id}:${kept}`;
+}

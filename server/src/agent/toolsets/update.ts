@@ -1,0 +1,47 @@
+/** A toolset changes. What was given for one origin does not go to another. */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { requireAddress, requireClient, requireOneWayIn, requireTools, scopesOf } from "./checks.ts";
+import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
+import { clientSecretColumns, secretColumns } from "./secrets.ts";
+import { changeToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
+import { lockReachable, requireWritable, target } from "./toolsets.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
+
+export async function update(app: Needs, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
+  if (input.url !== undefined) await requireAddress(app, input.url);
+  if (input.http_tools !== undefined) await requireTools(input.http_tools);
+  return app.db.transaction().execute(async (tx) => {
+    const row = await lockReachable(tx, actor, id);
+    requireWritable(actor, row);
+    requireOneWayIn(row.auth_type === "oauth", input);
+    const changed = await changeToolset(tx, id, changeOf(app, row, input));
+    requireClient(changed.oauth_client_id, changed.oauth_client_secret_sealed !== null);
+    await recordActivity(tx, actor, "agent_toolset.updated", target(row), row.workspace_id, {
+      fields: Object.keys(input),
+    });
+    return toToolset(changed);
+  });
+}
+
+function changeOf(app: Needs, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {
+  const moves = input.url !== undefined && new URL(input.url).origin !== new URL(row.url).origin;
+  const secret = input.auth_secret ?? (moves ? "" : undefined);
+  const client = input.oauth_client_id === undefined && moves ? null : input.oauth_client_id;
+  const clientSecret = input.oauth_client_secret ?? (moves || client === null ? "" : undefined);
+  const hasSecret = secret === undefined ? row.auth_secret_sealed !== null : secret !== "";
+  return {
+    ...(input.url === undefined ? {} : { url: input.url.replace(/\/+$/, "") }),
+    ...(input.auth_header_name === undefined ? {} : { auth_header_name: input.auth_header_name }),
+    ...(secret === undefined ? {} : secretColumns(app, row.id, secret)),
+    ...(row.auth_type === "oauth" ? {} : { auth_type: hasSecret ? "header" : "none" }),
+    ...(client === undefined ? {} : { oauth_client_id: client }),
+    ...(clientSecret === undefined ? {} : clientSecretColumns(app, row.id, clientSecret)),
+    ...(input.oauth_scopes === undefined ? {} : { oauth_scopes: scopesOf(input.oauth_scopes) }),
+    ...(input.oauth_per_end_user === undefined ? {} : { oauth_per_end_user: input.oauth_per_end_user }),
+    ...(input.http_tools === undefined ? {} : { http_tools: JSON.stringify(input.http_tools) }),
+    ...(input.tool_overrides === undefined ? {} : { tool_overrides: JSON.stringify(input.tool_overrides) }),
+  };
+}
