@@ -4,6 +4,7 @@ import type { Route } from "#http/define-route.ts";
 import { workers } from "./agents/overview.ts";
 import { agentsRoutes } from "./agents/routes.ts";
 import { credentialRoutes } from "./credentials/routes.ts";
+import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
 import type { AgentRuns } from "./runs/runs.ts";
 import { sessionRoutes } from "./sessions/routes.ts";
@@ -19,6 +20,7 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...runRoutes(app, runs),
   ...sessionRoutes(app, runs),
   ...agentsRoutes(app),
+  ...memoryRoutes(app),
   ...usageRoutes(app),
   ...toolsetRoutes(app),
   ...credentialRoutes(app),

@@ -14,6 +14,7 @@ import type { AccountsTables } from "#accounts/tables.ts";
 import type { AgentTables } from "#agent/agents/tables.ts";
 import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
 import type { AgentCallTables } from "#agent/calls/tables.ts";
+import type { AgentMemoryTables } from "#agent/memory/tables.ts";
 import type { AgentRunTables } from "#agent/runs/tables.ts";
 import type { AgentSessionTables } from "#agent/sessions/tables.ts";
 import type { AgentToolsetTables } from "#agent/toolsets/tables.ts";
@@ -67,6 +68,7 @@ export interface Database
     AgentSessionTables,
     AgentRunTables,
     AgentCallTables,
+    AgentMemoryTables,
     AgentToolsetTables,
     AgentMachineTables,
     ModelCredentialTables {}

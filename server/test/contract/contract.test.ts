@@ -11,6 +11,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { agentCases } from "./cases/agent.ts";
+import { agentMemoryCases } from "./cases/agent-memory.ts";
 import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
@@ -34,6 +35,7 @@ const cases: Record<string, Case> = {
   ...functionCases,
   ...sandboxCases,
   ...agentCases,
+  ...agentMemoryCases,
 };
 
 interface Operation {

@@ -5,6 +5,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { agentCases } from "./cases/agent.ts";
+import { agentMemoryCases } from "./cases/agent-memory.ts";
 import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
@@ -12,7 +13,14 @@ import { sandboxCases } from "./cases/sandbox.ts";
 import { openWorld } from "./world.ts";
 
 const world = await openWorld();
-const cases = { ...platformCases, ...backupCases, ...functionCases, ...sandboxCases, ...agentCases };
+const cases = {
+  ...platformCases,
+  ...backupCases,
+  ...functionCases,
+  ...sandboxCases,
+  ...agentCases,
+  ...agentMemoryCases,
+};
 
 const strange = fc.oneof(
   fc.jsonValue({ maxDepth: 3 }),

@@ -40,8 +40,11 @@ export interface Piece {
 
 export class ModelFailure extends Error {
   override readonly name = "ModelFailure";
-  /** `overloaded`: too many asked; `away`: try again; `refused`: trying again is of no use. */
-  readonly kind: "overloaded" | "away" | "refused";
+  /**
+   * `overloaded`: too many asked; `away`: try again; `too_long`: it was told more than it takes; `refused`: trying again
+   * is of no use.
+   */
+  readonly kind: "overloaded" | "away" | "too_long" | "refused";
   readonly retryAfterMs: number | null;
 
   constructor(kind: ModelFailure["kind"], message: string, retryAfterMs: number | null = null) {
@@ -162,6 +165,8 @@ function explain(error: unknown, secret: string): ModelFailure {
   if (APICallError.isInstance(error) && error.statusCode !== undefined && error.statusCode !== 200) {
     const { statusCode, responseHeaders } = error;
     const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
+    if ([400, 413, 422].includes(statusCode) && isTooLong(`${error.message} ${error.responseBody ?? ""}`))
+      return new ModelFailure("too_long", said);
     // 529: Anthropic's word for "overloaded".
     if (statusCode === 429 || statusCode === 529)
       return new ModelFailure("overloaded", said, retryAfter(responseHeaders));
@@ -170,8 +175,15 @@ function explain(error: unknown, secret: string): ModelFailure {
   const { code, message } = (error ?? {}) as NodeJS.ErrnoException;
   const why = typeof message === "string" ? tidy(message, secret) : "";
   return new ModelFailure(
-    "away",
+    isTooLong(why) ? "too_long" : "away",
     `The model could not be heard out${code ? ` (${tidy(String(code), secret)})` : ""}: ${why}`,
+  );
+}
+
+/** As OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama say that a prompt is longer than they take. */
+function isTooLong(text: string): boolean {
+  return /context[ _](length|window|size|limit)|(prompt|input) (is|length is) too long|request_too_large/i.test(
+    text.slice(0, 4096),
   );
 }
 

@@ -12,7 +12,8 @@ import type { Message } from "../models/messages.ts";
 import { openModel } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
 import type { Tool } from "../tools/tool.ts";
-import { RunFailure } from "./failure.ts";
+import { PromptTooLong, RunFailure } from "./failure.ts";
+import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "./writer.ts";
 
 const triesOfEach = 3;
@@ -39,6 +40,22 @@ export interface Answered {
   messageId: string | null;
 }
 
+/** The same; where all models refuse the conversation as too long, once more with a shorter one, if there is one. */
+export async function askAgainShorter(
+  app: Pick<App, "db" | "secrets">,
+  asking: Asking,
+  shorter: () => Prompt | undefined,
+): Promise<Answered> {
+  try {
+    return await ask(app, asking);
+  } catch (error) {
+    const prompt = error instanceof PromptTooLong ? shorter() : undefined;
+    if (!prompt) throw error;
+    asking.writer.add("context.compacted", { left_out: prompt.leftOut });
+    return ask(app, { ...asking, messages: prompt.messages });
+  }
+}
+
 /** Throws a `RunFailure`. */
 export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered> {
   const { model } = asking.config;
@@ -49,6 +66,7 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
     candidates.map(({ credential_id }) => credential_id),
   );
   let last: ModelFailure | undefined;
+  let tooLong: ModelFailure | undefined;
   for (const { id, credential_id } of candidates) {
     const credential = known.get(credential_id);
     if (!credential) continue;
@@ -62,7 +80,14 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
         last = error;
       }
       const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
-      if (last.kind === "refused" || attempt === triesOfEach || pauseMs > pauseMaxMs) break;
+      if (last.kind === "too_long") tooLong = last;
+      if (
+        last.kind === "refused" ||
+        last.kind === "too_long" ||
+        attempt === triesOfEach ||
+        pauseMs > pauseMaxMs
+      )
+        break;
       // A little apart, so that runs which failed together do not come back together.
       await sleep(pauseMs * (1 + Math.random() / 4), undefined, { signal: asking.signal }).catch(() => {
         asking.signal.throwIfAborted();
@@ -70,6 +95,7 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
     }
   }
   if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
+  if (tooLong) throw new PromptTooLong(tooLong.message);
   throw new RunFailure(last.kind === "overloaded" ? "model_rate_limited" : "model_error", last.message);
 }
 

@@ -8,12 +8,13 @@ import { reached } from "#lib/kill-points.ts";
 import { getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
+import { recall } from "../memory/recall.ts";
 import type { Message } from "../models/messages.ts";
 import { request } from "../calls/calls.ts";
 import { conversation, say } from "../sessions/sessions.ts";
 import type { Tool } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
-import { type Answered, ask } from "./ask.ts";
+import { type Answered, askAgainShorter } from "./ask.ts";
 import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
 import { promptOf } from "./prompt.ts";
@@ -58,11 +59,9 @@ async function takeStep(
   await settleCalls(app, config, run, work);
   const { said, before } = await conversation(app.db, run.session_id);
   requireNotGrown(run, said);
-  const { messages, leftOut } = promptOf(
-    config,
-    said.map(({ message }) => message as Message),
-    before,
-  );
+  const remembered = await recall(app.db, userOf(run, config));
+  const promptWith = (atMost?: number) => promptOf(config, said, { before, remembered, atMost });
+  const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
   const { tools, unavailable } = await toolsOf(app, userOf(run, config));
   const needed = unavailable.find(({ isRequired }) => isRequired);
   if (needed)
@@ -70,7 +69,7 @@ async function takeStep(
   if (leftOut > 0) writer.add("context.compacted", { left_out: leftOut });
   await reached("agent.step.begins");
   const step = run.steps + 1;
-  const answered = await ask(app, {
+  const asking = {
     config,
     workspaceId: run.workspace_id,
     step,
@@ -80,6 +79,11 @@ async function takeStep(
     signal: stop.signal,
     fetch,
     pauseMs,
+  };
+  const answered = await askAgainShorter(app, asking, () => {
+    work.tellAtMost = Math.ceil(tokens / 2);
+    const shorter = promptWith(work.tellAtMost);
+    return shorter.tokens < tokens ? shorter : undefined;
   });
   await reached("agent.step.answered");
   stop.signal.throwIfAborted();

@@ -13,6 +13,13 @@ export class RunFailure extends Error {
   }
 }
 
+/** No model of the agent takes so long a conversation. */
+export class PromptTooLong extends RunFailure {
+  constructor(message: string) {
+    super("model_error", message);
+  }
+}
+
 /** What the run's owner is told of it. */
 export function failureOf(error: unknown): RunFailure {
   if (error instanceof RunFailure) return error;

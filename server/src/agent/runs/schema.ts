@@ -1,5 +1,6 @@
 /** The wire of runs. */
 import { z } from "zod";
+import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
 import { runErrorCodes, runStatuses } from "./states.ts";
 import type { Call } from "../calls/calls.ts";
@@ -8,11 +9,6 @@ import type { EventRow, RunView } from "./store.ts";
 const timestamp = z.iso.datetime();
 
 export const RunParams = z.strictObject({ run_id: z.string().max(64) });
-
-const EndUserId = z
-  .string()
-  .regex(/^[A-Za-z0-9._:@-]{1,128}$/, { error: "must be 1 to 128 of A-Z, a-z, 0-9, . _ : @ and -" })
-  .refine((id) => id !== "-", { error: "- stands for runs without an end user" });
 
 export const Invoke = z
   .strictObject({

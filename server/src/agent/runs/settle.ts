@@ -108,6 +108,9 @@ async function carryOutCall(
     signal: stop.signal,
     fetch,
     say: (type, data) => writer.add(type, data),
+    sayWith: async (type, data, change) => {
+      await writer.commit([{ type, at: app.clock.now(), data }], {}, change);
+    },
   });
   await reached("agent.call.answered");
   return { status: isOk ? "completed" : "failed", result: text };

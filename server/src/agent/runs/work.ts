@@ -10,4 +10,6 @@ export interface Work {
   fetch: Fetch;
   /** Before a model is asked again, at first. */
   pauseMs: number;
+  /** Tokens of the conversation, once a model refused more: for the rest of the run no more are told. */
+  tellAtMost?: number;
 }

@@ -69,15 +69,21 @@ export class RunWriter {
     this.#timer = undefined;
     await this.#storing;
     // Calls of tools end beside one another: the run's row puts their commits in an order.
-    const all = [...this.#take(), ...events];
-    const row = await transaction(this.#app.db, async (tx) => {
-      const advanced = await advance(tx, this.#claim, all, change);
-      if (!advanced) throw new LostRun();
-      await more(tx);
-      return advanced;
-    });
-    this.#stored();
-    return row;
+    const waiting = this.#take();
+    try {
+      const row = await transaction(this.#app.db, async (tx) => {
+        const advanced = await advance(tx, this.#claim, [...waiting, ...events], change);
+        if (!advanced) throw new LostRun();
+        await more(tx);
+        return advanced;
+      });
+      this.#stored();
+      return row;
+    } catch (error) {
+      // What is refused here takes nothing with it that others said.
+      this.#waiting.unshift(...waiting);
+      throw error;
+    }
   }
 
   /** What waits is thrown away. */

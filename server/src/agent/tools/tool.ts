@@ -1,5 +1,6 @@
 /** What an agent can call, whatever is behind it: a request, a server of tools, its machine, its memory. */
 import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import type { Fetch } from "../models/fetch.ts";
 
@@ -31,6 +32,8 @@ export interface ToolCall {
   fetch: Fetch;
   /** An event of the run's log. */
   say(type: string, data: Record<string, unknown>): void;
+  /** The same, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
+  sayWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
 }
 
 export interface ToolAnswer {

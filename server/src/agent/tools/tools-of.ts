@@ -1,9 +1,10 @@
 /** All tools of an agent, by the name a model calls them; of two with one name the first source's. */
 import type { App } from "#app.ts";
+import { memoryTools } from "../memory/tools.ts";
 import { toolsetTools } from "../toolsets/tools.ts";
 import type { Tool, Tools, ToolSource, ToolUser } from "./tool.ts";
 
-const sources: readonly ToolSource[] = [toolsetTools];
+const sources: readonly ToolSource[] = [memoryTools, toolsetTools];
 
 export async function toolsOf(
   app: App,

@@ -28,7 +28,7 @@ async function config(world: World): Promise<object> {
   return { model: { provider: "openai_compatible", id: "m", credential_id: await known.get(world) } };
 }
 
-async function agent(world: World): Promise<{ agent: string }> {
+export async function agent(world: World): Promise<{ agent: string }> {
   const { status, json, text } = await world.call("POST", "/v1/agents", {
     token: world.owner.token,
     body: { name: `case-${(made += 1)}`, config: await config(world) },

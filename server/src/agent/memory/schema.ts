@@ -1,0 +1,52 @@
+/** The wire of what agents remember. */
+import { z } from "zod";
+import { AgentReference } from "../agents/schema.ts";
+import { EndUserIdOrNobody } from "../end-users/id.ts";
+import type { FactRow } from "./store.ts";
+
+export const keyPattern = "^[a-z0-9_.-]{1,64}$";
+
+const timestamp = z.iso.datetime();
+
+export const MemoryParams = z.strictObject({ agent: AgentReference, end_user_id: EndUserIdOrNobody });
+
+export const ForgetQuery = z.strictObject({
+  key: z
+    .string()
+    .regex(new RegExp(keyPattern), { error: "must be 1 to 64 of a-z, 0-9, _ . and -" })
+    .optional()
+    .describe("All facts where absent."),
+});
+
+export const Memory = z
+  .object({
+    end_user_id: z.string(),
+    entries: z
+      .array(
+        z.object({
+          key: z.string(),
+          value: z.string(),
+          created_at: timestamp,
+          updated_at: timestamp,
+          run_id: z.string().describe("The run that saved it last."),
+        }),
+      )
+      .describe("In the order of their keys."),
+    total: z.int(),
+  })
+  .meta({ id: "AgentMemory" });
+export type Memory = z.output<typeof Memory>;
+
+export const Forgotten = z.object({ deleted: z.int() }).meta({ id: "AgentMemoryForgotten" });
+export type Forgotten = z.output<typeof Forgotten>;
+
+export function toMemory(endUserId: string, rows: readonly FactRow[]): Memory {
+  const entries = rows.map(({ key, value, created_at, updated_at, run_id }) => ({
+    key,
+    value,
+    created_at: created_at.toISOString(),
+    updated_at: updated_at.toISOString(),
+    run_id,
+  }));
+  return { end_user_id: endUserId, entries, total: entries.length };
+}

@@ -1,0 +1,15 @@
+/** Columns as they are stored; migrations/0033_memory.sql says what they mean. */
+
+export interface AgentMemoriesTable {
+  agent_id: string;
+  end_user_id: string;
+  key: string;
+  value: string;
+  run_id: string;
+  created_at: Date;
+  updated_at: Date;
+}
+
+export interface AgentMemoryTables {
+  agent_memories: AgentMemoriesTable;
+}
