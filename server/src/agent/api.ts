@@ -3,6 +3,8 @@ import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
 import { workers } from "./agents/overview.ts";
 import { agentsRoutes } from "./agents/routes.ts";
+import { pendingApprovals } from "./approvals/approvals.ts";
+import { approvalRoutes } from "./approvals/routes.ts";
 import { credentialRoutes } from "./credentials/routes.ts";
 import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
@@ -11,13 +13,12 @@ import { sessionRoutes } from "./sessions/routes.ts";
 import { toolsetRoutes } from "./toolsets/routes.ts";
 import { usageRoutes } from "./usage/routes.ts";
 
-const none = async () => ({ items: [], total: 0 });
-
 /** What a workspace's snapshot shows of this room. */
-export const agentBeside = { workers, pendingApprovals: none };
+export const agentBeside = { workers, pendingApprovals };
 
 export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...runRoutes(app, runs),
+  ...approvalRoutes(app, runs),
   ...sessionRoutes(app, runs),
   ...agentsRoutes(app),
   ...memoryRoutes(app),

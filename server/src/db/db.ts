@@ -11,6 +11,7 @@
 import { Kysely, PostgresDialect, type Transaction as KyselyTransaction } from "kysely";
 import pg from "pg";
 import type { AccountsTables } from "#accounts/tables.ts";
+import type { AgentApprovalTables } from "#agent/approvals/tables.ts";
 import type { AgentTables } from "#agent/agents/tables.ts";
 import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
 import type { AgentCallTables } from "#agent/calls/tables.ts";
@@ -69,6 +70,7 @@ export interface Database
     AgentRunTables,
     AgentCallTables,
     AgentMemoryTables,
+    AgentApprovalTables,
     AgentToolsetTables,
     AgentMachineTables,
     ModelCredentialTables {}

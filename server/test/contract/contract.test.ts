@@ -12,6 +12,7 @@ import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { agentCases } from "./cases/agent.ts";
 import { agentMemoryCases } from "./cases/agent-memory.ts";
+import { agentApprovalCases } from "./cases/agent-approvals.ts";
 import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
@@ -36,6 +37,7 @@ const cases: Record<string, Case> = {
   ...sandboxCases,
   ...agentCases,
   ...agentMemoryCases,
+  ...agentApprovalCases,
 };
 
 interface Operation {

@@ -6,6 +6,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { agentCases } from "./cases/agent.ts";
 import { agentMemoryCases } from "./cases/agent-memory.ts";
+import { agentApprovalCases } from "./cases/agent-approvals.ts";
 import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
@@ -20,6 +21,7 @@ const cases = {
   ...sandboxCases,
   ...agentCases,
   ...agentMemoryCases,
+  ...agentApprovalCases,
 };
 
 const strange = fc.oneof(

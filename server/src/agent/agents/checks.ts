@@ -22,7 +22,6 @@ export async function requireUsable(
     if (config[part] !== undefined)
       throw invalidField(["config", part], "this server does not carry this out yet; leave it out");
   }
-  requireNoAsking(config);
   await requireToolsets(db, workspace, config);
   await requireCredentials(db, workspace, config);
 }
@@ -32,19 +31,6 @@ export async function requireSchema({ output }: AgentConfig): Promise<void> {
   if (output.type !== "json_schema") return;
   const why = await whyNotSchema(output.schema);
   if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
-}
-
-/** Nobody can be asked yet, so nothing may say that somebody is. */
-function requireNoAsking({ approvals, toolsets }: AgentConfig): void {
-  const why = "this server can't ask a person yet; say allow or deny";
-  if (approvals.default === "ask") throw invalidField(["config", "approvals", "default"], why);
-  for (const [index, { policy, tools }] of toolsets.entries()) {
-    if (policy === "ask") throw invalidField(["config", "toolsets", index, "policy"], why);
-    for (const [name, tool] of Object.entries(tools ?? {})) {
-      if (tool.policy === "ask")
-        throw invalidField(["config", "toolsets", index, "tools", name, "policy"], why);
-    }
-  }
 }
 
 async function requireToolsets(

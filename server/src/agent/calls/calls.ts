@@ -10,7 +10,7 @@ import { type CallRow, callsOfRuns, callsOfStep, changeCall, forgetWords, insert
 export type Call = CallRow;
 
 export interface Outcome {
-  status: "completed" | "failed" | "denied" | "unknown";
+  status: "completed" | "failed" | "denied" | "expired" | "unknown";
   /** What the model is told. */
   result: string;
 }

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
+/** Columns as they are stored; migrations/0022_runs.sql and 0029_approvals.sql say what they mean. */
 import type { ColumnType } from "kysely";
 
 export interface AgentToolCallsTable {
@@ -10,7 +10,7 @@ export interface AgentToolCallsTable {
   toolset_id: string | null;
   /** Parsed when read, written as JSON text. */
   arguments: ColumnType<unknown, string, string>;
-  status: "requested" | "running" | "completed" | "failed" | "denied" | "unknown";
+  status: "requested" | "running" | "completed" | "failed" | "denied" | "expired" | "unknown";
   result: string | null;
   started_at: Date | null;
   finished_at: Date | null;

@@ -25,7 +25,7 @@ import type { Work } from "./work.ts";
 
 const grownMaxMiB = 8;
 
-/** Ends with the run completed; throws a `RunFailure`, or what it was stopped with. */
+/** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
 export async function carryOut(app: App, taken: RunRow, work: Work): Promise<void> {
   const { writer, stop } = work;
   const version = await getVersion(app.db, { id: taken.agent_id, latest_version: 0 }, String(taken.version));
@@ -39,8 +39,8 @@ export async function carryOut(app: App, taken: RunRow, work: Work): Promise<voi
       writer.add("step.reset", { step: taken.steps + 1 });
     writer.add("run.started", { version: taken.version, attempt: taken.attempts });
     let run = taken;
-    let isOver = false;
-    while (!isOver) ({ run, isOver } = await takeStep(app, config, run, work));
+    let goesOn = true;
+    while (goesOn) ({ run, goesOn } = await takeStep(app, config, run, work));
   } finally {
     clearTimeout(clock);
   }
@@ -51,12 +51,12 @@ async function takeStep(
   config: AgentConfig,
   run: RunRow,
   work: Work,
-): Promise<{ run: RunRow; isOver: boolean }> {
+): Promise<{ run: RunRow; goesOn: boolean }> {
   const { writer, stop, fetch, pauseMs } = work;
   requireWithinLimits(config, run);
   const startedAt = app.clock.now();
   const startedMs = performance.now();
-  await settleCalls(app, config, run, work);
+  if ((await settleCalls(app, config, run, work)) === "waiting") return { run, goesOn: false };
   const { said, before } = await conversation(app.db, run.session_id);
   requireNotGrown(run, said);
   const remembered = await recall(app.db, userOf(run, config));
@@ -74,7 +74,7 @@ async function takeStep(
     workspaceId: run.workspace_id,
     step,
     messages,
-    tools: [...tools.values()].filter(({ policy }) => policy === "allow"),
+    tools: [...tools.values()].filter(({ policy }) => policy !== "deny"),
     writer,
     signal: stop.signal,
     fetch,
@@ -139,7 +139,7 @@ async function takeStep(
   await reached("agent.step.committed");
   if (faults.length > 0 && isRepaired)
     throw new RunFailure("output_invalid", `The answer does not fit the schema: ${faults.join("; ")}`);
-  return { run: changed, isOver: end !== undefined };
+  return { run: changed, goesOn: end === undefined };
 }
 
 function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {

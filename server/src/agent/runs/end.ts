@@ -1,7 +1,8 @@
 /** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
 import type { Db } from "#db/db.ts";
-import type { RunErrorCode } from "./states.ts";
-import { type NewEvent, overrule, type RunChange, type RunRow } from "./store.ts";
+import { cancelPending } from "../approvals/approvals.ts";
+import { isOver, type RunErrorCode } from "./states.ts";
+import { findRunLocked, type NewEvent, overrule, type RunChange, type RunRow } from "./store.ts";
 
 /** The document's hour. */
 export const outputKeptMs = 3_600_000;
@@ -41,8 +42,21 @@ const ended = (at: Date) => ({
   process_id: null,
 });
 
-/** Whoever carries it out finds that it is theirs no more. Undefined where it was over already. */
-export function endFromOutside(tx: Db, id: string, failure: Failure, at: Date): Promise<RunRow | undefined> {
+/**
+ * Whoever carries it out finds that it is theirs no more, and what it asked a person needs no answer. `before`: events
+ * that belong in front of the last one. Undefined where it was over already.
+ */
+export async function endFromOutside(
+  tx: Db,
+  id: string,
+  failure: Failure,
+  at: Date,
+  before: readonly NewEvent[] = [],
+): Promise<RunRow | undefined> {
+  // The run's row first, as whoever decides does.
+  const run = await findRunLocked(tx, id);
+  if (!run || isOver(run.status)) return undefined;
+  const cancelled = run.status === "pending_approval" ? await cancelPending(tx, id, at) : [];
   const { event, change } = failed(failure, at);
-  return overrule(tx, id, [event], change);
+  return overrule(tx, id, [...before, ...cancelled, event], change);
 }

@@ -3,6 +3,8 @@ import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
+import { type ApprovalRecord, pendingByRun } from "../approvals/approvals.ts";
+import { expireIfDue } from "../approvals/expire.ts";
 import { called } from "../calls/calls.ts";
 import { runNotFound } from "./errors.ts";
 import { type Run, type RunQuery, toRun } from "./schema.ts";
@@ -11,9 +13,24 @@ import { findRun, listRuns, type RunView } from "./store.ts";
 type Needs = Pick<App, "db" | "clock">;
 
 export async function get(app: Needs, actor: Actor, id: string): Promise<Run> {
+  const [{ row, approval }, calls] = await Promise.all([getOutcome(app, actor, id), called(app.db, [id])]);
+  return toRun(row, { calls: calls.get(id) ?? [], approval, now: app.clock.now() });
+}
+
+/** The run and what it waits for; where the time for that is up, the run after that. */
+export async function getOutcome(
+  app: Needs,
+  actor: Actor,
+  id: string,
+): Promise<{ row: RunView; approval: ApprovalRecord | undefined }> {
   const row = await getRun(app, actor, id);
-  const calls = await called(app.db, [id]);
-  return toRun(row, calls.get(id) ?? [], app.clock.now());
+  if (row.status !== "pending_approval") return { row, approval: undefined };
+  const approval = (await pendingByRun(app.db, [id])).get(id);
+  const now = app.clock.now();
+  // Decided on meanwhile, or late.
+  const isPast =
+    !approval || (approval.expires_at <= now && (await expireIfDue(app.db, id, approval.id, now)));
+  return isPast ? { row: await getRun(app, actor, id), approval: undefined } : { row, approval };
 }
 
 export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{ items: Run[] }> {
@@ -25,11 +42,13 @@ export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{
     ...(query.status === undefined ? {} : { status: query.status }),
   });
   const now = app.clock.now();
-  const calls = await called(
-    app.db,
-    rows.map(({ id }) => id),
+  const ids = rows.map(({ id }) => id);
+  const waiting = rows.filter(({ status }) => status === "pending_approval").map(({ id }) => id);
+  const [calls, approvals] = await Promise.all([called(app.db, ids), pendingByRun(app.db, waiting)]);
+  const items = rows.map((row) =>
+    toRun(row, { calls: calls.get(row.id) ?? [], approval: approvals.get(row.id), now }),
   );
-  return { items: rows.map((row) => toRun(row, calls.get(row.id) ?? [], now)) };
+  return { items };
 }
 
 export async function getRun(app: Pick<App, "db">, actor: Actor, id: string): Promise<RunView> {

@@ -24,7 +24,7 @@ import {
 } from "./errors.ts";
 import { follow } from "./follow.ts";
 import { invoke } from "./invoke.ts";
-import { get, getRun, list } from "./read.ts";
+import { get, getOutcome, getRun, list } from "./read.ts";
 import type { AgentRuns } from "./runs.ts";
 import {
   Invoke,
@@ -169,9 +169,9 @@ async function invokeStreamed(
 }
 
 async function outcome(app: App, actor: Actor, id: string): Promise<Answer> {
-  const row = await getRun(app, actor, id);
+  const { row, approval } = await getOutcome(app, actor, id);
   const status = isOver(row.status) || row.status === "pending_approval" ? 200 : 202;
-  return answer(status, toInvokeResponse(row, app.clock.now()));
+  return answer(status, toInvokeResponse(row, { approval, now: app.clock.now() }));
 }
 
 async function stream(

@@ -1,13 +1,15 @@
 /**
  * Runs, carried out. Each is a row until it ends; this holds those that this process carries out, wakes whoever
  * follows one when something of it was stored, and looks, every second, for runs whose process is gone. A run that is
- * taken over gets a new number, and what the earlier holder still writes is refused.
+ * taken over gets a new number, and what the earlier holder still writes is refused. One that waits for a person is
+ * held by nobody.
  */
 import { EventEmitter } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
+import { expireDue } from "../approvals/expire.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
@@ -33,7 +35,7 @@ export class AgentRuns {
   readonly #app: App;
   readonly #hostId: string | null;
   readonly #pauseMs: number;
-  readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void> }>();
+  readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void>; isAgain: boolean }>();
   readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
@@ -67,16 +69,24 @@ export class AgentRuns {
 
   /** A run that was committed just now; before the start, and after the stop, it is left for a look. */
   begin(id: string): void {
-    if (!this.#fetch || this.#stopping.signal.aborted || this.#carriedOut.has(id)) return;
+    if (!this.#fetch || this.#stopping.signal.aborted) return;
+    const held = this.#carriedOut.get(id);
+    if (held) {
+      // It began to wait, and somebody decided before it was let go of here.
+      held.isAgain = true;
+      return;
+    }
     if (this.#carriedOut.size >= atOnceMax) return;
     const stop = new AbortController();
     const done = this.#run(id, stop, this.#fetch)
       .catch((error: unknown) => this.#app.log.error({ error, run: id }, "a run was left for another try"))
       .finally(() => {
+        const { isAgain } = this.#carriedOut.get(id)!;
         this.#carriedOut.delete(id);
         this.changed(id);
+        if (isAgain) this.begin(id);
       });
-    this.#carriedOut.set(id, { stop, done });
+    this.#carriedOut.set(id, { stop, done, isAgain: false });
   }
 
   /** Something of the run was committed: whoever follows it looks, and one that was ended from outside stops. */
@@ -137,6 +147,7 @@ export class AgentRuns {
       await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       try {
+        await this.#expire();
         await this.look();
         if (performance.now() - forgottenMs < forgetEveryMs) continue;
         await forgetOutputs(this.#app, this.#app.clock.now());
@@ -144,6 +155,15 @@ export class AgentRuns {
       } catch (error) {
         this.#app.log.warn({ error }, "runs that wait were not looked for");
       }
+    }
+  }
+
+  /** What nobody decided on in time goes on, or is over. */
+  async #expire(): Promise<void> {
+    const ids = await expireDue(this.#app, this.#app.clock.now());
+    for (const id of ids) {
+      this.begin(id);
+      this.changed(id);
     }
   }
 
@@ -159,7 +179,8 @@ export class AgentRuns {
       broken: (error) => stop.abort(error),
     });
     try {
-      if (taken.attempts > attemptsMax) throw new RunFailure("internal", "It was given up after many tries.");
+      if (taken.attempts - taken.resumed > attemptsMax)
+        throw new RunFailure("internal", "It was given up after many tries.");
       await carryOut(this.#app, taken, { writer, stop, fetch, pauseMs: this.#pauseMs });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);

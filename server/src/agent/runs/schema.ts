@@ -2,6 +2,8 @@
 import { z } from "zod";
 import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
+import type { ApprovalRecord } from "../approvals/approvals.ts";
+import { Approval, toApproval } from "../approvals/schema.ts";
 import { runErrorCodes, runStatuses } from "./states.ts";
 import type { Call } from "../calls/calls.ts";
 import type { EventRow, RunView } from "./store.ts";
@@ -29,22 +31,13 @@ export const Invoke = z
   .meta({ id: "AgentInvoke" });
 export type Invoke = z.output<typeof Invoke>;
 
-const Approval = z
-  .object({
-    request_id: z.string(),
-    tool: z.string(),
-    arguments: z.record(z.string(), z.unknown()),
-    expires_at: timestamp,
-  })
-  .nullable();
-
 const outcome = {
   run_id: z.string(),
   session_id: z.string(),
   status: z.enum(runStatuses),
   error_code: z.enum(runErrorCodes).nullable(),
   output: z.string().nullable().describe("For an hour."),
-  approval: Approval,
+  approval: Approval.describe("While the run is `pending_approval`."),
 };
 
 export const InvokeResponse = z
@@ -79,7 +72,9 @@ export const Run = z
       reasoning: z.int(),
       total: z.int(),
     }),
-    attempts: z.int().describe("Processes that carried it out, one after the other."),
+    attempts: z
+      .int()
+      .describe("How often it was taken up: at first, after a decision, after a process that was gone."),
     created_at: timestamp,
     started_at: timestamp.nullable(),
     finished_at: timestamp.nullable(),
@@ -116,7 +111,11 @@ export const RunEvent = z
 export type RunEvent = z.output<typeof RunEvent>;
 
 /** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
-export function toRun(row: RunView, calls: readonly Call[], now: Date): Run {
+export function toRun(
+  row: RunView,
+  beside: { calls: readonly Call[]; approval: ApprovalRecord | undefined; now: Date },
+): Run {
+  const { calls, approval, now } = beside;
   return {
     run_id: row.id,
     session_id: row.session_id,
@@ -125,7 +124,7 @@ export function toRun(row: RunView, calls: readonly Call[], now: Date): Run {
     error_message: row.error_message,
     output: isExpired(row, now) ? null : row.output,
     output_expires_at: row.output_expires_at?.toISOString() ?? null,
-    approval: null,
+    approval: toApproval(approval),
     agent: row.agent,
     version: row.version,
     end_user_id: row.end_user_id,
@@ -141,8 +140,11 @@ export function toRun(row: RunView, calls: readonly Call[], now: Date): Run {
   };
 }
 
-export function toInvokeResponse(row: RunView, now: Date): InvokeResponse {
-  const { run_id, session_id, status, error_code, output, approval } = toRun(row, [], now);
+export function toInvokeResponse(
+  row: RunView,
+  beside: { approval: ApprovalRecord | undefined; now: Date },
+): InvokeResponse {
+  const { run_id, session_id, status, error_code, output, approval } = toRun(row, { calls: [], ...beside });
   return { run_id, session_id, session_created: row.session_created, status, error_code, output, approval };
 }
 

@@ -1,12 +1,15 @@
 /**
  * The calls that the last step asked for, each to its outcome, and the outcomes told to the conversation in one
  * transaction. A call is in the journal before it begins and after it ended. One that an earlier process began and did
- * not end is asked again where that changes no more; else the model is told that nobody knows what came of it.
+ * not end is asked again where that changes no more; else the model is told that nobody knows what came of it. Calls
+ * that a person has to decide on come last, one by one: the run waits, and comes here again with the decision.
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentConfig } from "../agents/config.ts";
+import { approvalsByCall, question, raise } from "../approvals/approvals.ts";
+import type { ApprovalStatus } from "../approvals/states.ts";
 import { began, type Call, ended, type Outcome, requested } from "../calls/calls.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
@@ -21,29 +24,90 @@ import type { Work } from "./work.ts";
 const callsAtOnce = 8;
 const previewCharacters = 500;
 
-export async function settleCalls(app: App, config: AgentConfig, run: RunRow, work: Work): Promise<void> {
-  if (run.steps === 0 || !(await hasUntoldCalls(app.db, run.session_id))) return;
-  const { tools } = await toolsOf(app, userOf(run, config));
+/** `waiting`: nothing of the run is this process's any more. */
+export async function settleCalls(
+  app: App,
+  config: AgentConfig,
+  run: RunRow,
+  work: Work,
+): Promise<"settled" | "waiting"> {
+  if (run.steps === 0 || !(await hasUntoldCalls(app.db, run.session_id))) return "settled";
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config));
+  const why = new Map(unavailable.map((toolset) => [toolset.id, toolset.why]));
+  const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
   const calls = await requested(app.db, run.id, run.steps);
   const turns = new Semaphore(callsAtOnce);
   const startedMs = performance.now();
   const results = await Promise.all(
-    calls.map((call) => turns.run(() => settle(app, config, call, tools.get(call.tool), work))),
+    calls.map((call) =>
+      turns.run(() => {
+        const tool = tools.get(call.tool);
+        const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
+        return settle(app, config, { call, tool, missing, decision: approvals?.get(call.id)?.status }, work);
+      }),
+    ),
   );
   work.stop.signal.throwIfAborted();
+  const first = calls.find((_, index) => results[index] === undefined);
+  if (first) {
+    await wait(app, config, { run, call: first, work, activeMs: performance.now() - startedMs });
+    return "waiting";
+  }
   await work.writer.commit([], { activeMs: performance.now() - startedMs }, (tx) =>
-    say(tx, run.session_id, [{ runId: run.id, kind: "tools", message: toolMessage(results) }]),
+    say(tx, run.session_id, [{ runId: run.id, kind: "tools", message: toolMessage(results as Told[]) }]),
   );
   await reached("agent.calls.told");
+  return "settled";
 }
 
-async function settle(
+type Told = Parameters<typeof toolMessage>[0][number];
+
+/** A call, with what it is decided by. */
+interface Asked {
+  call: Call;
+  tool: Tool | undefined;
+  /** Why its toolset can't be used. */
+  missing: string | undefined;
+  /** Undefined where nobody was asked. */
+  decision: ApprovalStatus | undefined;
+}
+
+/** The run's last transaction here: the question, and a run that nobody carries out. */
+async function wait(
   app: App,
   config: AgentConfig,
-  call: Call,
-  tool: Tool | undefined,
-  work: Work,
-): Promise<{ id: string; tool: string; isOk: boolean; text: string }> {
+  { run, call, work, activeMs }: { run: RunRow; call: Call; work: Work; activeMs: number },
+): Promise<void> {
+  const at = app.clock.now();
+  const { expires_in_seconds: seconds, on_expire: onExpire } = config.approvals;
+  const asked = question({
+    workspaceId: run.workspace_id,
+    runId: run.id,
+    call: { id: call.id, tool: call.tool, arguments: call.arguments as Record<string, unknown> },
+    onExpire,
+    at,
+    expiresAt: new Date(at.getTime() + seconds * 1000),
+  });
+  const data = {
+    request_id: asked.id,
+    call_id: call.id,
+    tool: call.tool,
+    arguments: call.arguments,
+    expires_at: asked.expiresAt.toISOString(),
+  };
+  const events = [
+    { type: "approval.requested", at, data },
+    { type: "run.pending_approval", at, data: { request_id: asked.id } },
+  ];
+  await work.writer.commit(events, { status: "pending_approval", process_id: null, activeMs }, (tx) =>
+    raise(tx, asked),
+  );
+  await reached("agent.approval.raised");
+}
+
+/** Undefined where a person has to be asked first. */
+async function settle(app: App, config: AgentConfig, asked: Asked, work: Work): Promise<Told | undefined> {
+  const { call, tool, decision } = asked;
   const told = ({ status, result }: Outcome) => ({
     id: call.id,
     tool: call.tool,
@@ -54,8 +118,10 @@ async function settle(
   work.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
     return told({ status: call.status, result: call.result ?? "" });
-  const { status, result } =
-    (await refusalOf(call, tool)) ?? (await carryOutCall(app, config, call, tool!, work));
+  const refusal = await refusalOf(asked);
+  if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision === undefined)
+    return undefined;
+  const { status, result } = refusal ?? (await carryOutCall(app, config, call, tool!, work));
   const outcome = { status, result: storableText(result) };
   const at = app.clock.now();
   const isOk = outcome.status === "completed";
@@ -76,9 +142,13 @@ async function settle(
 }
 
 /** Why a call is not made; undefined where it is. */
-async function refusalOf(call: Call, tool: Tool | undefined): Promise<Outcome | undefined> {
+async function refusalOf({ call, tool, missing, decision }: Asked): Promise<Outcome | undefined> {
   if (call.status === "running" && !tool?.isRepeatable)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
+  if (decision === "denied") return { status: "denied", result: "A person denied this call." };
+  if (decision === "expired")
+    return { status: "expired", result: "Nobody decided on this call in time; it was not made." };
+  if (missing !== undefined) return { status: "failed", result: `The tool can't be used: ${missing}.` };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
   if (call.arguments === null) return { status: "failed", result: "The arguments are not a JSON object." };

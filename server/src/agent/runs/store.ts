@@ -1,6 +1,7 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
 import { storableJson } from "../storable.ts";
 import type { RunStatus } from "./states.ts";
@@ -68,6 +69,17 @@ export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Pr
     .where("agent_runs.id", "=", id)
     .where("agent_runs.workspace_id", "=", among(workspaceIds))
     .executeTakeFirst();
+}
+
+/** Nobody else's to change until this transaction ends. Without workspaces: whosever it is. */
+export function findRunLocked(
+  tx: Db,
+  id: string,
+  workspaceIds?: readonly string[],
+): Promise<Pick<RunRow, "id" | "status"> | undefined> {
+  let query = tx.selectFrom("agent_runs").select(["id", "status"]).where("id", "=", id);
+  if (workspaceIds) query = query.where("workspace_id", "=", among(workspaceIds));
+  return query.forUpdate().executeTakeFirst();
 }
 
 export function listRuns(
@@ -171,6 +183,8 @@ export type RunChange = Partial<
 > & {
   steps?: number;
   activeMs?: number;
+  /** It goes on after a decision. */
+  isResumed?: true;
   tokens?: { input: number; output: number; cachedInput: number; reasoning: number };
 };
 
@@ -209,13 +223,19 @@ export async function overrule(
   return row;
 }
 
-function changeRow(tx: Db, id: string, events: number, { steps, activeMs, tokens, ...change }: RunChange) {
+function changeRow(
+  tx: Db,
+  id: string,
+  events: number,
+  { steps, activeMs, isResumed, tokens, ...change }: RunChange,
+) {
   return tx
     .updateTable("agent_runs")
     .set((eb) => ({
       ...change,
       last_event_id: eb("last_event_id", "+", events),
       ...(steps ? { steps: eb("steps", "+", steps) } : {}),
+      ...(isResumed ? { resumed: eb("resumed", "+", 1) } : {}),
       ...(activeMs ? { active_ms: eb("active_ms", "+", Math.round(activeMs)) } : {}),
       ...(tokens
         ? {
@@ -316,6 +336,7 @@ export async function expireOutput(tx: Db, id: string, isBroken = false): Promis
     .where("type", "in", speaking)
     .execute();
   await forgetCalls(tx, [id]);
+  await forgetApprovals(tx, [id]);
   await tx.updateTable("agent_runs").set({ expired: true, output: null }).where("id", "=", id).execute();
 }
 

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0022_runs.sql says what they mean. */
+/** Columns as they are stored; migrations/0022_runs.sql and 0029_approvals.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { RunErrorCode, RunStatus } from "./states.ts";
 
@@ -27,6 +27,7 @@ export interface AgentRunsTable {
   last_event_id: Generated<number>;
   process_id: string | null;
   attempts: Generated<number>;
+  resumed: Generated<number>;
   created_at: Date;
   started_at: Date | null;
   finished_at: Date | null;

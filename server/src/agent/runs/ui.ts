@@ -12,6 +12,9 @@ export class UiEncoder {
   #isInStep = false;
   /** What is being said, to be closed. */
   #open: { kind: "text" | "reasoning"; id: string } | undefined;
+  /** Calls that somebody was asked about, by the question, and those that were not approved. */
+  readonly #asked = new Map<string, string>();
+  readonly #denied = new Set<string>();
 
   chunksOf(event: RunEvent): UiChunk[] {
     const chunks: UiChunk[] = [];
@@ -60,7 +63,22 @@ export class UiEncoder {
           dynamic: true,
         });
         break;
+      case "approval.requested":
+        this.#asked.set(text("request_id"), text("call_id"));
+        chunks.push({
+          type: "tool-approval-request",
+          approvalId: text("request_id"),
+          toolCallId: text("call_id"),
+        });
+        break;
+      case "approval.resolved":
+        chunks.push(this.#resolve(text("request_id"), text("outcome")));
+        break;
       case "tool.failed":
+        if (this.#denied.has(text("call_id"))) {
+          chunks.push({ type: "tool-output-denied", toolCallId: text("call_id") });
+          break;
+        }
         chunks.push({
           type: "tool-output-error",
           toolCallId: text("call_id"),
@@ -84,6 +102,13 @@ export class UiEncoder {
       default:
     }
     return chunks;
+  }
+
+  #resolve(approvalId: string, outcome: string): UiChunk {
+    const approved = outcome === "approved";
+    if (!approved) this.#denied.add(this.#asked.get(approvalId) ?? "");
+    const reason = approved || outcome === "denied" ? {} : { reason: outcome };
+    return { type: "tool-approval-response", approvalId, approved, ...reason };
   }
 
   #turnTo(kind: "text" | "reasoning", id: string): UiChunk[] {

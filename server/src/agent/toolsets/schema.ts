@@ -57,7 +57,7 @@ export type HttpTool = z.output<typeof HttpTool>;
 const Override = z.strictObject({
   name: ToolName.optional(),
   description: z.string().max(4000).optional(),
-  policy: z.enum(["allow", "deny"]).optional(),
+  policy: z.enum(["allow", "ask", "deny"]).optional(),
 });
 export type ToolOverride = z.output<typeof Override>;
 

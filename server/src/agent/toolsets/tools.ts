@@ -28,8 +28,7 @@ export async function toolsetTools(app: App, { workspaceId, config }: ToolUser):
         description: override?.description ?? http.description,
         parameters: http.parameters,
         toolsetId: toolset.id,
-        // Whoever would have to be asked can't be yet: what is to be asked for is not done.
-        policy: policy === "allow" ? "allow" : "deny",
+        policy,
         isRepeatable: http.method === "GET",
         call: (call) => callHttp(app, toolset, http, call),
       });

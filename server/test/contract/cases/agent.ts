@@ -46,7 +46,7 @@ async function endWaiting(world: World): Promise<void> {
     await world.call("DELETE", `/v1/agents/${name}/sessions/${session_id}`, { token });
 }
 
-async function run(world: World): Promise<{ agent: string; run_id: string; session_id: string }> {
+export async function run(world: World): Promise<{ agent: string; run_id: string; session_id: string }> {
   await endWaiting(world);
   const params = await agent(world);
   const { status, json, text } = await world.call("POST", `/v1/agents/${params.agent}/invoke`, {

@@ -1,0 +1,419 @@
+import { sql } from "kysely";
+import { beforeEach, expect, test } from "vitest";
+import { forgetOutputs } from "../runs/forget.ts";
+import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
+import { readFrames } from "../testing/events.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { startToolServer } from "../testing/tool-server.ts";
+import { pendingApprovals } from "./approvals.ts";
+
+const model = await startModelServer();
+const shop = await startToolServer();
+const host = await agentHost();
+const owner = await host.person();
+const config = await modelConfig(owner, model.url);
+let made = 0;
+
+beforeEach(() => {
+  shop.asked = [];
+  shop.answer = undefined;
+});
+
+const tool = (name: string, method: string) => ({
+  name,
+  description: `Is called ${name}.`,
+  method,
+  path: `/${name}`,
+  parameters: { type: "object", properties: { id: { type: "string" } }, required: ["id"] },
+});
+
+/** An agent that may look, and has to ask before it sells or buys; and the names of its tools. */
+async function agent(approvals: object = {}) {
+  made += 1;
+  const { json } = await owner.post("/v1/agent-toolsets", {
+    name: `shop${made}`,
+    kind: "http",
+    url: shop.url,
+    http_tools: [tool("look", "GET"), tool("sell", "POST"), tool("buy", "POST")],
+  });
+  const name = `agent-${made}`;
+  const use = { toolset_id: json.id, policy: "ask", tools: { look: { policy: "allow" } } };
+  const body = { name, config: { ...config, toolsets: [use], approvals } };
+  expect(await owner.post("/v1/agents", body)).toMatchObject({ status: 201 });
+  const of = (one: string) => `shop${made}__${one}`;
+  return { name, toolset: json.id as string, look: of("look"), sell: of("sell"), buy: of("buy") };
+}
+
+const call = (name: string, id: unknown) => ({ name, arguments: JSON.stringify({ id }) });
+const invoke = async (name: string, body: object = {}) =>
+  (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", ...body })).json;
+const run = async (id: string) => (await owner.get(`/v1/agents/runs/${id}`)).json;
+const decide = (runId: string, requestId: string, decision: string, person: Person = owner) =>
+  person.post(`/v1/agents/runs/${runId}/approvals/${requestId}`, { decision });
+const events = async (id: string, query = "") =>
+  (
+    await readFrames(`${host.baseUrl}/v1/agents/runs/${id}/stream${query}`, { token: owner.token })
+  ).frames.map(({ data }) => data);
+const paths = () => shop.asked.map(({ path, body }) => `${path}${body}`);
+
+async function settled(runId: string): Promise<Json> {
+  await host.runs.settled(runId, 20_000);
+  return run(runId);
+}
+
+/** One that waits for `sell` to be decided. */
+async function waiting(approvals: object = {}) {
+  const tools = await agent(approvals);
+  model.script([{ calls: [call(tools.sell, "7")] }, { text: ["Done."] }]);
+  const json = await invoke(tools.name);
+  expect(json).toMatchObject({ status: "pending_approval", approval: { tool: tools.sell } });
+  return { ...tools, runId: json.run_id as string, requestId: json.approval.request_id as string, json };
+}
+
+const approvalRow = (id: string) =>
+  host.app.db.selectFrom("agent_approvals").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
+
+/** As if its time were over. */
+const lapse = (id: string) =>
+  host.app.db
+    .updateTable("agent_approvals")
+    .set({ expires_at: new Date(Date.now() - 1) })
+    .where("id", "=", id)
+    .execute();
+
+test("a call that has to be asked for waits until a person approves it, and is made as it was shown", async () => {
+  const { name, look, sell } = await agent({ expires_in_seconds: 60 });
+  model.script([{ calls: [call(sell, "7"), call(look, "a")] }, { text: ["Sold."] }]);
+  const json = await invoke(name);
+  expect(json).toEqual({
+    run_id: expect.stringMatching(/^run_/),
+    session_id: expect.stringMatching(/^ses_/),
+    session_created: true,
+    status: "pending_approval",
+    output: null,
+    error_code: null,
+    approval: {
+      request_id: expect.stringMatching(/^apr_/),
+      tool: sell,
+      arguments: { id: "7" },
+      expires_at: expect.stringMatching(/Z$/),
+    },
+  });
+  // What may be done is done; what has to be asked for is shown to the model, and is not.
+  expect(model.asked[0].tools).toHaveLength(3);
+  expect(paths()).toEqual(["/api/look?id=a"]);
+  const { request_id: requestId } = json.approval;
+  const waits = await run(json.run_id);
+  expect(waits).toMatchObject({
+    status: "pending_approval",
+    approval: json.approval,
+    tools_called: [{ tool: look, status: "completed" }],
+  });
+  const decided = await decide(json.run_id, requestId, "approve");
+  expect([decided.status, decided.json]).toMatchObject([
+    200,
+    { run_id: json.run_id, status: expect.stringMatching(/^(queued|running|completed)$/), approval: null },
+  ]);
+  expect(await settled(json.run_id)).toMatchObject({
+    status: "completed",
+    output: "Sold.",
+    approval: null,
+    tools_called: [
+      { tool: sell, status: "completed" },
+      { tool: look, status: "completed" },
+    ],
+  });
+  expect(paths()).toEqual(["/api/look?id=a", '/api/sell{"id":"7"}']);
+  expect(model.asked[1].messages.slice(-2).map(({ content }: Json) => content)).toEqual([
+    '{"ok":true}',
+    '{"ok":true}',
+  ]);
+  const log = await events(json.run_id);
+  expect(log.map(({ seq }) => seq)).toEqual(log.map((_, index) => index + 1));
+  const from = log.findIndex(({ type }) => type === "approval.requested");
+  expect(log.slice(from, from + 3)).toMatchObject([
+    {
+      type: "approval.requested",
+      request_id: requestId,
+      call_id: expect.stringMatching(/^call_/),
+      tool: sell,
+      arguments: { id: "7" },
+      expires_at: json.approval.expires_at,
+    },
+    { type: "run.pending_approval" },
+    {
+      type: "approval.resolved",
+      request_id: requestId,
+      outcome: "approved",
+      by: { kind: "api_token", id: expect.any(String), label: expect.any(String) },
+    },
+  ]);
+});
+
+test("a run that waits keeps its session, no process and no place among those in flight", async () => {
+  const { name, runId, json } = await waiting();
+  expect(
+    await owner.post(`/v1/agents/${name}/invoke`, { input: "Well?", session_id: json.session_id }),
+  ).toMatchObject({ status: 409, json: { code: "approval_pending", run_id: runId } });
+  const row = await host.app.db
+    .selectFrom("agent_runs")
+    .select(["status", "process_id"])
+    .where("id", "=", runId)
+    .executeTakeFirstOrThrow();
+  expect(row).toEqual({ status: "pending_approval", process_id: null });
+  // Ten is what the plan has in flight.
+  const pro = await host.person({ plan: "pro" });
+  await pro.post("/v1/agents", { name: "free", config: await modelConfig(pro, model.url) });
+  model.script([{ text: ["Yes."] }]);
+  for (let n = 0; n < 10; n += 1)
+    expect((await pro.post("/v1/agents/free/invoke", { input: "Hi" })).status).toBe(200);
+  await sql`update agent_runs set status = 'pending_approval', finished_at = null
+    where workspace_id = ${pro.workspaceId}`.execute(host.app.db);
+  expect((await pro.post("/v1/agents/free/invoke", { input: "Hi" })).json).toMatchObject({ output: "Yes." });
+});
+
+test("what is denied is not done, and the model is told", async () => {
+  const { runId, requestId } = await waiting();
+  expect((await decide(runId, requestId, "deny")).status).toBe(200);
+  expect(await settled(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "denied" }] });
+  expect(paths()).toEqual([]);
+  expect(model.asked[1].messages.at(-1).content).toContain("denied");
+});
+
+test("a decision is made once: the same again is answered alike, another is refused", async () => {
+  const { runId, requestId } = await waiting();
+  const replies = await Promise.all(
+    Array.from({ length: 12 }, (_, n) => decide(runId, requestId, n % 2 ? "approve" : "deny")),
+  );
+  const { status: outcome } = await approvalRow(requestId);
+  for (const [n, { status, json }] of replies.entries()) {
+    const said = n % 2 ? "approved" : "denied";
+    if (said === outcome) expect(status).toBe(200);
+    else expect([status, json]).toMatchObject([409, { code: "approval_decided", outcome }]);
+  }
+  await settled(runId);
+  expect(shop.asked).toHaveLength(outcome === "approved" ? 1 : 0);
+  expect(await decide(runId, requestId, outcome === "approved" ? "approve" : "deny")).toMatchObject({
+    status: 200,
+    json: { status: "completed" },
+  });
+  const log = await events(runId);
+  expect(log.filter(({ type }) => type === "approval.resolved")).toHaveLength(1);
+  const activity = await host.app.db
+    .selectFrom("activity")
+    .select(["action", "actor_kind", "detail"])
+    .where("target_id", "=", runId)
+    .execute();
+  expect(activity).toMatchObject([{ action: `agent_approval.${outcome}`, actor_kind: "api_token" }]);
+});
+
+test("several are asked for one by one, in the order of the calls, more often than a process may fail", async () => {
+  const { name, sell, buy } = await agent();
+  const calls = Array.from({ length: 12 }, (_, n) => call(n % 2 ? buy : sell, String(n)));
+  model.script([{ calls }, { text: ["Done."] }]);
+  let json = await invoke(name);
+  for (let n = 0; n < 12; n += 1) {
+    expect(json.approval).toMatchObject({ tool: n % 2 ? buy : sell, arguments: { id: String(n) } });
+    await decide(json.run_id, json.approval.request_id, n === 3 ? "deny" : "approve");
+    json = await settled(json.run_id);
+  }
+  expect(json).toMatchObject({ status: "completed", output: "Done." });
+  expect(paths()).toHaveLength(11);
+  expect(paths().slice(0, 4)).toEqual([0, 1, 2, 4].map((n) => `/api/${n % 2 ? "buy" : "sell"}{"id":"${n}"}`));
+});
+
+test("nobody is asked about a call that can't be made anyhow", async () => {
+  const { name, sell } = await agent();
+  model.script([{ calls: [call(sell, 7)] }, { text: ["Oh."] }]);
+  expect(await invoke(name)).toMatchObject({ status: "completed", approval: null });
+  expect(model.asked[1].messages.at(-1).content).toContain("arguments do not fit");
+});
+
+test.each([
+  ["deny", { status: "completed", output: "Done.", tools_called: [{ status: "expired" }] }],
+  ["fail", { status: "failed", error_code: "approval_expired", tools_called: [] }],
+])("what nobody decides on in time is not done: %s", async (onExpire, expected) => {
+  const { runId, requestId } = await waiting({ on_expire: onExpire });
+  await lapse(requestId);
+  // Whoever looks finds it so; the sweep may have been there before.
+  expect((await run(runId)).status).not.toBe("pending_approval");
+  expect(await settled(runId)).toMatchObject(expected);
+  expect(await decide(runId, requestId, "approve")).toMatchObject({
+    status: 410,
+    json: { code: "approval_expired" },
+  });
+  expect(shop.asked).toEqual([]);
+  expect(await approvalRow(requestId)).toMatchObject({ status: "expired", decided_by: null });
+  const log = await events(runId);
+  expect(log.filter(({ type }) => type === "approval.resolved")).toMatchObject([
+    { outcome: "expired", by: null },
+  ]);
+});
+
+test("a decision that comes late is refused, and the run goes on without it; the sweep finds the others", async () => {
+  const { runId, requestId } = await waiting();
+  await lapse(requestId);
+  expect(await decide(runId, requestId, "approve")).toMatchObject({ status: 410 });
+  expect(await settled(runId)).toMatchObject({ tools_called: [{ status: "expired" }] });
+  const other = await waiting();
+  await lapse(other.requestId);
+  await expect
+    .poll(async () => (await approvalRow(other.requestId)).status, { timeout: 10_000 })
+    .toBe("expired");
+  expect(await settled(other.runId)).toMatchObject({ status: "completed" });
+});
+
+test.each(["cancel", "end"])("a run that is over asks nobody: %s", async (how) => {
+  const { name, runId, requestId, json } = await waiting();
+  if (how === "cancel") await owner.post(`/v1/agents/runs/${runId}/cancel`);
+  else await owner.call("DELETE", `/v1/agents/${name}/sessions/${json.session_id}`);
+  expect(await run(runId)).toMatchObject({
+    status: "failed",
+    error_code: how === "cancel" ? "cancelled" : "session_ended",
+    approval: null,
+  });
+  expect(await decide(runId, requestId, "approve")).toMatchObject({
+    status: 409,
+    json: { code: "approval_decided", outcome: "cancelled" },
+  });
+  expect(shop.asked).toEqual([]);
+  expect((await events(runId)).slice(-2)).toMatchObject([
+    { type: "approval.resolved", outcome: "cancelled", by: null },
+    { type: "run.failed" },
+  ]);
+});
+
+test("who reaches the run decides, and nobody else; an unknown request is no one's", async () => {
+  const { runId, requestId } = await waiting();
+  const stranger = await host.person();
+  expect(await decide(runId, requestId, "approve", stranger)).toMatchObject({
+    status: 404,
+    json: { code: "run_not_found" },
+  });
+  expect(await decide(runId, "apr_doesnotexist", "approve")).toMatchObject({
+    status: 404,
+    json: { code: "approval_not_found" },
+  });
+  const other = await waiting();
+  expect((await decide(runId, other.requestId, "approve")).status).toBe(404);
+  expect((await decide(runId, requestId, "maybe")).status).toBe(400);
+  expect((await approvalRow(requestId)).status).toBe("pending");
+});
+
+test("what waits is listed for its owner, told to them, and part of their workspace's snapshot", async () => {
+  const { name, sell, runId, requestId, json } = await waiting();
+  const { json: listed } = await owner.get("/v1/agents/approvals");
+  expect(listed.total).toBe(listed.items.length);
+  expect(listed.items[0]).toEqual({
+    request_id: requestId,
+    run_id: runId,
+    session_id: json.session_id,
+    end_user_id: null,
+    agent: name,
+    call_id: expect.stringMatching(/^call_/),
+    tool: sell,
+    arguments: { id: "7" },
+    status: "pending",
+    created_at: expect.stringMatching(/Z$/),
+    expires_at: json.approval.expires_at,
+  });
+  expect((await (await host.person()).get("/v1/agents/approvals")).json).toEqual({ items: [], total: 0 });
+  const beside = await pendingApprovals(host.app.db, owner.workspaceId, 1);
+  expect(beside).toMatchObject({
+    items: [{ request_id: requestId, run_id: runId, agent: name, tool: sell }],
+    total: listed.total,
+  });
+  const news = await host.app.db
+    .selectFrom("notifications")
+    .selectAll()
+    .where("workspace_id", "=", owner.workspaceId)
+    .orderBy("created_at", "desc")
+    .executeTakeFirstOrThrow();
+  expect(news).toMatchObject({ kind: "approval_pending", title: expect.stringContaining(name) });
+  // News stay longer than what a run says.
+  expect(JSON.stringify(news)).not.toContain('"7"');
+  await decide(runId, requestId, "deny");
+  const after = (await owner.get("/v1/agents/approvals")).json;
+  expect(after.items.map(({ request_id }: Json) => request_id)).not.toContain(requestId);
+});
+
+test("arguments that are long are in the run, not in the list", async () => {
+  const { name, sell } = await agent();
+  const id = "x".repeat(20_000);
+  model.script([{ calls: [call(sell, id)] }, { text: ["Done."] }]);
+  const json = await invoke(name);
+  expect(json.approval.arguments).toEqual({ id });
+  const { items } = (await owner.get("/v1/agents/approvals")).json;
+  expect(items[0]).toMatchObject({ run_id: json.run_id, arguments: null });
+});
+
+test("a stream of a run that waits stays open, and goes on with the decision", async () => {
+  const { name, sell } = await agent();
+  model.script([{ calls: [call(sell, "7")] }, { text: ["Done."] }]);
+  const url = `${host.baseUrl}/v1/agents/${name}/invoke`;
+  const reading = readFrames(url, {
+    token: owner.token,
+    method: "POST",
+    body: { input: "Hi", stream: true },
+  });
+  const listed = async () => (await owner.get("/v1/agents/approvals")).json.items;
+  await expect.poll(async () => (await listed())[0]?.tool).toBe(sell);
+  const [{ run_id, request_id }] = await listed();
+  await decide(run_id, request_id, "approve");
+  const { frames } = await reading;
+  expect(frames.map(({ id }) => Number(id))).toEqual(frames.map((_, index) => index + 1));
+  expect(frames.map(({ event }) => event)).toContain("run.pending_approval");
+  expect(frames.at(-1)?.event).toBe("run.completed");
+});
+
+test("a toolset that goes while its call waits is said to be gone, and nothing is called", async () => {
+  const { name, toolset, runId, requestId } = await waiting();
+  await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
+  expect((await owner.call("DELETE", `/v1/agent-toolsets/${toolset}`)).status).toBe(204);
+  await decide(runId, requestId, "approve");
+  expect(await settled(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "failed" }] });
+  expect(model.asked[1].messages.at(-1).content).toContain("not there any more");
+  expect(shop.asked).toEqual([]);
+});
+
+test("a tool that is denied meanwhile is not called, whatever was approved", async () => {
+  const { name, toolset, sell } = await agent();
+  const use = { toolset_id: toolset };
+  await owner.call("PATCH", `/v1/agent-toolsets/${toolset}`, { tool_overrides: { sell: { policy: "ask" } } });
+  await owner.post(`/v1/agents/${name}/versions`, {
+    config: { ...config, toolsets: [use] },
+    promote: ["prod"],
+  });
+  model.script([{ calls: [call(sell, "7")] }, { text: ["Done."] }]);
+  const json = await invoke(name);
+  expect(json.status).toBe("pending_approval");
+  await owner.call("PATCH", `/v1/agent-toolsets/${toolset}`, {
+    tool_overrides: { sell: { policy: "deny" } },
+  });
+  await decide(json.run_id, json.approval.request_id, "approve");
+  expect(await settled(json.run_id)).toMatchObject({ tools_called: [{ status: "denied" }] });
+  expect(shop.asked).toEqual([]);
+});
+
+test("the time a person takes is not the run's", async () => {
+  const { runId, requestId } = await waiting();
+  // An hour, of which the config's fifteen minutes take no notice.
+  await sql`update agent_runs set created_at = created_at - interval '1 hour',
+    started_at = started_at - interval '1 hour' where id = ${runId}`.execute(host.app.db);
+  await decide(runId, requestId, "approve");
+  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  const { rows } = await sql<{ ms: number }>`select active_ms as ms from agent_runs
+    where id = ${runId}`.execute(host.app.db);
+  expect(rows[0]!.ms).toBeLessThan(900_000);
+});
+
+test("what was asked goes with what the run said, an hour after it ended", async () => {
+  const { runId, requestId } = await waiting();
+  await decide(runId, requestId, "approve");
+  await settled(runId);
+  await forgetOutputs(host.app, new Date(Date.now() + 3_700_000));
+  expect(await approvalRow(requestId)).toMatchObject({ status: "approved", arguments: null });
+  const asked = (await events(runId)).find(({ type }) => type === "approval.requested");
+  expect(asked).toMatchObject({ request_id: requestId, expired: true });
+  expect(asked.arguments).toBeUndefined();
+});

@@ -1,0 +1,41 @@
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { runNotFound } from "../runs/errors.ts";
+import type { AgentRuns } from "../runs/runs.ts";
+import { Run } from "../runs/schema.ts";
+import { list } from "./approvals.ts";
+import { decide } from "./decide.ts";
+import { approvalDecided, approvalExpired, approvalNotFound } from "./errors.ts";
+import { ApprovalList, ApprovalParams, Decide } from "./schema.ts";
+
+const common = { api: "agent", tag: "Approvals" } as const;
+
+export const approvalRoutes = (app: App, runs: AgentRuns): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/approvals",
+    operationId: "listAgentApprovals",
+    summary: "What waits for a decision, newest first",
+    description: "At most 100; `total` says how many there are.",
+    scope: "agents:read",
+    extension: true,
+    responses: { 200: ApprovalList },
+    handler: ({ actor }) => list(app, actor),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/agents/runs/{run_id}/approvals/{request_id}",
+    operationId: "decideAgentApproval",
+    summary: "Approve or deny a call",
+    description:
+      "Answers the run, which goes on at once: with the call that was approved, argument by argument, or with the model told that it was denied. The same decision again changes nothing.",
+    scope: "agents:invoke",
+    params: ApprovalParams,
+    body: Decide,
+    responses: { 200: Run },
+    errors: [runNotFound, approvalNotFound, approvalDecided, approvalExpired],
+    handler: ({ actor, params, body }) => decide(app, runs, actor, params, body.decision),
+  }),
+];

@@ -1,0 +1,31 @@
+/** Columns as they are stored; migrations/0029_approvals.sql says what they mean. */
+import type { ColumnType } from "kysely";
+import type { ApprovalStatus } from "./states.ts";
+
+/** Who decided, as the audit log names them. */
+export interface Decider {
+  kind: string;
+  id: string;
+  label: string;
+}
+
+export interface AgentApprovalsTable {
+  id: string;
+  workspace_id: string;
+  run_id: string;
+  call_id: string;
+  tool: string;
+  /** Parsed when read, written as JSON text. */
+  arguments: ColumnType<Record<string, unknown> | null, string, string>;
+  status: ApprovalStatus;
+  on_expire: "deny" | "fail";
+  created_at: Date;
+  expires_at: Date;
+  decided_at: Date | null;
+  /** Parsed when read, written as JSON text. */
+  decided_by: ColumnType<Decider | null, string | null, string | null>;
+}
+
+export interface AgentApprovalTables {
+  agent_approvals: AgentApprovalsTable;
+}

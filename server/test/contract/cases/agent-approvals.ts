@@ -1,0 +1,38 @@
+import { question, raise } from "#agent/approvals/approvals.ts";
+import { newCallId, request } from "#agent/calls/calls.ts";
+import type { World } from "../world.ts";
+import { run } from "./agent.ts";
+import type { Cases } from "./case.ts";
+
+/** A run that waits, as whoever carries it out would have left it. */
+async function waiting(world: World): Promise<{ run_id: string; request_id: string }> {
+  const { run_id } = await run(world);
+  const at = new Date();
+  const call = { id: newCallId(), tool: "shop__sell", arguments: { id: "7" } };
+  const asked = question({
+    workspaceId: world.owner.workspaceId,
+    runId: run_id,
+    call,
+    onExpire: "deny",
+    at,
+    expiresAt: new Date(at.getTime() + 3_600_000),
+  });
+  await world.app.db.transaction().execute(async (tx) => {
+    await request(tx, run_id, 1, [{ ...call, toolsetId: null }]);
+    await raise(tx, asked);
+    await tx
+      .updateTable("agent_runs")
+      .set({ status: "pending_approval", process_id: null, steps: 1 })
+      .where("id", "=", run_id)
+      .execute();
+  });
+  return { run_id, request_id: asked.id };
+}
+
+export const agentApprovalCases: Cases = {
+  listAgentApprovals: { success: () => ({}) },
+  decideAgentApproval: {
+    success: async (world) => ({ params: await waiting(world), body: { decision: "approve" } }),
+    unknown: { run_id: "run_doesnotexist", request_id: "apr_doesnotexist" },
+  },
+};
