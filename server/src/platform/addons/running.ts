@@ -11,6 +11,7 @@ import { bringUp } from "#machines/claim.ts";
 import type { CommandRecord, Guest } from "#machines/guest.ts";
 import { type Owner, findMachineOf } from "#machines/owned.ts";
 import { placeCold } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import { Output } from "../apps/output.ts";
 import type { Addons } from "./addons.ts";
 import type { Engine, Instance, Room } from "./engine.ts";
@@ -224,7 +225,9 @@ export class RunningAddon {
       volume: { id: volumeOf(this.row), region, isNew: !is_made },
       privateNetwork: networkOf(this.row, this.engine.port),
     });
-    const reservation = await app.db.transaction().execute((tx) => placeCold(app, tx, request));
+    const reservation = await withRoom(app, () =>
+      app.db.transaction().execute((tx) => placeCold(app, tx, request)),
+    );
     this.#machineGone = Promise.withResolvers();
     await bringUp(app, reservation);
     this.machine = reservation.row.id;

@@ -7,6 +7,7 @@ import { newId } from "#lib/ids.ts";
 import { bringUp } from "#machines/claim.ts";
 import type { Guest } from "#machines/guest.ts";
 import { placeCold, release } from "#machines/placement.ts";
+import { withRoom } from "#machines/room.ts";
 import type { Addons } from "./addons.ts";
 import type { Instance } from "./engine.ts";
 import { requestOf } from "./machine.ts";
@@ -36,7 +37,9 @@ export async function startThrowaway(
       const machine = await app.db.transaction().execute((tx) => release(tx, owner));
       if (machine) await app.machines.destroy(machine);
     });
-    const reservation = await app.db.transaction().execute((tx) => placeCold(app, tx, request));
+    const reservation = await withRoom(app, () =>
+      app.db.transaction().execute((tx) => placeCold(app, tx, request)),
+    );
     await bringUp(app, reservation);
     signal.throwIfAborted();
     const guest = app.machines.connect(reservation.row.id);

@@ -51,6 +51,7 @@ let differs = false;
 /** Ids of restores. */
 const inPlace = new Set<string>();
 let cannotBeAsked = false;
+const cleaned: { id: string; isCompleted: boolean }[] = [];
 const engine: BackupEngine = {
   extension: "dump",
   async dump(_guest, { id }, sink) {
@@ -70,7 +71,9 @@ const engine: BackupEngine = {
     if (cannotBeAsked) throw new Error("the machine is away");
     return inPlace.has(id);
   },
-  cleanUp: async () => {},
+  async cleanUp({ id, isCompleted }) {
+    cleaned.push({ id, isCompleted });
+  },
 };
 async function* pieces(text: string) {
   yield Buffer.from(text);
@@ -353,6 +356,58 @@ test("a restore that is in its place is not said to have failed, and none is whe
   expect(await status()).toBe("completed");
   expect(data.get(addon.addonId)).toBe(was);
   expect(await news(addon)).toEqual([]);
+});
+
+test("a restore whose add-on does not come up again ends after an hour, and what was there is a backup", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  data.set(addon.addonId, "newer");
+  const { actor, ...ids } = addon;
+  const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  onKillPoint(async (at) => {
+    if (at === "restore.in-place") throw new Error("its answer was lost");
+  });
+  cannotBeAsked = true;
+  const found = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!;
+  for (const minutes of [0, 30, 29]) {
+    clock.advance(minutes * 60_000);
+    await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
+    expect(await found()).toMatchObject({ status: "running" });
+  }
+  clock.advance(60_000);
+  // Its job goes on as long as there may be something to clean up.
+  await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
+  expect(await found()).toMatchObject({
+    status: "failed",
+    error: expect.stringContaining("did not come up again"),
+  });
+  expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", contents: "newer" });
+  const [told] = await listNotifications(app, actor);
+  expect(told).toMatchObject({ title: expect.stringMatching(/^A restore of postgres .* failed$/) });
+  expect(told!.body).toContain("what was restored or what it held before");
+  expect(cleaned.filter((one) => one.id === id)).toEqual([]);
+  cannotBeAsked = false;
+  await carryOutRestore(newBackups(), id, signal);
+  expect(cleaned.filter((one) => one.id === id)).toEqual([{ id, isCompleted: true }]);
+  expect(await code(ask(addon))).toBe("done");
+});
+
+test("what was to be kept before a restore that ended early holds up no other backup", async () => {
+  const addon = await addonOn("pro");
+  const { id: backupId } = await made(addon);
+  const { actor, ...ids } = addon;
+  const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
+  await db.updateTable("restores").set({ attempts: 3 }).where("id", "=", id).execute();
+  await carryOutRestore(newBackups(), id, signal);
+  expect((await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]).toMatchObject({
+    status: "failed",
+    error: expect.stringContaining("3 times"),
+  });
+  expect(await find(addon, safety_backup_id!)).toMatchObject({
+    status: "failed",
+    error: expect.stringContaining("ended first"),
+  });
+  expect(await made(addon)).toMatchObject({ status: "completed" });
 });
 
 test("one that fails after another run has completed it keeps its bytes", async () => {

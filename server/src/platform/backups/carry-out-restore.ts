@@ -14,18 +14,25 @@ import { BackupFailed } from "./errors.ts";
 import {
   beginRestore,
   endRestore,
+  fail,
   findById,
   findRestore,
   forgetRestoreAttempt,
   isRestoreWanted,
+  noteDoubt,
   type RestoreRow,
 } from "./store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.ts";
 
 /** A new add-on may have to wait for its image to be made. */
-const upWithinMs = 15 * 60_000;
+const newUpWithinMs = 15 * 60_000;
+/** One that ran when it was asked for; PostgreSQL may have a log to read again. */
+const upWithinMs = 5 * 60_000;
 /** One that was just started again is adopted within a moment. */
 const askableWithinMs = 60_000;
+/** Whoever looks after the add-on has been told long before; nobody's backups wait for longer. */
+const doubtMs = 60 * 60_000;
+const unkept = "The restore it was to be made for ended first.";
 
 export async function carryOutRestore(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
   const { db } = backups.app;
@@ -35,9 +42,8 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
   if (!found || !addon) return;
   const row = await beginRestore(db, id);
   // It was said; what is left is to clean up.
-  if (!row) return cleanUp(backups, addon, id, found.status === "completed");
+  if (!row) return cleanUp(backups, addon, id, stops);
   await reached("restore.begun");
-  let isCompleted = true;
   try {
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     await within(
@@ -52,11 +58,9 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
     if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
     if (!(error instanceof BackupFailed || error instanceof Dropped))
       backups.app.log.error({ restore: id, err: error }, "a restore failed on this server");
-    isCompleted = !(error instanceof Dropped) && (await isInPlace(backups, addon, row, stops));
-    const failed = { status: "failed", error: sentenceOf(error) } as const;
-    await end(backups, addon, row, isCompleted ? { status: "completed", error: null } : failed);
+    await end(backups, addon, row, await outcomeOf(backups, addon, row, error, stops));
   }
-  await cleanUp(backups, addon, id, isCompleted);
+  await cleanUp(backups, addon, id, stops);
 }
 
 async function restore(
@@ -71,7 +75,7 @@ async function restore(
   const backup = await findById(app.db, row.backup_id);
   if (!backup?.blob_key || backup.sha256 === null || backup.size_bytes === null)
     throw new BackupFailed("The backup is gone.");
-  await guestOf(addons, addon.id, upWithinMs, signal);
+  await guestOf(addons, addon.id, row.safety_backup_id === null ? newUpWithinMs : upWithinMs, signal);
   const stored = { bytes: backup.size_bytes, sha256: backup.sha256 };
   await backups.engines[addon.kind].restore({
     addons,
@@ -81,6 +85,40 @@ async function restore(
     contents: backup.contents,
     signal,
   });
+}
+
+interface Outcome {
+  status: "completed" | "failed";
+  error: string | null;
+  /** Of what it holds when this is said. */
+  holds?: string;
+}
+
+/** Throws while it is not to be known: the job comes again, and not for ever. */
+async function outcomeOf(
+  backups: Backups,
+  addon: AddonView,
+  row: RestoreRow,
+  error: unknown,
+  stops: AbortSignal,
+): Promise<Outcome> {
+  const { db, clock } = backups.app;
+  const failed = { status: "failed", error: sentenceOf(error) } as const;
+  if (error instanceof Dropped) return failed;
+  try {
+    const isCompleted = await isInPlace(backups, addon, row, stops);
+    return isCompleted ? { status: "completed", error: null } : failed;
+  } catch (unknown) {
+    if (stops.aborted) throw unknown;
+    const now = clock.now();
+    const since = await noteDoubt(db, row.id, now);
+    if (now.getTime() - since.getTime() < doubtMs) throw unknown;
+    return {
+      status: "failed",
+      error: "The add-on did not come up again, so nobody could see how far it got.",
+      holds: "It holds what was restored or what it held before; that is kept as a safety backup.",
+    };
+  }
 }
 
 /** An answer may have been lost, or a server died before it could say so. Throws where that is not to be known yet. */
@@ -117,32 +155,38 @@ async function end(
   { app }: Backups,
   addon: AddonView,
   row: RestoreRow,
-  outcome: { status: "completed" | "failed"; error: string | null },
+  { status, error, holds = "It holds what it held before." }: Outcome,
 ): Promise<void> {
   const { db, clock } = app;
   await transaction(db, async (tx) => {
-    if (!(await endRestore(tx, row.id, outcome, clock.now()))) return;
-    const deed = outcome.status === "completed" ? "backup.restored" : "backup.restore_failed";
+    if (!(await endRestore(tx, row.id, { status, error }, clock.now()))) return;
+    // One that was not begun, or not to its end: nobody makes it any more.
+    const { safety_backup_id: keptId } = row;
+    const kept = keptId === null ? undefined : await findById(tx, keptId);
+    if (kept) await fail(tx, kept.id, { error: unkept, key: kept.blob_key }, clock.now());
+    const deed = status === "completed" ? "backup.restored" : "backup.restore_failed";
     const { workspace_id: workspaceId, name, project_name } = addon;
     const detail = { backup_id: row.backup_id, restore_id: row.id };
     await recordActivity(tx, systemActor("backups"), deed, target(addon), workspaceId, detail);
-    if (outcome.error === null) return;
+    if (error === null) return;
     await notify(tx, {
       workspaceId,
       kind: "backup_failed",
       title: `A restore of ${name} (${project_name}) failed`,
-      body: `${outcome.error} It holds what it held before.`,
+      body: `${error} ${holds}`,
       target: target(addon),
     });
   });
 }
 
 /** An add-on that does not run is waited for by the job's next run. */
-async function cleanUp(
-  { addons, engines }: Backups,
-  addon: AddonView,
-  id: string,
-  isCompleted: boolean,
-): Promise<void> {
+async function cleanUp(backups: Backups, addon: AddonView, id: string, stops: AbortSignal): Promise<void> {
+  const { app, addons, engines } = backups;
+  const row = await findRestore(app.db, id);
+  if (!row) return;
+  // What ended in doubt is decided by what is found now; the old data is a backup in any case.
+  const wasInDoubt = row.status === "failed" && row.in_doubt_since !== null;
+  const isCompleted =
+    row.status === "completed" || (wasInDoubt && (await isInPlace(backups, addon, row, stops)));
   await engines[addon.kind].cleanUp({ addons, addon, id, isCompleted });
 }

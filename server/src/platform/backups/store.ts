@@ -345,6 +345,17 @@ export function endRestore(
     .executeTakeFirst();
 }
 
+/** Since when nobody can tell whether it is in its place. */
+export async function noteDoubt(db: Db, id: string, now: Date): Promise<Date> {
+  const { in_doubt_since: since } = await db
+    .updateTable("restores")
+    .set((eb) => ({ in_doubt_since: eb.fn.coalesce("in_doubt_since", eb.val(now)) }))
+    .where("id", "=", id)
+    .returning("in_doubt_since")
+    .executeTakeFirstOrThrow();
+  return since ?? now;
+}
+
 /** Whether a restore has somewhere to go to and something to come from. */
 export async function isRestoreWanted(db: Db, id: string): Promise<boolean> {
   const { rows } = await sql`

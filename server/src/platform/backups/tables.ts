@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0020_addons.sql and 0026_backups.sql for what they mean. */
+/** Columns as they are stored; see migrations/0020_addons.sql, 0026_backups.sql and 0036_restores_in_doubt.sql for what they mean. */
 export interface BackupsTable {
   id: Generated<string>;
   addon_id: string;
@@ -29,6 +29,7 @@ export interface RestoresTable {
   error: string | null;
   safety_backup_id: string | null;
   attempts: Generated<number>;
+  in_doubt_since: Date | null;
   created_at: Generated<Date>;
   finished_at: Date | null;
 }

@@ -9,6 +9,7 @@ import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
+import type { ConfigKey } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
@@ -79,7 +80,10 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
   };
 }
 
-export async function addonsHost(db: Db): Promise<AddonsHost> {
+export async function addonsHost(
+  db: Db,
+  settings: Partial<Record<ConfigKey, string>> = {},
+): Promise<AddonsHost> {
   const directory = await mkdtemp(join(tmpdir(), "kontor-addons-"));
   afterAll(() => rm(directory, { recursive: true, force: true }));
   const first = await freePort();
@@ -88,6 +92,7 @@ export async function addonsHost(db: Db): Promise<AddonsHost> {
     memoryOvercommit: "10",
     regions: "eu-1=Here,us-1=There",
     addonsPorts: `${first}-${first + 2}`,
+    ...settings,
   };
   const config = { ...testConfig(overrides), dataDir: directory };
   const secrets = testSecrets();
