@@ -5,6 +5,7 @@ It speaks with the server alone, whose requests are well formed and written anew
 
 import json
 import threading
+from socket import MSG_DONTWAIT
 
 HEAD_BYTES = 96 * 1024
 PIECE_BYTES = 64 * 1024
@@ -73,7 +74,8 @@ class Connection:
         self._max_body = max_body
         self._read = b""
         self._lock = threading.Lock()
-        # What the answer has come to: None, "head" or "done". Whoever is first to answer does.
+        # What the answer has come to: None, "begun" or "done". Whoever is first to answer does. Nothing is sent under
+        # the lock: who does not read would hold up the one who watches the time.
         self._answered = None
         self.request_id = ""
         self.keeps = True
@@ -154,23 +156,40 @@ class Connection:
         except OSError as error:
             raise Closed from error
 
+    def _sent_at_once(self, data):
+        try:
+            return self._socket.send(data, MSG_DONTWAIT) == len(data)
+        except OSError:
+            return False
+
     def fail(self, status, code, message):
-        """Answers with an error, unless an answer has begun: then it breaks off. True where it was told."""
-        error = {"error": {"code": code, "message": message, "request_id": self.request_id}}
-        body = json.dumps(error).encode()
-        headers = [("content-type", "application/json; charset=utf-8"), ("cache-control", "no-store")]
-        headers.append(("x-function-error", code))
+        """Answers with an error, unless an answer has begun: then it breaks off."""
         with self._lock:
+            was, self._answered = self._answered, self._answered or "begun"
+            self.keeps = False
+        if was == "begun":
+            self.close()
+        if was is not None:
+            return
+        try:
+            self._send(self._error(status, code, message))
+            self._end()
+        except Closed:
+            pass
+
+    def break_off(self, status, code, message):
+        """The same from another thread, which it never holds up: whoever has no room for an error hears of the end.
+
+        False where all of the answer is sent: there is nothing to break off.
+        """
+        with self._lock:
+            if self._answered == "done":
+                return False
             was, self._answered = self._answered, "done"
             self.keeps = False
-            if was is None:
-                try:
-                    self._send(self._head(status, [*headers, ("content-length", str(len(body)))]) + body)
-                except Closed:
-                    pass
-        if was == "head":
-            self.close()
-        return was is None
+        if was == "begun" or not self._sent_at_once(self._error(status, code, message)):
+            self._shut()
+        return True
 
     def answer(self, method, status, headers, body):
         """`body`: bytes, or an iterator of them."""
@@ -182,22 +201,41 @@ class Connection:
         with self._lock:
             if self._answered is not None:
                 raise Closed
-            self._answered = "done" if is_whole or has_none else "head"
-            self._send(self._head(status, sent) + (body if is_whole and not has_none else b""))
-        if is_whole or has_none:
-            return
-        for piece in body:
-            if piece:
-                self._piece(b"%x\r\n%b\r\n" % (len(piece), piece))
-        self._piece(b"0\r\n\r\n", last=True)
+            self._answered = "begun"
+        head = self._head(status, sent)
+        if has_none:
+            self._send(head)
+        elif is_whole and len(body) <= PIECE_BYTES:
+            self._send(head + body)
+        elif is_whole:
+            self._send(head)
+            self._send(body)
+        else:
+            self._send(head)
+            for piece in body:
+                if piece:
+                    self._piece(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self._piece(b"0\r\n\r\n")
+        self._end()
 
-    def _piece(self, data, last=False):
+    def _piece(self, data):
         with self._lock:
-            if self._answered != "head":
+            if self._answered != "begun":
                 raise Closed
-            if last:
-                self._answered = "done"
         self._send(data)
+
+    def _end(self):
+        with self._lock:
+            if self._answered != "begun":
+                raise Closed
+            self._answered = "done"
+
+    def _error(self, status, code, message):
+        error = {"error": {"code": code, "message": message, "request_id": self.request_id}}
+        body = json.dumps(error).encode()
+        headers = [("content-type", "application/json; charset=utf-8"), ("cache-control", "no-store")]
+        headers += [("x-function-error", code), ("content-length", str(len(body)))]
+        return self._head(status, headers) + body
 
     def _head(self, status, headers):
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
@@ -207,9 +245,12 @@ class Connection:
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
     def close(self):
+        self._shut()
+        self._socket.close()
+
+    def _shut(self):
+        """Whoever still reads or writes it hears of it."""
         try:
-            # Whoever still reads or writes it hears of it.
             self._socket.shutdown(2)
         except OSError:
             pass
-        self._socket.close()

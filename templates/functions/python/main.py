@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from _queue import Empty, SimpleQueue
 
 from kontor_http import BadResponse, Closed, Connection, TooLarge
 from kontor_log import end_lines, request_id, say, take_logging, take_output, tell
@@ -21,6 +22,8 @@ PORT = int(os.environ.get("PORT", "8080"))
 HANDLER = os.environ.get("KONTOR_HANDLER", "/app/handler.py")
 # With as many threads that do not heed their end there is none left to answer.
 MOST_STUCK = 10
+# For whoever has been told; most are gone at once.
+LEAVING_S = 2
 MESSAGES = {
     "function_error": "The function failed; its logs say why.",
     "function_bad_response": "The function answered with something that is no response; its logs say more.",
@@ -56,57 +59,96 @@ def load():
     return found
 
 
+class Turn:
+    """One request, as the watch sees it."""
+
+    __slots__ = ("connection", "is_late", "is_told", "request", "thread", "until")
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.request = request_id.get()
+        self.thread = threading.get_ident()
+        self.until = time.monotonic() + TIMEOUT_S
+        self.is_late = False
+        self.is_told = False
+
+
 class Watch:
-    """Ends what takes too long: the caller is answered, and the thread hears of it as soon as it runs Python."""
+    """Ends what takes too long: the caller is answered, and the thread hears of it as soon as it runs Python.
+
+    It waits for nobody, so that one who does not read, or does not heed his end, costs his own request alone. A thread
+    is told once for a request at most, and never after that is over. But it hears it between any two steps, ours
+    included: what a thread passes through here has no lock but those made in C, which a `with` takes and gives back in
+    one step. Within a Condition's own code it would leave that locked.
+    """
 
     def __init__(self):
-        self._waiting = {}
-        self._changed = threading.Condition()
-        self._stuck = set()
+        self._turns = set()
+        self._lock = threading.Lock()
+        self._rests = False
+        self._began = SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def begin(self, connection):
-        with self._changed:
-            thread = threading.get_ident()
-            self._waiting[thread] = (time.monotonic() + TIMEOUT_S, connection, request_id.get())
-            if len(self._waiting) == 1:
-                self._changed.notify()
+    def begin(self, turn):
+        with self._lock:
+            self._turns.add(turn)
+            # All have the same time: nobody is due before those that are waited for.
+            rested, self._rests = self._rests, False
+        if rested:
+            self._began.put(None)
 
-    def end(self):
-        with self._changed:
-            thread = threading.get_ident()
-            self._waiting.pop(thread, None)
-            self._stuck.discard(thread)
+    def end(self, turn):
+        """Nothing reaches the thread on account of this turn any more. Safe to repeat."""
+        with self._lock:
+            self._turns.discard(turn)
+        if turn.is_told:
+            import ctypes
+
+            # What has not arrived yet is taken back.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(turn.thread), None)
 
     def _run(self):
         while True:
-            with self._changed:
-                while not self._waiting:
-                    self._changed.wait()
-                first = min(until for until, _, _ in self._waiting.values())
-                now = time.monotonic()
-                late = [(t, c, r) for t, (until, c, r) in self._waiting.items() if until <= now]
-                for thread, _, _ in late:
-                    del self._waiting[thread]
-                    self._stuck.add(thread)
-                if not late:
-                    self._changed.wait(first - now)
-                    continue
-            for thread, connection, request in late:
-                request_id.set(request)
-                say("error", f"Timed out: the function has {TIMEOUT_S:g} s for an answer and all of its body.")
-                connection.fail(504, "function_timeout", MESSAGES["function_timeout"])
-                _raise_in(thread)
-            if len(self._stuck) >= MOST_STUCK:
-                request_id.set(None)
-                say("error", "Too many requests run on after their time: the process ends.")
-                os._exit(1)
+            pause = self._look()
+            try:
+                self._began.get(timeout=pause)
+            except Empty:
+                pass
 
+    def _look(self):
+        """Seconds until the next look; None where it is for a request to begin."""
+        now = time.monotonic()
+        with self._lock:
+            due = [turn for turn in self._turns if turn.until <= now]
+            late = [turn for turn in due if not turn.is_late]
+            for turn in late:
+                turn.is_late = True
+                turn.until = now + LEAVING_S
+            stuck = len(due) - len(late)
+            following = min((turn.until for turn in self._turns if turn.until > now), default=None)
+            self._rests = following is None
+        for turn in [turn for turn in late if self._tell(turn)]:
+            request_id.set(turn.request)
+            say("error", f"Timed out: the function has {TIMEOUT_S:g} s for an answer and all of its body.")
+        request_id.set(None)
+        if stuck >= MOST_STUCK:
+            say("error", "Too many requests run on after their time: the process ends.")
+            os._exit(1)
+        return None if following is None else max(0, following - time.monotonic())
 
-def _raise_in(thread):
-    import ctypes
+    def _tell(self, turn):
+        """False where it is over, or just ends: its thread and its connection go on."""
+        # Takes a while the first time: not under the lock.
+        import ctypes
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimedOut))
+        with self._lock:
+            if turn not in self._turns:
+                return False
+            if not turn.connection.break_off(504, "function_timeout", MESSAGES["function_timeout"]):
+                return False
+            turn.is_told = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(turn.thread), ctypes.py_object(TimedOut))
+            return True
 
 
 class Loop:
@@ -121,24 +163,41 @@ class Loop:
 
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, daemon=True).start()
+                made = asyncio.new_event_loop()
+                threading.Thread(target=made.run_forever, daemon=True).start()
+                self._loop = made
+        # Not a Future, which has a Condition; see Watch.
+        ended = SimpleQueue()
+        tasks = []
 
-        async def settled():
-            return await awaitable
+        async def settle():
+            try:
+                ended.put((await awaitable, None))
+            except BaseException as error:
+                ended.put((None, error))
 
-        future = asyncio.run_coroutine_threadsafe(settled(), self._loop)
+        def start():
+            tasks.append(self._loop.create_task(settle()))
+
+        def cancel():
+            for task in tasks:
+                task.cancel()
+
         try:
+            self._loop.call_soon_threadsafe(start)
             while True:
                 # Short waits: a thread that waits in C does not hear that its time is up.
                 try:
-                    return future.result(0.5)
-                except TimeoutError:
-                    if future.done():
-                        raise
+                    value, error = ended.get(timeout=0.5)
+                    break
+                except Empty:
+                    pass
         except TimedOut:
-            future.cancel()
+            self._loop.call_soon_threadsafe(cancel)
             raise
+        if error is not None:
+            raise error
+        return value
 
     def pieces(self, generator):
         while True:
@@ -211,16 +270,20 @@ def serve(handler, watch, connection):
                 connection.fail(413, "payload_too_large", MESSAGES["payload_too_large"])
                 return
             request_id.set(connection.request_id or None)
-            watch.begin(connection)
+            turn = Turn(connection)
             try:
-                exchange(handler, connection, request)
+                try:
+                    watch.begin(turn)
+                    exchange(handler, connection, request)
+                finally:
+                    watch.end(turn)
+            except TimedOut:
+                # It may have come in the middle of that end. It comes once: this one is whole.
+                watch.end(turn)
             finally:
-                watch.end()
                 end_lines()
                 request_id.set(None)
     except (Closed, ValueError):
-        pass
-    except TimedOut:
         pass
     finally:
         connection.close()

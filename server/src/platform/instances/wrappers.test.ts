@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { get, type IncomingMessage } from "node:http";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
@@ -356,6 +357,80 @@ async def handler(request):
         expect(said).toContainEqual(record);
       }
     }
+  });
+
+  test("is told that its time is up, whoever else does not read his answer", async () => {
+    const served = await serve(
+      "python",
+      `import time
+large = bytes(16 * 1024**2)
+def handler(request):
+    while request.path == "/slow": time.sleep(0.01)
+    return "fine" if request.path == "/fine" else large
+`,
+      { env: { KONTOR_TIMEOUT_MS: "500" } },
+    );
+    const { hostname, port } = new URL(served.url);
+    const silent = await Promise.all(
+      Array.from({ length: 12 }, async () => {
+        const socket = connect(Number(port), hostname).on("error", () => {});
+        await once(socket, "connect");
+        socket.write("GET / HTTP/1.1\r\n\r\n");
+        return socket;
+      }),
+    );
+    expect((await fetch(`${served.url}/slow`)).status).toBe(504);
+    const timedOut = () => served.said.filter(({ t }) => String(t).startsWith("Timed out")).length;
+    await served.saying(() => timedOut() === 13);
+    expect(await (await fetch(`${served.url}/fine`)).text()).toBe("fine");
+    for (const socket of silent) socket.destroy();
+  });
+
+  test("is told of one request's end in that one alone, however close it comes to its answer", async () => {
+    const served = await serve(
+      "python",
+      `import asyncio, time
+until = time.monotonic
+async def later(end):
+    while until() < end: await asyncio.sleep(0)
+def handler(request):
+    end = until() + float(request.query["s"])
+    if request.path == "/async": return ended(end)
+    while until() < end: pass
+    return "in time"
+async def ended(end):
+    await later(end)
+    return "in time"
+`,
+      { env: { KONTOR_TIMEOUT_MS: "100" } },
+    );
+    const ask = async (path: string) => (await fetch(served.url + path)).status;
+    // What has begun when its time is up is broken off.
+    const askClosely = (path: string) => ask(path).catch(() => 504);
+    for (let round = 0; round < 25; round += 1) {
+      const near = Array.from({ length: 4 }, (_, n) => 0.097 + 0.001 * n + 0.0002 * (round % 5));
+      const paths = near.map((s, n) => `/${n % 2 === 0 ? "async" : "plain"}?s=${s}`);
+      for (const status of await Promise.all(paths.map(askClosely))) expect([200, 504]).toContain(status);
+      expect(await ask("/plain?s=0")).toBe(200);
+    }
+    expect(served.said.filter(({ t }) => /TimedOut|thread|Too many/.test(String(t)))).toEqual([]);
+  });
+
+  test("ends where ten requests run on after their time", async () => {
+    const served = await serve(
+      "python",
+      `import time
+def handler(request):
+    while True:
+        try: time.sleep(0.01)
+        except BaseException: pass
+`,
+      { env: { KONTOR_TIMEOUT_MS: "300" } },
+    );
+    const answers = await Promise.all(Array.from({ length: 10 }, () => fetch(served.url)));
+    expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 504));
+    expect(await served.ended).toBe(1);
+    expect(served.said.at(-1)).toMatchObject({ t: expect.stringContaining("Too many requests run on") });
   });
 
   test("answers ten requests at once", async () => {
