@@ -20,6 +20,7 @@ import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { agentTasks } from "#agent/jobs.ts";
+import { ownApi } from "#agent/workers/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
@@ -185,7 +186,6 @@ async function start(): Promise<void> {
   );
   await scheduleRecheck(app);
   const agentRuns = new AgentRuns(app, { hostId });
-  await agentRuns.start();
   running.defer(() => agentRuns.stop());
   await backups.start();
 
@@ -201,28 +201,26 @@ async function start(): Promise<void> {
     follow: (id, signal) => followDeployment(app, id, signal),
   });
   await pushes.catchUp();
-  const http = await createHttpServer(
-    app,
-    {
-      platform: platformRoutes(app, {
-        holdings: sandboxHoldings,
-        ...sandboxBeside,
-        ...agentBeside,
-        apps,
-        functions,
-        addons,
-        backups,
-      }),
-      sandbox: sandboxRoutes(app),
-      agent: agentRoutes(app, agentRuns),
-    },
-    {
-      findActor: (credential) => findActor(app, credential),
-      readiness: async () => ({ ready: true, templates: machines.images.status() }),
-      front: ingress,
-      raw: [gitSite(app, pushes), downloadSite(backups)],
-    },
-  );
+  const routes = {
+    platform: platformRoutes(app, {
+      holdings: sandboxHoldings,
+      ...sandboxBeside,
+      ...agentBeside,
+      apps,
+      functions,
+      addons,
+      backups,
+    }),
+    sandbox: sandboxRoutes(app),
+    agent: agentRoutes(app, agentRuns),
+  };
+  const http = await createHttpServer(app, routes, {
+    findActor: (credential) => findActor(app, credential),
+    readiness: async () => ({ ready: true, templates: machines.images.status() }),
+    front: ingress,
+    raw: [gitSite(app, pushes), downloadSite(backups)],
+  });
+  await agentRuns.start(ownApi(routes, http));
   running.defer(() => rmSync(serverFile, { force: true }));
   // Requests and jobs end together, within one grace: a request may wait for a job.
   running.defer(async () => {

@@ -51,3 +51,16 @@ export interface Credential {
   kind: "token" | "session";
   secret: string;
 }
+
+/** A write scope includes its read. `agents:invoke` stands alone: it is for backends that must not change agents. */
+const includes: Partial<Record<Scope, Scope>> = {
+  "platform:read": "platform:write",
+  "sandboxes:read": "sandboxes:write",
+  "agents:read": "agents:write",
+};
+
+export function hasScope({ scopes: held }: Pick<Actor, "scopes">, scope: Scope): boolean {
+  if (held === null) return true;
+  const wider = includes[scope];
+  return held.includes(scope) || (wider !== undefined && held.includes(wider));
+}

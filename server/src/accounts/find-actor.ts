@@ -123,7 +123,8 @@ async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): 
       tokenId: row.id,
       workspaces: row.workspaces,
       ip: null,
-      isOperator: row.is_operator,
+      // What an agent is granted is its scopes; who owns it is not among them.
+      isOperator: row.is_operator && !isWorker,
     },
   };
 }

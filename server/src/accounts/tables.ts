@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql and 0017_projects.sql say what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql and 0035_run_tokens_and_traces.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -57,6 +57,7 @@ export interface ApiTokensTable {
   class: Generated<"user" | "agent">;
   worker_id: string | null;
   workspace_id: string | null;
+  run_id: string | null;
   created_at: Generated<Date>;
   expires_at: Date | null;
   last_used_at: Date | null;

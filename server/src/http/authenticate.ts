@@ -3,7 +3,7 @@
  * does not know how accounts are kept.
  */
 import type { FastifyRequest } from "fastify";
-import type { Actor, Credential, Scope } from "#accounts/actor.ts";
+import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
 import { credentialOf, isForeignOrigin } from "./credential.ts";
 import type { Route } from "./define-route.ts";
 import { missingScope, originRefused, unauthenticated } from "./errors.ts";
@@ -22,20 +22,6 @@ const nobody: Actor = {
   workspaces: [],
   ip: null,
 };
-
-/** A write scope includes its read. `agents:invoke` stands alone: it is for backends that must not change agents. */
-const includes: Partial<Record<Scope, Scope>> = {
-  "platform:read": "platform:write",
-  "sandboxes:read": "sandboxes:write",
-  "agents:read": "agents:write",
-};
-
-export function hasScope(actor: Pick<Actor, "scopes">, scope: Scope): boolean {
-  const { scopes } = actor;
-  if (scopes === null) return true;
-  const wider = includes[scope];
-  return scopes.includes(scope) || (wider !== undefined && scopes.includes(wider));
-}
 
 export async function authenticate(
   findActor: FindActor,

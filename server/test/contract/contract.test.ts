@@ -5,8 +5,7 @@
  */
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
-import { scopes, type Scope } from "#accounts/actor.ts";
-import { hasScope } from "#http/authenticate.ts";
+import { hasScope, scopes, type Scope } from "#accounts/actor.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";

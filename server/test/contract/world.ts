@@ -8,6 +8,8 @@ import { findActor } from "#accounts/find-actor.ts";
 import type { Scope } from "#accounts/actor.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
+import { ownApi } from "#agent/workers/api.ts";
+import type { OwnApi } from "#agent/workers/workers.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { createHttpServer, type Routes } from "#http/server.ts";
@@ -72,7 +74,8 @@ export interface World {
   ): Promise<Reply>;
 }
 
-export async function openWorld(): Promise<World> {
+/** Runs of agents are carried out where `agents` is given, with what it makes of the server's own API; else they wait. */
+export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi } = {}): Promise<World> {
   const dataDir = mkdtempSync(join(tmpdir(), "kontor-contract-"));
   afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
   const config = loadConfig({
@@ -126,6 +129,7 @@ export async function openWorld(): Promise<World> {
   // Nobody comes from outside.
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
+  const runs = new AgentRuns(app, { pauseMs: 5 });
   const routes: Routes = {
     platform: platformRoutes(app, {
       holdings: sandboxHoldings,
@@ -137,12 +141,14 @@ export async function openWorld(): Promise<World> {
       backups,
     }),
     sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app, new AgentRuns(app)),
+    agent: agentRoutes(app, runs),
   };
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
   });
   afterAll(() => server.close());
+  if (agents) await runs.start(agents(ownApi(routes, server)));
+  afterAll(() => runs.stop());
 
   const caller = async (): Promise<Caller> => {
     const { user, workspace } = await makePerson(db, {

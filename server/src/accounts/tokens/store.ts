@@ -53,3 +53,11 @@ export async function countActive(
 export async function revoke(db: Db, id: string, now: Date): Promise<void> {
   await db.updateTable("api_tokens").set({ revoked_at: now }).where("id", "=", id).execute();
 }
+
+export async function deleteRunToken(db: Db, id: string): Promise<void> {
+  await db.deleteFrom("api_tokens").where("id", "=", id).where("class", "=", "agent").execute();
+}
+
+export async function deleteOfRun(db: Db, runId: string): Promise<void> {
+  await db.deleteFrom("api_tokens").where("run_id", "=", runId).execute();
+}

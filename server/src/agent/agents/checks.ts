@@ -11,7 +11,7 @@ import { findToolsets } from "../toolsets/find.ts";
 import type { AgentConfig } from "./config.ts";
 
 /** Parts of a config that nothing here carries out yet: one that asks for them would run as something else. */
-const notCarriedOut = ["vm", "platform"] as const;
+const notCarriedOut = ["vm"] as const;
 
 export async function requireUsable(
   db: Db,

@@ -3,6 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
+import { requireHeld } from "../workers/grant.ts";
 import { lockWritableAgent, renderVersion, target, workspaceOf } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
 import type { AgentConfig } from "./config.ts";
@@ -21,6 +22,7 @@ export async function publish(
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
+  requireHeld(actor, input.config);
   await requireSchema(input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {

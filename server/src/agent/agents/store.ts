@@ -198,3 +198,15 @@ export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: stri
     .where("agents.workspace_id", "=", workspaceId)
     .execute();
 }
+
+/** For those who act in its name; undefined where it is gone. */
+export function workerOf(
+  db: Db,
+  agentId: string,
+): Promise<Pick<AgentRow, "workspace_id" | "worker_id" | "name"> | undefined> {
+  return db
+    .selectFrom("agents")
+    .select(["workspace_id", "worker_id", "name"])
+    .where("id", "=", agentId)
+    .executeTakeFirst();
+}

@@ -14,6 +14,8 @@ import { request } from "../calls/calls.ts";
 import { conversation, say } from "../sessions/sessions.ts";
 import type { Tool } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
+import { WorkerAccess } from "../workers/access.ts";
+import type { OwnApi } from "../workers/workers.ts";
 import { type Answered, askAgainShorter } from "./ask.ts";
 import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
@@ -26,14 +28,16 @@ import type { Work } from "./work.ts";
 const grownMaxMiB = 8;
 
 /** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
-export async function carryOut(app: App, taken: RunRow, work: Work): Promise<void> {
-  const { writer, stop } = work;
+export async function carryOut(app: App, taken: RunRow, given: Work): Promise<void> {
+  const { writer, stop } = given;
   const version = await getVersion(app.db, { id: taken.agent_id, latest_version: 0 }, String(taken.version));
   const config = version.config as AgentConfig;
   const leftMs = config.limits.max_seconds * 1000 - taken.active_ms;
   const outOfTime = new RunFailure("limit_time", `The run took more than ${config.limits.max_seconds} s.`);
   // A timer's longest is 24 days; a day is the config's.
   const clock = setTimeout(() => stop.abort(outOfTime), Math.max(0, leftMs));
+  const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
+  const work = { ...given, access };
   try {
     if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
       writer.add("step.reset", { step: taken.steps + 1 });
@@ -43,7 +47,18 @@ export async function carryOut(app: App, taken: RunRow, work: Work): Promise<voi
     while (goesOn) ({ run, goesOn } = await takeStep(app, config, run, work));
   } finally {
     clearTimeout(clock);
+    await access?.close();
   }
+}
+
+function accessOf(
+  app: App,
+  given: { run: RunRow; config: AgentConfig; leftMs: number; api: OwnApi | undefined },
+): WorkerAccess | undefined {
+  const { run, config, leftMs, api } = given;
+  const scopes = config.platform?.scopes ?? [];
+  if (!api || scopes.length === 0) return undefined;
+  return new WorkerAccess(app, api, { runId: run.id, agentId: run.agent_id, scopes, leftMs });
 }
 
 async function takeStep(
@@ -59,10 +74,10 @@ async function takeStep(
   if ((await settleCalls(app, config, run, work)) === "waiting") return { run, goesOn: false };
   const { said, before } = await conversation(app.db, run.session_id);
   requireNotGrown(run, said);
-  const remembered = await recall(app.db, userOf(run, config));
+  const remembered = await recall(app.db, userOf(run, config, work));
   const promptWith = (atMost?: number) => promptOf(config, said, { before, remembered, atMost });
   const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
-  const { tools, unavailable } = await toolsOf(app, userOf(run, config));
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
   const needed = unavailable.find(({ isRequired }) => isRequired);
   if (needed)
     throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);

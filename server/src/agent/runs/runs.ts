@@ -11,6 +11,8 @@ import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
 import { expireDue } from "../approvals/expire.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
+import type { OwnApi } from "../workers/workers.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
 import { failureOf, RunFailure } from "./failure.ts";
@@ -39,6 +41,7 @@ export class AgentRuns {
   readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
+  #api: OwnApi | undefined;
   #looking: Promise<void> | undefined;
 
   /** `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. */
@@ -52,8 +55,9 @@ export class AgentRuns {
     return this.#app.jobs.processId;
   }
 
-  /** From here on runs are carried out, those of processes that are gone first. */
-  async start(): Promise<void> {
+  /** From here on runs are carried out, those of processes that are gone first. `api`: what agents act by. */
+  async start(api?: OwnApi): Promise<void> {
+    this.#api = api;
     this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
     await this.look();
     this.#looking = this.#keepLooking();
@@ -181,7 +185,8 @@ export class AgentRuns {
     try {
       if (taken.attempts - taken.resumed > attemptsMax)
         throw new RunFailure("internal", "It was given up after many tries.");
-      await carryOut(this.#app, taken, { writer, stop, fetch, pauseMs: this.#pauseMs });
+      if (taken.attempts > 1) await endTokensOf(db, id);
+      await carryOut(this.#app, taken, { writer, stop, fetch, pauseMs: this.#pauseMs, api: this.#api });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);
     } finally {

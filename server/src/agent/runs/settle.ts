@@ -32,7 +32,7 @@ export async function settleCalls(
   work: Work,
 ): Promise<"settled" | "waiting"> {
   if (run.steps === 0 || !(await hasUntoldCalls(app.db, run.session_id))) return "settled";
-  const { tools, unavailable } = await toolsOf(app, userOf(run, config));
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
   const why = new Map(unavailable.map((toolset) => [toolset.id, toolset.why]));
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
   const calls = await requested(app.db, run.id, run.steps);
@@ -177,6 +177,7 @@ async function carryOutCall(
     timeoutMs: config.limits.tool_timeout_seconds * 1000,
     signal: stop.signal,
     fetch,
+    headers: {},
     say: (type, data) => writer.add(type, data),
     sayWith: async (type, data, change) => {
       await writer.commit([{ type, at: app.clock.now(), data }], {}, change);
@@ -186,7 +187,7 @@ async function carryOutCall(
   return { status: isOk ? "completed" : "failed", result: text };
 }
 
-export function userOf(run: RunRow, config: AgentConfig): ToolUser {
+export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<Work, "access">): ToolUser {
   return {
     workspaceId: run.workspace_id,
     agentId: run.agent_id,
@@ -194,5 +195,6 @@ export function userOf(run: RunRow, config: AgentConfig): ToolUser {
     runId: run.id,
     endUserId: run.end_user_id,
     config,
+    access,
   };
 }

@@ -1,5 +1,6 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
+import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { Db } from "#db/db.ts";
 import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
@@ -204,7 +205,7 @@ export async function advance(
     .where("status", "=", "running")
     .returningAll()
     .executeTakeFirst();
-  if (row) await insertEvents(tx, row, events);
+  if (row) await afterChange(tx, row, events, change);
   return row;
 }
 
@@ -219,8 +220,19 @@ export async function overrule(
     .where("status", "in", ["queued", "running", "pending_approval"])
     .returningAll()
     .executeTakeFirst();
-  if (row) await insertEvents(tx, row, events);
+  if (row) await afterChange(tx, row, events, change);
   return row;
+}
+
+/** What a run acts by dies with it, and while it waits for somebody. */
+async function afterChange(
+  tx: Db,
+  row: RunRow,
+  events: readonly NewEvent[],
+  { status = "running" }: RunChange,
+): Promise<void> {
+  await insertEvents(tx, row, events);
+  if (status !== "running") await endTokensOf(tx, row.id);
 }
 
 function changeRow(

@@ -1,5 +1,7 @@
 /** What the work on one run is done with. */
 import type { Fetch } from "../models/fetch.ts";
+import type { WorkerAccess } from "../workers/access.ts";
+import type { OwnApi } from "../workers/workers.ts";
 import type { RunWriter } from "./writer.ts";
 
 export interface Work {
@@ -12,4 +14,8 @@ export interface Work {
   pauseMs: number;
   /** Tokens of the conversation, once a model refused more: for the rest of the run no more are told. */
   tellAtMost?: number;
+  /** The server's own API, where there is one. */
+  api?: OwnApi | undefined;
+  /** Of this run to it; undefined where its config grants nothing. */
+  access?: WorkerAccess | undefined;
 }

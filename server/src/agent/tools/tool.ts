@@ -3,6 +3,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import type { Fetch } from "../models/fetch.ts";
+import type { WorkerAccess } from "../workers/access.ts";
 
 export type ToolPolicy = "allow" | "ask" | "deny";
 
@@ -28,8 +29,10 @@ export interface ToolCall {
   timeoutMs: number;
   /** Aborted when the run is over or goes on elsewhere. */
   signal: AbortSignal;
-  /** Checked addresses alone. */
+  /** Checked addresses alone; says itself which trace the call is part of. */
   fetch: Fetch;
+  /** The same as `fetch` says, for what does not go through it. */
+  headers: Readonly<Record<string, string>>;
   /** An event of the run's log. */
   say(type: string, data: Record<string, unknown>): void;
   /** The same, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
@@ -51,6 +54,8 @@ export interface ToolUser {
   /** Null: nobody in particular. */
   endUserId: string | null;
   config: AgentConfig;
+  /** The server's own API; undefined where the config grants nothing of it. */
+  access: WorkerAccess | undefined;
 }
 
 export interface Tools {

@@ -1,0 +1,55 @@
+/**
+ * Agent-class tokens: minted for one run of an agent, with the scopes its config grants, for the one workspace it
+ * belongs to. The plaintext is in the memory of the process that carries the run out and nowhere else. One goes with
+ * the transaction that ends its run, and what a crash leaves expires.
+ */
+import type { Db } from "#db/db.ts";
+import { newId } from "#lib/ids.ts";
+import type { App } from "../../app.ts";
+import type { Scope } from "../actor.ts";
+import { forgetActors } from "../find-actor.ts";
+import { hashSecret, newSecret } from "../secrets.ts";
+import { type Worker, workerActor } from "../worker-actor.ts";
+import { deleteOfRun, deleteRunToken, insertToken } from "./store.ts";
+
+export interface RunToken {
+  id: string;
+  plaintext: string;
+}
+
+/** Undefined where the workspace is gone. */
+export async function mintRunToken(
+  app: Pick<App, "db" | "clock">,
+  grant: { worker: Worker; runId: string; scopes: readonly Scope[]; expiresInMs: number },
+): Promise<RunToken | undefined> {
+  const { worker, runId, scopes } = grant;
+  const actor = await workerActor(app.db, worker, scopes);
+  if (!actor) return undefined;
+  const plaintext = newSecret("svc_");
+  const now = app.clock.now();
+  const { id } = await insertToken(app.db, {
+    id: newId("tok_"),
+    user_id: actor.userId,
+    name: worker.label,
+    prefix: plaintext.slice(0, 8),
+    token_hash: hashSecret(plaintext),
+    scopes: [...scopes],
+    class: "agent",
+    worker_id: worker.workerId,
+    workspace_id: worker.workspaceId,
+    run_id: runId,
+    created_at: now,
+    expires_at: new Date(now.getTime() + grant.expiresInMs),
+  });
+  return { id, plaintext };
+}
+
+export async function endRunToken(app: Pick<App, "db">, { id }: RunToken): Promise<void> {
+  await deleteRunToken(app.db, id);
+  forgetActors(app);
+}
+
+/** In the transaction that ends the run, or gives it to somebody else; `forgetActors` is for after the commit. */
+export function endTokensOf(tx: Db, runId: string): Promise<void> {
+  return deleteOfRun(tx, runId);
+}

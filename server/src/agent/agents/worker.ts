@@ -1,0 +1,10 @@
+/** An agent as who acts. */
+import type { Worker } from "#accounts/worker-actor.ts";
+import type { Db } from "#db/db.ts";
+import { workerOf } from "./store.ts";
+
+/** Undefined where the agent is gone. */
+export async function findWorker(db: Db, agentId: string): Promise<Worker | undefined> {
+  const row = await workerOf(db, agentId);
+  return row && { workspaceId: row.workspace_id, workerId: row.worker_id, label: row.name };
+}

@@ -1,0 +1,60 @@
+/**
+ * A run's way to the server's own API. Its token is minted at the first call, lives in this object alone and goes
+ * with it; the transaction that ends the run, or gives it to another process, takes it too.
+ */
+import { endRunToken, mintRunToken, type RunToken } from "#accounts/tokens/run-tokens.ts";
+import type { Scope } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { findWorker } from "../agents/worker.ts";
+import type { ApiAnswer, ApiRequest, Operation, OwnApi } from "./workers.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+export interface Granted {
+  runId: string;
+  agentId: string;
+  scopes: readonly Scope[];
+  /** The run's longest time from now on. */
+  leftMs: number;
+}
+
+export class WorkerAccess {
+  readonly #app: Needs;
+  readonly #api: OwnApi;
+  readonly #granted: Granted;
+  #token: Promise<RunToken> | undefined;
+
+  constructor(app: Needs, api: OwnApi, granted: Granted) {
+    this.#app = app;
+    this.#api = api;
+    this.#granted = granted;
+  }
+
+  get operations(): readonly Operation[] {
+    return this.#api.operations;
+  }
+
+  async call(
+    request: ApiRequest,
+    options: { headers: Readonly<Record<string, string>>; signal: AbortSignal },
+  ): Promise<ApiAnswer> {
+    this.#token ??= this.#mint();
+    const { plaintext } = await this.#token;
+    const answer = await this.#api.send(request, { ...options, token: plaintext });
+    return { ...answer, text: answer.text.replaceAll(plaintext, "[secret]") };
+  }
+
+  /** The token is dead from here on. */
+  async close(): Promise<void> {
+    const token = await this.#token?.catch(() => undefined);
+    if (token) await endRunToken(this.#app, token);
+  }
+
+  async #mint(): Promise<RunToken> {
+    const { runId, agentId, scopes, leftMs } = this.#granted;
+    const worker = await findWorker(this.#app.db, agentId);
+    const token = worker && (await mintRunToken(this.#app, { worker, runId, scopes, expiresInMs: leftMs }));
+    if (!token) throw new Error("the agent's account is gone");
+    return token;
+  }
+}

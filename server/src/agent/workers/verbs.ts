@@ -1,0 +1,79 @@
+/**
+ * Which operations are an agent's tools. Not here: what answers secrets, what deletes for good, and what concerns
+ * accounts. Schema and scope of each are its operation's own.
+ */
+
+export interface Verb {
+  /** `operationId`. */
+  operation: string;
+  /** In place of the operation's summary. */
+  about?: string;
+  /** Fields that are not a model's to fill. */
+  without?: readonly string[];
+}
+
+const stream = ["follow", "stream"];
+/** A run's token is for one account. */
+const account = ["workspace"];
+
+export const verbs: Readonly<Record<string, Verb>> = {
+  list_projects: { operation: "listProjects" },
+  get_project: { operation: "getProject" },
+  create_project: {
+    operation: "createProject",
+    about:
+      "Create a project and its production environment. With a repo_url it is tied to that repository; without one it is hosted here, and git_url takes a push",
+    without: [...account, "git_token"],
+  },
+  update_project: {
+    operation: "updateProject",
+    about:
+      "Change a project's settings or variables. What runs is not touched: a change applies at the next deployment",
+    without: [...account, "git_token"],
+  },
+  analyze_project: { operation: "analyzeProject" },
+  list_environments: { operation: "listEnvironments" },
+  deploy: {
+    operation: "createDeployment",
+    about:
+      "Deploy the newest commit of an environment's branch. Answers at once with status queued; ask get_deployment until it is live or failed",
+  },
+  list_deployments: { operation: "listDeployments" },
+  get_deployment: { operation: "getDeployment" },
+  get_deployment_logs: { operation: "readDeploymentLogs", without: stream },
+  get_build_log: { operation: "readBuildLog" },
+  cancel_deployment: { operation: "cancelDeployment" },
+  roll_back: { operation: "rollBackDeployment", about: "Serve again what an earlier deployment served" },
+  get_app_logs: { operation: "getProjectLogs", without: stream },
+  get_app_health: { operation: "getAppHealth" },
+  get_app_state: { operation: "getProjectHealth" },
+  get_app_usage: { operation: "getProjectStats" },
+  get_app_metrics: { operation: "getRequestMetrics" },
+  put_app_to_sleep: { operation: "sleepProject" },
+  wake_app: { operation: "wakeProject" },
+  list_domains: { operation: "listDomains", without: account },
+  list_addons: { operation: "listAddons" },
+  list_backups: { operation: "listBackups" },
+  create_backup: { operation: "createBackup" },
+  list_functions: { operation: "listFunctions", without: account },
+  get_function: { operation: "getFunction" },
+  create_function: { operation: "createFunction", without: account },
+  update_function: { operation: "updateFunction", without: account },
+  deploy_function: { operation: "deployFunction" },
+  invoke_function: { operation: "invokeFunction" },
+  get_function_logs: { operation: "getFunctionLogs", without: stream },
+  get_function_metrics: { operation: "getFunctionMetrics" },
+  list_activity: { operation: "listActivity", without: account },
+
+  list_sandboxes: { operation: "listSandboxes", without: ["metadata"] },
+  get_sandbox: { operation: "getSandbox" },
+  create_sandbox: { operation: "createSandbox" },
+  exec_in_sandbox: { operation: "execCommand", without: [...stream, "stdin"] },
+  run_code_in_sandbox: { operation: "runCode", without: stream },
+  keep_sandbox_alive: { operation: "keepSandboxAlive" },
+  pause_sandbox: { operation: "pauseSandbox" },
+  resume_sandbox: { operation: "resumeSandbox" },
+  terminate_sandbox: { operation: "terminateSandbox" },
+  get_sandbox_address: { operation: "getSandboxHost" },
+  list_templates: { operation: "listTemplates" },
+};

@@ -1,0 +1,271 @@
+/** Agents that act on the platform and on sandboxes: through the whole API, with real tokens. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { whyNotSchema } from "#agent/json-schema.ts";
+import { startModelServer } from "#agent/testing/model-server.ts";
+import { verbs } from "#agent/workers/verbs.ts";
+import type { OwnApi } from "#agent/workers/workers.ts";
+import { makeProject } from "../factories.ts";
+import { openWorld } from "./world.ts";
+
+// oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
+type Json = any;
+
+/** Every token that was acted by. */
+const tokens = new Set<string>();
+let api: OwnApi | undefined;
+const world = await openWorld({
+  agents: (own) => {
+    api = own;
+    return {
+      ...own,
+      send: (request, options) => {
+        tokens.add(options.token);
+        return own.send(request, options);
+      },
+    };
+  },
+});
+const model = await startModelServer();
+const { app, owner } = world;
+let made = 0;
+
+const call = async (method: string, path: string, body?: unknown, token = owner.token) => {
+  const { status, json } = await world.call(method, path, { token, body });
+  return { status, json: json as Json };
+};
+
+const credential = (
+  await call("POST", "/v1/model-credentials", {
+    provider: "openai_compatible",
+    name: "local",
+    api_key: "a-key-of-the-model",
+    base_url: model.url,
+  })
+).json.id as string;
+const config = (platform?: object, more: object = {}) => ({
+  model: { provider: "openai_compatible", id: "scripted", credential_id: credential },
+  ...(platform ? { platform } : {}),
+  ...more,
+});
+
+async function agent(platform?: object, more: object = {}): Promise<Json> {
+  const body = { name: `worker-${(made += 1)}`, config: config(platform, more) };
+  const { status, json } = await call("POST", "/v1/agents", body);
+  expect(status, JSON.stringify(json)).toBe(201);
+  return json;
+}
+
+const asks = (name: string, values: object = {}) => ({
+  calls: [{ name: `kontor__${name}`, arguments: JSON.stringify(values) }],
+});
+const invoke = async (name: string, body: object = {}): Promise<Json> =>
+  (await call("POST", `/v1/agents/${name}/invoke`, { input: "Go.", ...body })).json;
+/** What the model was told of its last calls. */
+const told = (request: Json): string[] =>
+  request.messages.filter(({ role }: Json) => role === "tool").map(({ content }: Json) => content);
+const offered = (request: Json): string[] =>
+  (request.tools ?? []).map((tool: Json) => tool.function.name as string);
+const runTokens = (runId: string) =>
+  app.db.selectFrom("api_tokens").selectAll().where("run_id", "=", runId).execute();
+
+const all = { scopes: ["platform:write", "sandboxes:write"], policy: "allow" };
+
+test("every tool has an operation, and a schema that models and the checker can use", async () => {
+  expect(api!.operations.map(({ name }) => name)).toEqual(
+    Object.keys(verbs).map((name) => `kontor__${name}`),
+  );
+  for (const { name, parameters } of api!.operations) {
+    expect(await whyNotSchema(parameters), name).toBeUndefined();
+    expect(name).toMatch(/^[A-Za-z0-9_-]{1,64}$/);
+    expect(JSON.stringify(parameters)).not.toMatch(/"(follow|stream|workspace|git_token)"/);
+  }
+});
+
+test("an agent makes a project of its account, and the audit log says that it was the agent", async () => {
+  const { name, worker_id } = await agent(all);
+  model.script([asks("create_project", { name: `by-agent-${(made += 1)}` }), asks("list_projects"), {}]);
+  const run = await invoke(name);
+  expect(run.status).toBe("completed");
+  const [created] = told(model.asked[1]);
+  const project = JSON.parse(created!);
+  expect((await call("GET", `/api/v1/projects/${project.id}`)).json.name).toBe(project.name);
+  expect(told(model.asked[2])[1]).toContain(project.id);
+  const { json } = await call("GET", `/api/v1/activity?actor=${worker_id}`);
+  expect(json.items[0]).toMatchObject({
+    action: "project.created",
+    actor: { kind: "worker", id: worker_id, label: name },
+    target: { id: project.id },
+  });
+  // What is answered once, for a person, is no model's to know; a change carries the call's id.
+  expect(project.webhook).toBe("[secret]");
+  const { tools_called } = (await call("GET", `/v1/agents/runs/${run.run_id}`)).json;
+  expect(tools_called).toMatchObject([
+    { tool: "kontor__create_project", toolset_id: null, status: "completed" },
+    { tool: "kontor__list_projects", status: "completed" },
+  ]);
+  const keys = await app.db
+    .selectFrom("idempotency_keys")
+    .select(["route"])
+    .where("key", "=", tools_called[0].call_id)
+    .execute();
+  expect(keys).toEqual([{ route: "createProject" }]);
+  const { items } = (await call("GET", "/api/v1/workspace")).json.workers;
+  expect(items.find((one: Json) => one.worker_id === worker_id)).toMatchObject({
+    name,
+    status: "idle",
+    last_run: { run_id: run.run_id, status: "completed" },
+  });
+});
+
+test("an agent has the tools of its scopes and no others, and is refused what it guesses", async () => {
+  const reader = await agent({ scopes: ["platform:read"] });
+  model.script([asks("create_project", { name: "never-made" }), {}]);
+  await invoke(reader.name);
+  expect(offered(model.asked[0])).toContain("kontor__list_projects");
+  expect(offered(model.asked[0]).filter((name) => /deploy$|create|sandbox/.test(name))).toEqual([]);
+  expect(told(model.asked[1])).toEqual(["There is no such tool."]);
+  expect(
+    (await call("GET", "/api/v1/projects?limit=100")).json.items.map((one: Json) => one.name),
+  ).not.toContain("never-made");
+  const denied = await agent({ scopes: ["platform:write"], policy: "deny" });
+  model.script([{}]);
+  await invoke(denied.name);
+  expect(offered(model.asked[0])).toEqual([]);
+  const { name } = await agent();
+  model.script([{}]);
+  await invoke(name);
+  expect(offered(model.asked[0])).toEqual([]);
+});
+
+test("what is another account's is not there for an agent", async () => {
+  const { name } = await agent(all);
+  const { id } = await makeProject(app.db, world.stranger.workspaceId);
+  model.script([
+    asks("get_project", { project_id: id }),
+    asks("update_project", { project_id: id, port: 1 }),
+    {},
+  ]);
+  await invoke(name);
+  const [read, change] = told(model.asked[2]);
+  expect(read).toMatch(/^HTTP 404: .*"code":"project_not_found"/);
+  expect(change).toMatch(/^HTTP 404: /);
+});
+
+test("what does not fit is said to the model, and reaches no other address", async () => {
+  const { name } = await agent(all);
+  model.script([
+    asks("get_project", { project_id: "../activity" }),
+    asks("get_sandbox", { id: ".." }),
+    asks("list_projects", { limit: 1000 }),
+    asks("terminate_sandbox", { id: "sbx_none?x=1" }),
+    {},
+  ]);
+  await invoke(name);
+  const answers = told(model.asked[4]);
+  expect(answers.slice(0, 3)).toEqual([
+    expect.stringContaining("do not fit"),
+    "id can't stand in an address",
+    expect.stringContaining("do not fit"),
+  ]);
+  expect(answers[3]).toMatch(/^HTTP 404: .*sandbox_not_found/);
+});
+
+test("an agent runs commands in a sandbox that it made, and long answers are cut", async () => {
+  const { name } = await agent(all);
+  model.script(({ messages }: Json) => {
+    const results = messages.filter(({ role }: Json) => role === "tool");
+    const id = results[0] && JSON.parse(results[0].content).id;
+    const command = "head -c 100000 /dev/zero | tr '\\0' a";
+    return [
+      asks("create_sandbox", { template: "debian-12", preview_auth: true }),
+      asks("exec_in_sandbox", { id, command, cwd: "/" }),
+      asks("terminate_sandbox", { id }),
+      {},
+    ][results.length]!;
+  });
+  expect((await invoke(name)).status).toBe("completed");
+  const [created, executed, ended] = told(model.asked[3]);
+  expect(JSON.parse(created!)).toMatchObject({ status: "running", preview_auth_token: "[secret]" });
+  expect(executed).toMatch(/^\{"stdout":"a+\n\[cut off after 65536 bytes\]$/);
+  expect(JSON.parse(ended!).status).toBe("terminated");
+});
+
+test("a run's token is bound to the account and to what is granted, and dies with the run", async () => {
+  const { name, worker_id } = await agent(all);
+  let goOn = () => {};
+  const until = new Promise<void>((resolve) => (goOn = resolve));
+  tokens.clear();
+  model.script([asks("list_projects"), { until, text: ["done"] }]);
+  const { run_id } = await invoke(name, { wait_s: 0 });
+  while (tokens.size === 0 || model.asked.length < 2) await sleep(10);
+  const [token] = tokens;
+  expect(await runTokens(run_id)).toMatchObject([
+    {
+      class: "agent",
+      worker_id,
+      workspace_id: owner.workspaceId,
+      user_id: owner.userId,
+      scopes: all.scopes,
+      revoked_at: null,
+      expires_at: expect.any(Date),
+    },
+  ]);
+  expect((await call("GET", "/api/v1/projects", undefined, token)).status).toBe(200);
+  expect((await call("GET", "/api/v1/api-tokens", undefined, token)).json.code).toBe("agent_token_refused");
+  expect((await call("GET", "/v1/agents", undefined, token)).json.code).toBe("missing_scope");
+  expect((await call("GET", "/api/v1/api-tokens")).json.map((one: Json) => one.class)).not.toContain("agent");
+  goOn();
+  while ((await call("GET", `/v1/agents/runs/${run_id}`)).json.finished_at === null) await sleep(10);
+  expect(await runTokens(run_id)).toEqual([]);
+  await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
+});
+
+test("a run that is cancelled takes its token along at once", async () => {
+  const { name } = await agent(all);
+  tokens.clear();
+  model.script([asks("list_projects"), { until: new Promise(() => {}) }]);
+  const { run_id } = await invoke(name, { wait_s: 0 });
+  while (tokens.size === 0 || model.asked.length < 2) await sleep(10);
+  expect(await runTokens(run_id)).toHaveLength(1);
+  await call("POST", `/v1/agents/runs/${run_id}/cancel`);
+  expect(await runTokens(run_id)).toEqual([]);
+  const [token] = tokens;
+  await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
+});
+
+test("nobody gives an agent what they do not have themselves", async () => {
+  const { name } = await agent();
+  const token = await world.tokenWith(["agents:write", "platform:read"]);
+  const wide = { config: config({ scopes: ["platform:read", "platform:write"], policy: "allow" }) };
+  const refused = {
+    status: 403,
+    json: { code: "missing_scope", scope: "platform:write", pointer: "/config/platform/scopes/1" },
+  };
+  expect(await call("POST", `/v1/agents/${name}/versions`, wide, token)).toMatchObject(refused);
+  expect(await call("POST", "/v1/agents", { name: "too-wide", ...wide }, token)).toMatchObject(refused);
+  const narrow = { config: config({ scopes: ["platform:read"] }) };
+  expect((await call("POST", `/v1/agents/${name}/versions`, narrow, token)).status).toBe(201);
+});
+
+test("no token is in anything that is kept or told", async () => {
+  const { name } = await agent(all);
+  tokens.clear();
+  model.script([asks("list_projects"), asks("list_activity"), {}]);
+  const { run_id } = await invoke(name);
+  const [token] = tokens;
+  expect(token).toMatch(/^svc_/);
+  const tables = [
+    "agent_events",
+    "agent_tool_calls",
+    "agent_runs",
+    "api_tokens",
+    "activity",
+    "idempotency_keys",
+  ] as const;
+  const kept = await Promise.all(tables.map((table) => app.db.selectFrom(table).selectAll().execute()));
+  const messages = await app.db.selectFrom("agent_messages").selectAll().execute();
+  const text = JSON.stringify([kept, messages, model.asked]);
+  expect(text).toContain(run_id);
+  expect(text).not.toContain(token);
+});
