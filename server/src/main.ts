@@ -22,6 +22,7 @@ import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { agentTasks } from "#agent/jobs.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
+import { Scheduler } from "#agent/schedules/scheduler.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
 import { ensureEmbedded } from "#db/embedded.ts";
@@ -187,6 +188,9 @@ async function start(): Promise<void> {
   await scheduleRecheck(app);
   const agentRuns = new AgentRuns(app, { hostId });
   running.defer(() => agentRuns.stop());
+  const scheduler = new Scheduler(app, agentRuns);
+  scheduler.start();
+  running.defer(() => scheduler.stop());
   await backups.start();
 
   // What a server that was killed had built and told nobody of goes now, and from time to time.

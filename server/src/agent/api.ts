@@ -9,9 +9,11 @@ import { credentialRoutes } from "./credentials/routes.ts";
 import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
 import type { AgentRuns } from "./runs/runs.ts";
+import { scheduleRoutes } from "./schedules/routes.ts";
 import { sessionRoutes } from "./sessions/routes.ts";
 import { toolsetRoutes } from "./toolsets/routes.ts";
 import { usageRoutes } from "./usage/routes.ts";
+import { webhookRoutes } from "./webhooks/routes.ts";
 
 /** What a workspace's snapshot shows of this room. */
 export const agentBeside = { workers, pendingApprovals };
@@ -25,4 +27,6 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...usageRoutes(app),
   ...toolsetRoutes(app),
   ...credentialRoutes(app),
+  ...scheduleRoutes(app),
+  ...webhookRoutes(app, runs),
 ];

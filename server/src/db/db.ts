@@ -18,8 +18,10 @@ import type { AgentCallTables } from "#agent/calls/tables.ts";
 import type { AgentMemoryTables } from "#agent/memory/tables.ts";
 import type { AgentRunTables } from "#agent/runs/tables.ts";
 import type { AgentSessionTables } from "#agent/sessions/tables.ts";
+import type { AgentScheduleTables } from "#agent/schedules/tables.ts";
 import type { AgentToolsetTables } from "#agent/toolsets/tables.ts";
 import type { AgentMachineTables } from "#agent/vm/tables.ts";
+import type { AgentWebhookTables } from "#agent/webhooks/tables.ts";
 import type { BuildTables } from "#builds/tables.ts";
 import type { JobsTables } from "#jobs/tables.ts";
 import type { MachinesTables } from "#machines/tables.ts";
@@ -73,6 +75,8 @@ export interface Database
     AgentApprovalTables,
     AgentToolsetTables,
     AgentMachineTables,
+    AgentScheduleTables,
+    AgentWebhookTables,
     ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

@@ -7,6 +7,7 @@ import { describe, expect, test } from "vitest";
 import { agentCases } from "./cases/agent.ts";
 import { agentMemoryCases } from "./cases/agent-memory.ts";
 import { agentApprovalCases } from "./cases/agent-approvals.ts";
+import { agentTriggerCases } from "./cases/agent-triggers.ts";
 import { backupCases } from "./cases/backups.ts";
 import { functionCases } from "./cases/functions.ts";
 import { platformCases } from "./cases/platform.ts";
@@ -22,6 +23,7 @@ const cases = {
   ...agentCases,
   ...agentMemoryCases,
   ...agentApprovalCases,
+  ...agentTriggerCases,
 };
 
 const strange = fc.oneof(

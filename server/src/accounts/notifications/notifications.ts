@@ -19,6 +19,7 @@ export const notificationKinds = [
   "domain_failed",
   "backup_failed",
   "webhook_disabled",
+  "schedule_disabled",
   "approval_pending",
   "limit_reached",
   "out_of_memory",

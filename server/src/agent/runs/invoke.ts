@@ -19,9 +19,13 @@ import type { AgentRuns } from "./runs.ts";
 import type { Invoke } from "./schema.ts";
 import { countInFlight, findActive, insertEvents, insertRun, type RunRow } from "./store.ts";
 
+export type BegunRun = Pick<RunRow, "id" | "session_id">;
+
 export interface Trigger {
   type: RunRow["trigger_type"];
   id: string | null;
+  /** In the transaction of the run: what it throws takes back the run as well. */
+  within?: (tx: Db, run: BegunRun) => Promise<void>;
 }
 
 type Needs = Pick<App, "db" | "clock">;
@@ -43,7 +47,8 @@ export async function invoke(
   const id = newId("run_");
   await app.db.transaction().execute(async (tx) => {
     await sessions.holdCounts(tx, workspace.id);
-    const session = await enter(tx, agent, { workspace, input, now });
+    const isTriggered = trigger.type !== "api";
+    const session = await enter(tx, agent, { workspace, input, isTriggered, now });
     await requireIdle(tx, session.id);
     const allowed = planLimits[workspace.plan].runsInFlight;
     if ((await countInFlight(tx, workspace.id)) >= allowed) throw tooManyRuns(allowed);
@@ -70,6 +75,7 @@ export async function invoke(
     });
     await sessions.say(tx, session.id, [{ runId: id, kind: "input", message: userMessage(input.input) }]);
     await insertEvents(tx, run, [{ type: "run.queued", at: now, data: {} }]);
+    await trigger.within?.(tx, run);
   });
   runs.begin(id);
   return id;
@@ -86,7 +92,12 @@ interface Entered {
 async function enter(
   tx: Db,
   agent: AgentRecord,
-  { workspace, input, now }: { workspace: ReturnType<typeof workspaceOf>; input: Invoke; now: Date },
+  {
+    workspace,
+    input,
+    isTriggered,
+    now,
+  }: { workspace: ReturnType<typeof workspaceOf>; input: Invoke; isTriggered: boolean; now: Date },
 ): Promise<Entered> {
   const resolve = async (wanted: string) => {
     const { version, config } = await getVersion(tx, agent, wanted);
@@ -103,6 +114,7 @@ async function enter(
       endUserId,
       version,
       history,
+      isTriggered,
       at: now,
     });
     return { id: opened.id, isNew: true, version, endUserId };

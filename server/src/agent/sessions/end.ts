@@ -6,9 +6,9 @@ import { getAgent } from "../agents/agents.ts";
 import { activeRuns } from "../runs/active.ts";
 import { endFromOutside } from "../runs/end.ts";
 import type { AgentRuns } from "../runs/runs.ts";
-import { endMachines } from "../vm/end.ts";
+import { close } from "./close.ts";
 import { sessionNotFound } from "./errors.ts";
-import { changeSession, deleteMessages, lockSession } from "./store.ts";
+import { lockSession } from "./store.ts";
 
 /** One that has ended already stays so. */
 export async function end(
@@ -27,9 +27,7 @@ export async function end(
     const active = (await activeRuns(tx, [id])).get(id);
     const failure = { code: "session_ended", message: "The session was ended." } as const;
     if (active !== undefined) await endFromOutside(tx, active, failure, now);
-    await changeSession(tx, id, { ended_at: now });
-    await deleteMessages(tx, id);
-    await endMachines(tx, [id]);
+    await close(tx, id, now);
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);
     return active;

@@ -13,6 +13,7 @@ import { invalidField } from "../errors.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { activeRuns } from "../runs/active.ts";
 import { historyExists, sessionCapReached, sessionEnded, sessionFull, sessionNotFound } from "./errors.ts";
+import { makeRoom } from "./left.ts";
 import { type Session, toSession } from "./schema.ts";
 import {
   appendMessages,
@@ -69,19 +70,24 @@ export interface NewSession {
   endUserId: string | null;
   version: number;
   history: readonly unknown[];
+  /** By a schedule or a webhook. */
+  isTriggered: boolean;
   at: Date;
 }
 
 /** The caller has asked for `holdCounts`. */
 export async function open(tx: Db, input: NewSession): Promise<SessionRow> {
   const allowed = planLimits[input.workspace.plan].liveSessions;
-  if ((await countLive(tx, input.workspace.id)) >= allowed) throw sessionCapReached(allowed);
+  if ((await countLive(tx, input.workspace.id)) >= allowed) {
+    if (!(await makeRoom(tx, input.workspace.id, input.at))) throw sessionCapReached(allowed);
+  }
   const session = await insertSession(tx, {
     id: newId("ses_"),
     agent_id: input.agentId,
     workspace_id: input.workspace.id,
     end_user_id: input.endUserId,
     version: input.version,
+    is_triggered: input.isTriggered,
     created_at: input.at,
   });
   await say(

@@ -30,7 +30,10 @@ export async function countLive(db: Db, workspaceId: string): Promise<number> {
 
 export function insertSession(
   tx: Db,
-  session: Pick<SessionRow, "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at">,
+  session: Pick<
+    SessionRow,
+    "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at" | "is_triggered"
+  >,
 ): Promise<SessionRow> {
   return tx
     .insertInto("agent_sessions")
@@ -149,6 +152,22 @@ export function lastMessage(db: Db, sessionId: string): Promise<{ message: unkno
 
 export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
   await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
+}
+
+/** Sessions that live and that no caller began, the longest unused first. */
+export function findTriggered(
+  db: Db,
+  wanted: { workspaceId?: string; unusedSince?: Date },
+  limit: number,
+): Promise<SessionRow[]> {
+  let query = db
+    .selectFrom("agent_sessions")
+    .selectAll()
+    .where("is_triggered", "=", true)
+    .where("ended_at", "is", null);
+  if (wanted.workspaceId !== undefined) query = query.where("workspace_id", "=", wanted.workspaceId);
+  if (wanted.unusedSince !== undefined) query = query.where("last_used_at", "<", wanted.unusedSince);
+  return query.orderBy("last_used_at").limit(limit).execute();
 }
 
 /** With what else counts sessions and runs of the workspace held off until this transaction ends. */

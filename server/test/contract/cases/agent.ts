@@ -38,7 +38,7 @@ export async function agent(world: World): Promise<{ agent: string }> {
 }
 
 /** Nobody carries runs out here, and a plan counts those that wait: the sessions of all that do are ended. */
-async function endWaiting(world: World): Promise<void> {
+export async function endWaiting(world: World): Promise<void> {
   const { token } = world.owner;
   const { json } = await world.call("GET", "/v1/agents/runs?status=queued&limit=100", { token });
   for (const { agent: name, session_id } of (json as { items: { agent: string; session_id: string }[] })

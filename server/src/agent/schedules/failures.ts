@@ -1,0 +1,63 @@
+/** How often in a row a schedule came to nothing, and the end of that. */
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { type Db, transaction } from "#db/db.ts";
+import {
+  changeSchedule,
+  type EndedTick,
+  endTick,
+  findEnded,
+  lockSchedule,
+  type ScheduleRow,
+} from "./store.ts";
+
+/** The document's number. */
+const failuresMax = 10;
+const atOnce = 200;
+
+/** Ends that somebody outside wanted: they say nothing of the schedule. */
+const meant: ReadonlySet<string | null> = new Set(["cancelled", "session_ended"]);
+
+/** Counts the ends of runs that schedules began. */
+export async function countEnded({ db }: Pick<App, "db">): Promise<void> {
+  for (const ended of await findEnded(db, atOnce)) await transaction(db, (tx) => countOne(tx, ended));
+}
+
+async function countOne(tx: Db, ended: EndedTick): Promise<void> {
+  const schedule = await lockSchedule(tx, ended.schedule_id);
+  if (!schedule) return;
+  const { run_status, run_error } = ended;
+  const isMeant = run_status === null || meant.has(run_error);
+  const status = run_status === "completed" ? "completed" : isMeant ? "stopped" : "failed";
+  if (!(await endTick(tx, ended, status, run_error))) return;
+  if (status === "completed") await changeSchedule(tx, schedule.id, { consecutive_failures: 0 });
+  if (status === "failed") await countFailure(tx, schedule, run_error ?? "internal");
+}
+
+/** One more; the tenth switches the schedule off. The caller holds its row. */
+export async function countFailure(tx: Db, schedule: ScheduleRow, reason: string): Promise<void> {
+  const failures = schedule.consecutive_failures + 1;
+  await changeSchedule(tx, schedule.id, { consecutive_failures: failures });
+  if (failures < failuresMax || schedule.next_run_at === null) return;
+  await changeSchedule(tx, schedule.id, { next_run_at: null, disabled_reason: "consecutive_failures" });
+  const label = schedule.name ?? schedule.schedule;
+  const target = { kind: "agent_schedule", id: schedule.id, label };
+  await recordActivity(
+    tx,
+    systemActor("schedules"),
+    "agent_schedule.disabled",
+    target,
+    schedule.workspace_id,
+    {
+      reason,
+    },
+  );
+  await notify(tx, {
+    workspaceId: schedule.workspace_id,
+    kind: "schedule_disabled",
+    title: `The schedule "${label}" was switched off`,
+    body: `It failed ${failures} times in a row, the last time with ${reason}. Put that right, and switch it on again with \`enabled\`.`,
+    target,
+  });
+}

@@ -1,0 +1,75 @@
+import { accountSuspended } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { AgentParams } from "../agents/schema.ts";
+import { agentNotFound, invalidField } from "../errors.ts";
+import { scheduleLimitReached, scheduleNotFound } from "./errors.ts";
+import {
+  Schedule,
+  ScheduleCreate,
+  ScheduleList,
+  ScheduleParams,
+  scheduleReadOnlyFields,
+  ScheduleUpdate,
+} from "./schema.ts";
+import { create, list, remove, update } from "./schedules.ts";
+
+const common = { api: "agent", tag: "Triggers" } as const;
+
+export const scheduleRoutes = (app: App): Route[] => [
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/{agent}/schedules",
+    operationId: "listAgentSchedules",
+    summary: "List an agent's schedules, newest first",
+    scope: "agents:read",
+    params: AgentParams,
+    responses: { 200: ScheduleList },
+    errors: [agentNotFound],
+    handler: ({ actor, params }) => list(app, actor, params.agent),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/v1/agents/{agent}/schedules",
+    operationId: "createAgentSchedule",
+    summary: "Ask an agent something at times",
+    description:
+      "Each time begins a session of its own, with the version at `prod`. Where clocks are put forward, a time that is left out comes right after the gap; where they are put back, one that is repeated comes once, at first. A time that was missed by less than ten minutes is made up for, once.",
+    scope: "agents:write",
+    params: AgentParams,
+    body: ScheduleCreate,
+    responses: { 201: Schedule },
+    errors: [agentNotFound, invalidField, scheduleLimitReached, accountSuspended],
+    idempotent: true,
+    handler: ({ actor, params, body }) => create(app, actor, params.agent, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: "/v1/agents/{agent}/schedules/{schedule_id}",
+    operationId: "updateAgentSchedule",
+    summary: "Change a schedule, or switch it on or off",
+    scope: "agents:write",
+    params: ScheduleParams,
+    body: ScheduleUpdate,
+    readOnlyFields: scheduleReadOnlyFields,
+    responses: { 200: Schedule },
+    errors: [agentNotFound, scheduleNotFound, invalidField, accountSuspended],
+    handler: ({ actor, params, body }) => update(app, actor, params.agent, params.schedule_id, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/agents/{agent}/schedules/{schedule_id}",
+    operationId: "deleteAgentSchedule",
+    summary: "Delete a schedule",
+    description: "Runs that it began go on.",
+    scope: "agents:write",
+    params: ScheduleParams,
+    responses: { 204: null },
+    errors: [agentNotFound, scheduleNotFound],
+    handler: ({ actor, params }) => remove(app, actor, params.agent, params.schedule_id),
+  }),
+];

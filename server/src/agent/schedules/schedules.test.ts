@@ -1,0 +1,273 @@
+import { expect, test } from "vitest";
+import { listNotifications } from "#accounts/notifications/notifications.ts";
+import { findActor } from "#accounts/find-actor.ts";
+import { testClock } from "../../../test/harness.ts";
+import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { Scheduler } from "./scheduler.ts";
+
+const clock = testClock(new Date("2030-01-01T00:00:00Z"));
+const model = await startModelServer();
+const host = await agentHost({ clock });
+const scheduler = new Scheduler(host.app, host.runs);
+const minuteMs = 60_000;
+let made = 0;
+
+/** Somebody with an agent. */
+async function owner(plan: "starter" | "team" = "team"): Promise<Person & { agent: string }> {
+  const person = await host.person({ plan });
+  const name = `agent-${(made += 1)}`;
+  const { status } = await person.post("/v1/agents", { name, config: await modelConfig(person, model.url) });
+  expect(status).toBe(201);
+  return { ...person, agent: `/v1/agents/${name}` };
+}
+
+async function schedule(of: Person & { agent: string }, body: object): Promise<Json> {
+  const { status, json } = await of.post(`${of.agent}/schedules`, { message: "Look.", ...body });
+  expect(status, JSON.stringify(json)).toBe(201);
+  return json;
+}
+
+async function only(of: Person & { agent: string }): Promise<Json> {
+  const { json } = await of.get(`${of.agent}/schedules`);
+  expect(json.items).toHaveLength(1);
+  return json.items[0];
+}
+
+const runsOf = async (of: Person): Promise<Json[]> => (await of.get("/v1/agents/runs?limit=100")).json.items;
+
+/** Time passes, what is due runs, and its runs end and are counted. */
+async function pass(of: Person, milliseconds: number): Promise<void> {
+  clock.advance(milliseconds);
+  await scheduler.look();
+  for (const { run_id } of await runsOf(of)) await host.runs.settled(run_id, 20_000);
+  await scheduler.look();
+}
+
+const ticksOf = (id: string) =>
+  host.app.db
+    .selectFrom("agent_schedule_ticks")
+    .select(["status", "reason", "tick"])
+    .where("schedule_id", "=", id)
+    .orderBy("tick")
+    .execute();
+
+test("a schedule says when it runs, and is changed, switched off and deleted", async () => {
+  const of = await owner();
+  const json = await schedule(of, { schedule: "weekdays@09:00", timezone: "Europe/Berlin", name: "morning" });
+  expect(json).toEqual({
+    id: expect.stringMatching(/^sch_[a-z0-9]{20}$/),
+    schedule: "weekdays@09:00",
+    message: "Look.",
+    timezone: "Europe/Berlin",
+    name: "morning",
+    enabled: true,
+    next_run_at: "2030-01-01T08:00:00.000Z",
+    upcoming_runs_at: [1, 2, 3, 4, 7].map((day) => `2030-01-0${day}T08:00:00.000Z`),
+    last_run_at: null,
+    last_run_id: null,
+    last_status: null,
+    last_error: null,
+    consecutive_failures: 0,
+    disabled_reason: null,
+    created_at: clock.now().toISOString(),
+  });
+  const path = `${of.agent}/schedules/${json.id}`;
+  // GET, change, PATCH.
+  const off = await of.call("PATCH", path, { ...(await only(of)), enabled: false });
+  expect(off).toMatchObject({
+    status: 200,
+    json: { enabled: false, next_run_at: null, upcoming_runs_at: [], disabled_reason: null },
+  });
+  const changed = await of.call("PATCH", path, { enabled: true, schedule: "0 12 * * *", timezone: "UTC" });
+  expect(changed.json).toMatchObject({ enabled: true, next_run_at: "2030-01-01T12:00:00.000Z" });
+  expect((await of.call("PATCH", path, { message: "Look well." })).json).toMatchObject({
+    message: "Look well.",
+    next_run_at: "2030-01-01T12:00:00.000Z",
+  });
+  expect((await of.call("DELETE", path)).status).toBe(204);
+  expect((await of.call("DELETE", path)).json.code).toBe("schedule_not_found");
+  expect((await of.call("PATCH", path, {})).json.code).toBe("schedule_not_found");
+  const deeds = await host.app.db
+    .selectFrom("activity")
+    .select("action")
+    .where("target_id", "=", json.id)
+    .orderBy("at")
+    .execute();
+  expect(deeds.map(({ action }) => action)).toEqual([
+    "agent_schedule.created",
+    ...Array.from({ length: 3 }, () => "agent_schedule.updated"),
+    "agent_schedule.deleted",
+  ]);
+});
+
+test.each([
+  [{ schedule: "61 * * * *" }, "/schedule"],
+  [{ schedule: "every 10s" }, "/schedule"],
+  [{ schedule: "0 0 30 2 *" }, "/schedule"],
+  [{ schedule: "daily", timezone: "Mars/Olympus" }, "/timezone"],
+  [{ schedule: "daily", message: "" }, "/message"],
+  [{ schedule: "daily", cron: "x" }, "/cron"],
+])("%j is refused, and the field is named", async (body, pointer) => {
+  const of = await owner();
+  const { status, json } = await of.post(`${of.agent}/schedules`, { message: "Look.", ...body });
+  expect([status, json]).toMatchObject([400, { code: "invalid_request", pointer }]);
+});
+
+test("an agent has so many schedules and no more", async () => {
+  const of = await owner();
+  for (let n = 0; n < 50; n += 1) await schedule(of, { schedule: "daily" });
+  const { status, json } = await of.post(`${of.agent}/schedules`, { schedule: "daily", message: "x" });
+  expect([status, json]).toMatchObject([409, { code: "schedule_limit_reached", allowed: 50 }]);
+});
+
+test("a time that comes is one run, however many servers look, and is said to be", async () => {
+  const of = await owner();
+  model.script([{ text: ["Nothing new."] }]);
+  const { id } = await schedule(of, { schedule: "every 5m", message: "What is new?" });
+  const other = new Scheduler(host.app, host.runs);
+  clock.advance(5 * minuteMs);
+  await Promise.all([scheduler.look(), other.look(), scheduler.look(), other.look()]);
+  await other.stop();
+  const [run, ...more] = await runsOf(of);
+  expect(more).toEqual([]);
+  expect(run).toMatchObject({ trigger: { type: "schedule", id }, end_user_id: null });
+  await host.runs.settled(run!.run_id, 20_000);
+  expect(model.asked.at(-1).messages.at(-1).content).toContain("What is new?");
+  expect(await only(of)).toMatchObject({
+    last_run_at: clock.now().toISOString(),
+    last_run_id: run!.run_id,
+    last_status: "completed",
+    last_error: null,
+    next_run_at: new Date(clock.now().getTime() + 5 * minuteMs).toISOString(),
+  });
+  await pass(of, 5 * minuteMs);
+  const [second] = await runsOf(of);
+  expect(second!.session_id).not.toBe(run!.session_id);
+  expect(await ticksOf(id)).toMatchObject([{ status: "completed" }, { status: "completed" }]);
+});
+
+test("a server that was away for less than ten minutes catches up once, and says what it missed", async () => {
+  const of = await owner();
+  model.script([{ text: ["Yes."] }]);
+  const { id } = await schedule(of, { schedule: "every 2m" });
+  await pass(of, 7 * minuteMs);
+  expect(await runsOf(of)).toHaveLength(1);
+  expect(await ticksOf(id)).toMatchObject([
+    { status: "skipped", reason: "missed" },
+    { status: "skipped", reason: "missed" },
+    { status: "completed" },
+  ]);
+  expect(await only(of)).toMatchObject({ last_status: "completed", consecutive_failures: 0 });
+});
+
+test("a time that was missed by ten minutes is skipped, and recorded", async () => {
+  const of = await owner();
+  const { id, next_run_at } = await schedule(of, { schedule: "every 2h" });
+  await pass(of, 130 * minuteMs);
+  expect(await runsOf(of)).toEqual([]);
+  expect(await ticksOf(id)).toEqual([{ status: "skipped", reason: "missed", tick: new Date(next_run_at) }]);
+  expect(await only(of)).toMatchObject({
+    last_status: "skipped",
+    last_error: "missed",
+    last_run_id: null,
+    consecutive_failures: 0,
+    next_run_at: new Date(Date.parse(next_run_at) + 120 * minuteMs).toISOString(),
+  });
+});
+
+test("ten failures in a row switch it off, and its people are told; one that ends well starts the count anew", async () => {
+  const of = await owner();
+  const refusal = { status: 400, error: "no such model" };
+  model.script([refusal]);
+  const { id } = await schedule(of, { schedule: "every 1m", name: "watch" });
+  for (let n = 0; n < 9; n += 1) await pass(of, minuteMs);
+  expect(await only(of)).toMatchObject({ consecutive_failures: 9, enabled: true, last_error: "model_error" });
+  model.script([{ text: ["Yes."] }]);
+  await pass(of, minuteMs);
+  expect(await only(of)).toMatchObject({ consecutive_failures: 0, last_status: "completed" });
+  model.script([refusal]);
+  for (let n = 0; n < 10; n += 1) await pass(of, minuteMs);
+  expect(await only(of)).toMatchObject({
+    enabled: false,
+    next_run_at: null,
+    consecutive_failures: 10,
+    disabled_reason: "consecutive_failures",
+    last_status: "failed",
+  });
+  await pass(of, minuteMs);
+  expect(await runsOf(of)).toHaveLength(20);
+  const actor = await findActor(host.app, { kind: "token", secret: of.token });
+  expect(await listNotifications(host.app, actor!)).toMatchObject([
+    { kind: "schedule_disabled", target: { kind: "agent_schedule", id, label: "watch" } },
+  ]);
+  const again = await of.call("PATCH", `${of.agent}/schedules/${id}`, { enabled: true });
+  expect(again.json).toMatchObject({ enabled: true, consecutive_failures: 0, disabled_reason: null });
+}, 90_000);
+
+test("where no run can begin, that is a failure with its reason", async () => {
+  const of = await owner("starter");
+  const never = Promise.withResolvers<void>();
+  model.script([{ until: never.promise }]);
+  for (const input of ["one", "two"]) await of.post(`${of.agent}/invoke`, { input, wait_s: 0 });
+  const { id } = await schedule(of, { schedule: "every 1m" });
+  clock.advance(minuteMs);
+  await scheduler.look();
+  expect(await ticksOf(id)).toMatchObject([{ status: "refused", reason: "session_cap_reached" }]);
+  expect(await only(of)).toMatchObject({
+    last_status: "refused",
+    last_error: "session_cap_reached",
+    last_run_id: null,
+    consecutive_failures: 1,
+  });
+  never.resolve();
+  await of.call("DELETE", `${of.agent}/schedules/${id}`);
+});
+
+test("a paused agent's times go by, and are no failures", async () => {
+  const of = await owner();
+  const { id } = await schedule(of, { schedule: "every 1m" });
+  await of.call("PATCH", of.agent, { paused: true });
+  await pass(of, minuteMs);
+  expect(await ticksOf(id)).toMatchObject([{ status: "skipped", reason: "agent_paused" }]);
+  expect(await only(of)).toMatchObject({ last_status: "skipped", consecutive_failures: 0, enabled: true });
+});
+
+test("a run that somebody cancelled counts for nothing", async () => {
+  const of = await owner();
+  const never = Promise.withResolvers<void>();
+  model.script([{ until: never.promise }]);
+  const { id } = await schedule(of, { schedule: "every 1m" });
+  clock.advance(minuteMs);
+  await scheduler.look();
+  const [run] = await runsOf(of);
+  await of.post(`/v1/agents/runs/${run!.run_id}/cancel`);
+  await scheduler.look();
+  never.resolve();
+  expect(await ticksOf(id)).toMatchObject([{ status: "stopped", reason: "cancelled" }]);
+  expect(await only(of)).toMatchObject({ last_status: "failed", consecutive_failures: 0 });
+});
+
+test("sessions that schedules leave take nobody's place, and end after an hour", async () => {
+  const of = await owner("starter");
+  model.script([{ text: ["Yes."] }]);
+  await schedule(of, { schedule: "every 1m" });
+  for (let n = 0; n < 4; n += 1) await pass(of, minuteMs);
+  expect((await runsOf(of)).map(({ status }) => status)).toEqual(
+    Array.from({ length: 4 }, () => "completed"),
+  );
+  const live = async () =>
+    (await of.get(`${of.agent}/sessions`)).json.items.filter(({ status }: Json) => status !== "ended");
+  const [kept, ...rest] = await live();
+  expect(rest).toHaveLength(1);
+  // Whoever comes back is still known.
+  const back = await of.post(`${of.agent}/invoke`, { input: "And?", session_id: kept.id });
+  expect(back.json).toMatchObject({ status: "completed", session_created: false });
+  // A caller's own is not one of those that go.
+  const mine = await of.post(`${of.agent}/invoke`, { input: "Hello." });
+  expect(mine.json).toMatchObject({ status: "completed", session_created: true });
+  await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
+  clock.advance(61 * minuteMs);
+  await scheduler.tidy();
+  expect(await live()).toMatchObject([{ id: mine.json.session_id }]);
+});

@@ -1,0 +1,159 @@
+/**
+ * Schedules: agents that are asked something at times of a wall clock, or every so often. This folder owns the times
+ * and what came of each. It promises that a time is run for once, by whichever server process gets there first and
+ * whatever is killed meanwhile; that one which was missed by less than ten minutes is made up for, and any other is
+ * recorded; and that a schedule which fails ten times in a row is switched off, and its people told.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { newId } from "#lib/ids.ts";
+import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
+import { invalidField } from "../errors.ts";
+import { scheduleLimitReached, scheduleNotFound } from "./errors.ts";
+import { type Schedule, type ScheduleCreate, type ScheduleUpdate, toSchedule } from "./schema.ts";
+import {
+  changeSchedule,
+  deleteSchedule,
+  findView,
+  insertSchedule,
+  listViews,
+  lockAndCount,
+  lockSchedule,
+  type ScheduleRow,
+} from "./store.ts";
+import { nextAfter, type Plan, TimingError } from "./timing.ts";
+import { isZone } from "./zones.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+const schedulesMax = 50;
+
+export async function list(app: Needs, actor: Actor, reference: string): Promise<{ items: Schedule[] }> {
+  const agent = await getAgent(app.db, actor, reference);
+  return { items: (await listViews(app.db, agent.id)).map(toSchedule) };
+}
+
+export async function create(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+  input: ScheduleCreate,
+): Promise<Schedule> {
+  return app.db.transaction().execute(async (tx) => {
+    const agent = await lockWritableAgent(tx, actor, reference);
+    const now = wholeSecond(app.clock.now());
+    const plan = { schedule: input.schedule, timezone: input.timezone, anchor: now };
+    const next = requireNext(plan, now);
+    if ((await lockAndCount(tx, agent.id)) >= schedulesMax) throw scheduleLimitReached(schedulesMax);
+    const id = newId("sch_");
+    await insertSchedule(tx, {
+      ...plan,
+      id,
+      workspace_id: agent.workspace_id,
+      agent_id: agent.id,
+      name: input.name ?? null,
+      message: input.message,
+      next_run_at: next,
+      last_run_at: null,
+      last_run_id: null,
+      last_status: null,
+      last_error: null,
+      disabled_reason: null,
+      created_at: app.clock.now(),
+    });
+    await record(tx, actor, agent, "agent_schedule.created", { id, name: input.name ?? null });
+    return render(tx, agent, id);
+  });
+}
+
+/** What says when it runs counts from now on. */
+export async function update(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+  id: string,
+  input: ScheduleUpdate,
+): Promise<Schedule> {
+  return app.db.transaction().execute(async (tx) => {
+    const agent = await lockWritableAgent(tx, actor, reference);
+    const row = await lockOwn(tx, agent, id);
+    const { enabled, ...said } = Object.fromEntries(
+      Object.entries(input).filter(([, value]) => value !== undefined),
+    ) as ScheduleUpdate;
+    await changeSchedule(tx, id, {
+      ...(said as Partial<ScheduleRow>),
+      ...timesOf(row, input, wholeSecond(app.clock.now())),
+      ...(enabled === true && row.next_run_at === null
+        ? { consecutive_failures: 0, disabled_reason: null }
+        : {}),
+    });
+    await record(tx, actor, agent, "agent_schedule.updated", row, { fields: Object.keys(input) });
+    return render(tx, agent, id);
+  });
+}
+
+export async function remove(app: Needs, actor: Actor, reference: string, id: string): Promise<void> {
+  const agent = await getAgent(app.db, actor, reference);
+  await app.db.transaction().execute(async (tx) => {
+    const row = await deleteSchedule(tx, agent.id, id);
+    if (!row) throw scheduleNotFound();
+    await record(tx, actor, agent, "agent_schedule.deleted", row);
+  });
+}
+
+/** When it runs next, where the change says so; a schedule that is switched off has no next time. */
+function timesOf(row: ScheduleRow, input: ScheduleUpdate, now: Date): Partial<ScheduleRow> {
+  const isOn = input.enabled ?? row.next_run_at !== null;
+  const plan = {
+    schedule: input.schedule ?? row.schedule,
+    timezone: input.timezone ?? row.timezone,
+    anchor: now,
+  };
+  const isSame = plan.schedule === row.schedule && plan.timezone === row.timezone;
+  if (isSame && isOn === (row.next_run_at !== null)) return {};
+  // Judged also where it is off: what stands there can be switched on.
+  const next = requireNext(plan, now);
+  return { anchor: now, next_run_at: isOn ? next : null };
+}
+
+function requireNext(plan: Plan, now: Date): Date {
+  if (!isZone(plan.timezone))
+    throw invalidField(["timezone"], "is no IANA time zone; an example is Europe/Berlin");
+  try {
+    const next = nextAfter(plan, now);
+    if (next) return next;
+  } catch (error) {
+    throw error instanceof TimingError ? invalidField(["schedule"], error.message) : error;
+  }
+  throw invalidField(["schedule"], "never comes");
+}
+
+async function lockOwn(tx: Db, agent: AgentRecord, id: string): Promise<ScheduleRow> {
+  const row = await lockSchedule(tx, id);
+  if (row?.agent_id !== agent.id) throw scheduleNotFound();
+  return row;
+}
+
+async function render(tx: Db, agent: AgentRecord, id: string): Promise<Schedule> {
+  const view = await findView(tx, agent.id, id);
+  if (!view) throw scheduleNotFound();
+  return toSchedule(view);
+}
+
+async function record(
+  tx: Db,
+  actor: Actor,
+  agent: AgentRecord,
+  deed: string,
+  { id, name }: Pick<ScheduleRow, "id" | "name">,
+  detail: object = {},
+): Promise<void> {
+  const target = { kind: "agent_schedule", id, label: name ?? agent.name };
+  await recordActivity(tx, actor, deed, target, agent.workspace_id, { agent: agent.name, ...detail });
+}
+
+function wholeSecond(at: Date): Date {
+  return new Date(Math.floor(at.getTime() / 1000) * 1000);
+}

@@ -1,0 +1,165 @@
+/** All SQL of schedules and their ticks. A schedule is an agent's; whoever reaches the agent reaches it. */
+import { type Insertable, type Selectable, sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { RunStatus } from "../runs/states.ts";
+import type { AgentSchedulesTable, AgentScheduleTicksTable } from "./tables.ts";
+
+export type ScheduleRow = Selectable<AgentSchedulesTable>;
+/** With what became of its last run. */
+export type ScheduleView = ScheduleRow & { run_status: RunStatus | null; run_error: string | null };
+export type NewTick = Insertable<AgentScheduleTicksTable>;
+
+/** With creations for the same agent held off until this transaction ends. */
+export async function lockAndCount(tx: Db, agentId: string): Promise<number> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${agentId}, 44))`.execute(tx);
+  const { count } = await tx
+    .selectFrom("agent_schedules")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("agent_id", "=", agentId)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+export async function insertSchedule(tx: Db, schedule: Insertable<AgentSchedulesTable>): Promise<void> {
+  await tx.insertInto("agent_schedules").values(schedule).execute();
+}
+
+const views = (db: Db, agentId: string) =>
+  db
+    .selectFrom("agent_schedules as s")
+    .leftJoin("agent_runs as r", "r.id", "s.last_run_id")
+    .selectAll("s")
+    .select(["r.status as run_status", "r.error_code as run_error"])
+    .where("s.agent_id", "=", agentId);
+
+export function findView(db: Db, agentId: string, id: string): Promise<ScheduleView | undefined> {
+  return views(db, agentId).where("s.id", "=", id).executeTakeFirst();
+}
+
+export function listViews(db: Db, agentId: string): Promise<ScheduleView[]> {
+  return views(db, agentId).orderBy("s.created_at", "desc").orderBy("s.id", "desc").execute();
+}
+
+/** Nobody else's to change until this transaction ends. */
+export function lockSchedule(tx: Db, id: string): Promise<ScheduleRow | undefined> {
+  return tx.selectFrom("agent_schedules").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
+}
+
+export async function changeSchedule(
+  tx: Db,
+  id: string,
+  change: Partial<Omit<ScheduleRow, "id" | "workspace_id" | "agent_id" | "created_at">>,
+): Promise<void> {
+  await tx.updateTable("agent_schedules").set(change).where("id", "=", id).execute();
+}
+
+export function deleteSchedule(tx: Db, agentId: string, id: string): Promise<ScheduleRow | undefined> {
+  return tx
+    .deleteFrom("agent_schedules")
+    .where("id", "=", id)
+    .where("agent_id", "=", agentId)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+// ---- coming round
+
+export type DueSchedule = ScheduleRow & { next_run_at: Date; agent_name: string; worker_id: string };
+
+/** Those whose time has come, the longest due first. */
+export async function findDue(db: Db, now: Date, limit: number): Promise<DueSchedule[]> {
+  const rows = await db
+    .selectFrom("agent_schedules as s")
+    .innerJoin("agents as a", "a.id", "s.agent_id")
+    .selectAll("s")
+    .select(["a.name as agent_name", "a.worker_id"])
+    .where("s.next_run_at", "<=", now)
+    .orderBy("s.next_run_at")
+    .limit(limit)
+    .execute();
+  return rows as DueSchedule[];
+}
+
+export async function findNextDue(db: Db): Promise<Date | undefined> {
+  const row = await db
+    .selectFrom("agent_schedules")
+    .select("next_run_at")
+    .where("next_run_at", "is not", null)
+    .orderBy("next_run_at")
+    .limit(1)
+    .executeTakeFirst();
+  return row?.next_run_at ?? undefined;
+}
+
+/** The schedule, where it still is to run at the time it was due; else somebody else was here first. */
+export async function lockDue(tx: Db, { id, next_run_at }: DueSchedule): Promise<ScheduleRow | undefined> {
+  return tx
+    .selectFrom("agent_schedules")
+    .selectAll()
+    .where("id", "=", id)
+    .where("next_run_at", "=", next_run_at)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+/** A time that is there already stays as it was said. */
+export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<void> {
+  if (ticks.length === 0) return;
+  await tx
+    .insertInto("agent_schedule_ticks")
+    .values([...ticks])
+    .onConflict((conflict) => conflict.doNothing())
+    .execute();
+}
+
+/** For the one run of this time; a second one breaks the transaction it comes in. */
+export async function insertRunning(tx: Db, tick: NewTick): Promise<void> {
+  await tx.insertInto("agent_schedule_ticks").values(tick).execute();
+}
+
+export interface EndedTick {
+  schedule_id: string;
+  tick: Date;
+  /** Null where the run is gone. */
+  run_status: RunStatus | null;
+  run_error: string | null;
+}
+
+/** Ticks whose runs are over and not yet counted, in the order in which they ended. */
+export function findEnded(db: Db, limit: number): Promise<EndedTick[]> {
+  return db
+    .selectFrom("agent_schedule_ticks as t")
+    .leftJoin("agent_runs as r", "r.id", "t.run_id")
+    .select(["t.schedule_id", "t.tick", "r.status as run_status", "r.error_code as run_error"])
+    .where("t.status", "=", "running")
+    .where((eb) => eb.or([eb("r.id", "is", null), eb("r.status", "in", ["completed", "failed"])]))
+    .orderBy("r.finished_at")
+    .limit(limit)
+    .execute();
+}
+
+/** False where it was counted already. */
+export async function endTick(
+  tx: Db,
+  { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
+  status: "completed" | "failed" | "stopped",
+  reason: string | null,
+): Promise<boolean> {
+  const row = await tx
+    .updateTable("agent_schedule_ticks")
+    .set({ status, reason })
+    .where("schedule_id", "=", schedule_id)
+    .where("tick", "=", tick)
+    .where("status", "=", "running")
+    .returning("tick")
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export async function forgetTicks(db: Db, before: Date): Promise<void> {
+  await db
+    .deleteFrom("agent_schedule_ticks")
+    .where("status", "<>", "running")
+    .where("at", "<", before)
+    .execute();
+}

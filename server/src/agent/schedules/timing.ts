@@ -1,0 +1,110 @@
+/**
+ * When a schedule comes round. A cron expression and a preset speak of a wall clock: each minute it shows that fits
+ * comes once, at its first time where clocks are put back, and after the gap where they are put forward. `every …`
+ * speaks of time that passes, and clocks do not matter to it.
+ */
+import { Cron } from "croner";
+import { localOf, momentOf } from "./zones.ts";
+
+export type Timing = { kind: "cron"; pattern: string } | { kind: "every"; minutes: number };
+
+/** What a schedule is made of. */
+export interface Plan {
+  schedule: string;
+  timezone: string;
+  /** What `every …` counts from. */
+  anchor: Date;
+}
+
+/** Told to whoever said the schedule. */
+export class TimingError extends Error {}
+
+const minuteMs = 60_000;
+const everyMaxMinutes = 365 * 24 * 60;
+
+/** What a preset is in cron's words, at a minute and an hour. A week begins on Monday. */
+const presets: Readonly<Record<string, (minute: number, hour: number) => string>> = {
+  hourly: (minute) => `${minute} * * * *`,
+  daily: (minute, hour) => `${minute} ${hour} * * *`,
+  weekdays: (minute, hour) => `${minute} ${hour} * * 1-5`,
+  weekly: (minute, hour) => `${minute} ${hour} * * 1`,
+  monthly: (minute, hour) => `${minute} ${hour} 1 * *`,
+};
+
+/** Throws `TimingError`. */
+export function parseTiming(text: string): Timing {
+  const words = text.trim();
+  const every = /^every\s+(\d{1,6})\s*([mh])$/i.exec(words);
+  if (every) return everyTiming(Number(every[1]), every[2]!.toLowerCase());
+  const preset = /^([a-z]+)\s*(?:@\s*(\d{1,2}):(\d{2}))?$/i.exec(words);
+  if (preset) return presetTiming(preset[1]!.toLowerCase(), Number(preset[2] ?? 0), Number(preset[3] ?? 0));
+  return cronTiming(words);
+}
+
+/** The first time after `after`; undefined where none ever comes. Throws `TimingError`. */
+export function nextAfter({ schedule, timezone, anchor }: Plan, after: Date): Date | undefined {
+  const timing = parseTiming(schedule);
+  return timing.kind === "every"
+    ? nextInterval(timing.minutes * minuteMs, anchor.getTime(), after.getTime())
+    : nextOnClock(timing.pattern, timezone, after.getTime());
+}
+
+/** The next ones after `after`. */
+export function upcoming(plan: Plan, after: Date, count: number): Date[] {
+  const found: Date[] = [];
+  for (let at = nextAfter(plan, after); at && found.length < count; at = nextAfter(plan, at)) found.push(at);
+  return found;
+}
+
+function everyTiming(count: number, unit: string): Timing {
+  const minutes = unit === "h" ? count * 60 : count;
+  if (minutes < 1) throw new TimingError("must be a minute at least: `every 1m`");
+  if (minutes > everyMaxMinutes) throw new TimingError("must be a year at most: `every 8760h`");
+  return { kind: "every", minutes };
+}
+
+function presetTiming(name: string, hour: number, minute: number): Timing {
+  const make = Object.hasOwn(presets, name) ? presets[name] : undefined;
+  if (!make) throw new TimingError(wanted);
+  if (hour > 23 || minute > 59) throw new TimingError("must name a time from 00:00 to 23:59 after the @");
+  return { kind: "cron", pattern: make(minute, hour) };
+}
+
+const wanted =
+  "must be five fields of cron (`*/15 9-17 * * 1-5`), one of hourly, daily, weekdays, weekly and monthly, with or without `@HH:MM`, or `every 15m` or `every 2h`";
+
+function cronTiming(text: string): Timing {
+  const fields = text.split(/\s+/);
+  if (fields.length !== 5 || fields.some((field) => !/^[\w*,/#-]+$/.test(field)))
+    throw new TimingError(wanted);
+  const pattern = fields.join(" ");
+  cronOf(pattern);
+  return { kind: "cron", pattern };
+}
+
+function cronOf(pattern: string): Cron {
+  try {
+    // Its clock is UTC's: zones are ours to read, so that a repeated or a skipped time is one time for every pattern.
+    return new Cron(pattern, { mode: "5-part", utcOffset: 0, paused: true });
+  } catch (error) {
+    throw new TimingError(`is no cron expression: ${(error as Error).message.replace(/^\w+: /, "")}`);
+  }
+}
+
+function nextInterval(stepMs: number, anchorMs: number, afterMs: number): Date {
+  const steps = Math.max(1, Math.floor((afterMs - anchorMs) / stepMs) + 1);
+  return new Date(anchorMs + steps * stepMs);
+}
+
+function nextOnClock(pattern: string, zone: string, afterMs: number): Date | undefined {
+  const cron = cronOf(pattern);
+  // Moments of later local times are never earlier: the search begins at what the clock shows.
+  let local: Date | null = new Date(localOf(zone, afterMs));
+  for (;;) {
+    local = cron.nextRun(local);
+    if (!local) return undefined;
+    const moment = momentOf(zone, local.getTime());
+    // A time that is repeated was there already.
+    if (moment > afterMs) return new Date(moment);
+  }
+}

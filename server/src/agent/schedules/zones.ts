@@ -1,0 +1,77 @@
+/**
+ * Wall clocks. A local time is told as the milliseconds it would be in UTC; the zone says which moment that is. Where
+ * clocks are put forward a local time may not come at all, where they are put back it comes twice.
+ */
+
+const minuteMs = 60_000;
+const dayMs = 24 * 3_600_000;
+
+/** A formatter takes a hundred times longer to make than to use. */
+const formatters = new Map<string, Intl.DateTimeFormat>();
+const formattersMax = 100;
+
+/** An IANA name: neither an offset nor the host's own zone. */
+export function isZone(name: string): boolean {
+  if (!/^[A-Za-z][\w+-]*(\/[\w+-]+)*$/.test(name)) return false;
+  try {
+    return new Intl.DateTimeFormat("en-US", { timeZone: name }) instanceof Intl.DateTimeFormat;
+  } catch {
+    return false;
+  }
+}
+
+/** What the wall clock shows, to the second. */
+export function localOf(zone: string, atMs: number): number {
+  const seconds = Math.floor(atMs / 1000) * 1000;
+  if (zone === "UTC") return seconds;
+  const parts = formatterOf(zone).formatToParts(seconds);
+  const { year, month, day, hour, minute, second } = Object.fromEntries(
+    parts.map(({ type, value }) => [type, Number(value)]),
+  ) as Record<"year" | "month" | "day" | "hour" | "minute" | "second", number>;
+  return Date.UTC(year, month - 1, day, hour, minute, second);
+}
+
+/** The first moment at which the wall clock shows this minute; where it never does, the first after the gap. */
+export function momentOf(zone: string, localMs: number): number {
+  // No zone is further from UTC than a day, and none changes twice within two.
+  const offsetBefore = offsetAt(zone, localMs - dayMs);
+  const offsetAfter = offsetAt(zone, localMs + dayMs);
+  const found = [localMs - offsetBefore, localMs - offsetAfter].filter(
+    (atMs) => localOf(zone, atMs) === localMs,
+  );
+  return found.length > 0 ? Math.min(...found) : changeBetween(zone, localMs - dayMs, localMs + dayMs);
+}
+
+/** The first minute that has the later one's offset. */
+function changeBetween(zone: string, earlierMs: number, laterMs: number): number {
+  const offset = offsetAt(zone, laterMs);
+  let [before, after] = [earlierMs, laterMs];
+  while (after - before > minuteMs) {
+    const middle = Math.floor((before + after) / 2 / minuteMs) * minuteMs;
+    if (offsetAt(zone, middle) === offset) after = middle;
+    else before = middle;
+  }
+  return after;
+}
+
+function offsetAt(zone: string, atMs: number): number {
+  return localOf(zone, atMs) - Math.floor(atMs / 1000) * 1000;
+}
+
+function formatterOf(zone: string): Intl.DateTimeFormat {
+  const known = formatters.get(zone);
+  if (known) return known;
+  if (formatters.size >= formattersMax) formatters.clear();
+  const made = new Intl.DateTimeFormat("en-US", {
+    timeZone: zone,
+    hourCycle: "h23",
+    year: "numeric",
+    month: "numeric",
+    day: "numeric",
+    hour: "numeric",
+    minute: "numeric",
+    second: "numeric",
+  });
+  formatters.set(zone, made);
+  return made;
+}

@@ -1,0 +1,35 @@
+import { defineError } from "#lib/errors.ts";
+
+export const webhookNotFound = defineError("webhook_not_found", 404, () => "No such webhook.");
+export const webhookLimitReached = defineError("webhook_limit_reached", 409, (allowed: number) => ({
+  detail: `An agent has at most ${allowed} webhooks; delete one first.`,
+  meta: { limit: "webhooks", allowed },
+}));
+
+// ---- said to whoever delivers
+
+/** Never which part did not fit. */
+export const signatureInvalid = defineError(
+  "signature_invalid",
+  401,
+  () =>
+    "Send the webhook's secret as `Authorization: Bearer <secret>`, or sign the body with it: `X-Service-Signature: sha256=<hex>`, `X-Hub-Signature-256: sha256=<hex>`, or the headers of Standard Webhooks with a clock that is right.",
+);
+export const webhookDisabled = defineError("webhook_disabled", 409, () => "The webhook is turned off.");
+export const dailyCapReached = defineError(
+  "daily_cap_reached",
+  429,
+  (allowed: number, retryAfterSeconds: number) => ({
+    detail: `The webhook's ${allowed} runs of today are used up; the next day begins at 00:00 UTC.`,
+    meta: { limit: "daily_cap", allowed, retry_after: retryAfterSeconds },
+  }),
+);
+export const inputEmpty = defineError(
+  "input_empty",
+  400,
+  () => "The webhook's template makes an empty text of this delivery: what it names is not there.",
+);
+export const inputTooLarge = defineError("input_too_large", 413, (limitBytes: number) => ({
+  detail: `The webhook's template makes more than ${limitBytes} bytes of this delivery; name less of the body.`,
+  meta: { limit_bytes: limitBytes },
+}));

@@ -1,0 +1,165 @@
+/**
+ * Somebody delivers to a webhook. Believed is only who knows its secret, as it is when the run is committed. The run,
+ * the delivery's id and the day's count are one transaction: a sender that heard no answer sends again, and is told of
+ * the same run.
+ */
+import { createHash } from "node:crypto";
+import { workerActor } from "#accounts/worker-actor.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { reached } from "#lib/kill-points.ts";
+import { agentNotFound } from "../errors.ts";
+import { type BegunRun, invoke } from "../runs/invoke.ts";
+import type { AgentRuns } from "../runs/runs.ts";
+import { dayOf, secondsToNextDay } from "./day.ts";
+import { deliveredOf, type Delivery, deliveryIdOf } from "./delivered.ts";
+import {
+  dailyCapReached,
+  inputEmpty,
+  inputTooLarge,
+  signatureInvalid,
+  webhookDisabled,
+  webhookNotFound,
+} from "./errors.ts";
+import { isAuthentic } from "./signature.ts";
+import {
+  dropDeliveries,
+  findDelivery,
+  findReceiving,
+  insertDelivery,
+  lockWebhook,
+  type ReceivingWebhook,
+  setCount,
+  type WebhookRow,
+} from "./store.ts";
+import { fill } from "./template.ts";
+import { openSecret } from "./webhooks.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "clock">;
+
+export interface Received {
+  run_id: string;
+  session_id: string;
+}
+
+const inputMaxBytes = 64 * 1024;
+const rememberedMs = 24 * 3_600_000;
+
+/** It was delivered while this one was. */
+class Repeated extends Error {}
+
+export async function getReceiving({ db }: Pick<App, "db">, id: string): Promise<ReceivingWebhook> {
+  const webhook = await findReceiving(db, id);
+  if (!webhook) throw webhookNotFound();
+  return webhook;
+}
+
+/** Throws `signature_invalid`, and no word of what did not fit. */
+export function requireAuthentic(app: Needs, webhook: WebhookRow, { headers, body }: Delivery): void {
+  if (!isAuthentic(headers, body, openSecret(app, webhook), app.clock.now())) throw signatureInvalid();
+}
+
+/** For who was asked for `requireAuthentic`. */
+export async function receive(
+  app: Needs,
+  runs: AgentRuns,
+  webhook: ReceivingWebhook,
+  delivery: Delivery,
+): Promise<Received> {
+  const now = app.clock.now();
+  const known = await findKnown(app, webhook, delivery, now);
+  if (!webhook.enabled) throw webhookDisabled();
+  if (known) return known;
+  requireRoom(webhook, now);
+  const input = inputOf(app, webhook, delivery, now);
+  const { workspace_id: workspaceId, worker_id: workerId, agent_name: label } = webhook;
+  const actor = await workerActor(app.db, { workspaceId, workerId, label }, ["agents:invoke"]);
+  if (!actor) throw agentNotFound();
+  const received: Received = { run_id: "", session_id: "" };
+  try {
+    await invoke(
+      app,
+      runs,
+      actor,
+      webhook.agent_id,
+      { input, qualifier: "prod", upgrade: false, wait_s: 0, stream: false },
+      {
+        type: "webhook",
+        id: webhook.id,
+        within: async (tx, run) => {
+          await note(tx, webhook, delivery, run, now);
+          Object.assign(received, { run_id: run.id, session_id: run.session_id });
+          await reached("agent.webhook.commits");
+        },
+      },
+    );
+  } catch (error) {
+    const first = error instanceof Repeated && (await findKnown(app, webhook, delivery, now));
+    if (first) return first;
+    throw error;
+  }
+  await reached("agent.webhook.committed");
+  return received;
+}
+
+/** Ids that were sent long enough ago may come again. */
+export function forgetDeliveries(db: Db, now: Date): Promise<void> {
+  return dropDeliveries(db, new Date(now.getTime() - rememberedMs));
+}
+
+/** What the webhook is by now, and not as it was when the delivery came, decides. */
+async function note(
+  tx: Db,
+  webhook: WebhookRow,
+  { headers }: Delivery,
+  run: BegunRun,
+  now: Date,
+): Promise<void> {
+  const row = await lockWebhook(tx, webhook.id);
+  if (!row) throw webhookNotFound();
+  if (!row.secret_sealed.equals(webhook.secret_sealed)) throw signatureInvalid();
+  if (!row.enabled) throw webhookDisabled();
+  const id = deliveryIdOf(headers);
+  if (id !== undefined) {
+    const seen = { webhook_id: row.id, delivery: hashOf(id), run_id: run.id, session_id: run.session_id };
+    if (!(await insertDelivery(tx, { ...seen, received_at: now }, longAgo(now)))) throw new Repeated();
+  }
+  await setCount(tx, row.id, dayOf(now), requireRoom(row, now) + 1);
+}
+
+/** How many runs the day has had. */
+function requireRoom({ daily_cap, counted_since, runs_counted }: WebhookRow, now: Date): number {
+  const used = counted_since.getTime() === dayOf(now).getTime() ? runs_counted : 0;
+  if (daily_cap !== null && used >= daily_cap) throw dailyCapReached(daily_cap, secondsToNextDay(now));
+  return used;
+}
+
+async function findKnown(
+  { db }: Needs,
+  webhook: WebhookRow,
+  { headers }: Delivery,
+  now: Date,
+): Promise<Received | undefined> {
+  const id = deliveryIdOf(headers);
+  const row = id === undefined ? undefined : await findDelivery(db, webhook.id, hashOf(id), longAgo(now));
+  return row && { run_id: row.run_id, session_id: row.session_id };
+}
+
+function inputOf(app: Needs, webhook: WebhookRow, delivery: Delivery, now: Date): string {
+  const secret = openSecret(app, webhook);
+  const text = fill(webhook.input_template, deliveredOf(delivery, webhook, secret, now));
+  // A sender that repeats the secret in the body tells it to no model.
+  const input = text.replaceAll(secret, "…");
+  if (input.trim() === "") throw inputEmpty();
+  if (Buffer.byteLength(input) > inputMaxBytes) throw inputTooLarge(inputMaxBytes);
+  return input;
+}
+
+function longAgo(now: Date): Date {
+  return new Date(now.getTime() - rememberedMs);
+}
+
+/** A sender's id may be of any length. */
+function hashOf(id: string): Buffer {
+  return createHash("sha256").update(id).digest();
+}

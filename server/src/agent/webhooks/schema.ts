@@ -1,0 +1,98 @@
+/** The wire of agents' webhooks. */
+import { z } from "zod";
+import type { App } from "#app.ts";
+import { baseUrl } from "#config.ts";
+import { AgentReference } from "../agents/schema.ts";
+import type { WebhookRow } from "./store.ts";
+import { dayOf } from "./day.ts";
+
+const timestamp = z.iso.datetime();
+const templateMaxBytes = 8 * 1024;
+export const defaultTemplate = "{{body}}";
+
+const Name = z.string().min(1).max(64);
+const Template = z
+  .string()
+  .min(1)
+  .refine((text) => Buffer.byteLength(text) <= templateMaxBytes, {
+    error: `must be ${templateMaxBytes} bytes at most`,
+  })
+  .describe(
+    "What the agent is told: a text in which `{{path}}` stands for what was delivered, from `body`, `headers`, `query`, `webhook` or `received_at` on.",
+  );
+const DailyCap = z
+  .int()
+  .min(1)
+  .max(1_000_000)
+  .nullable()
+  .describe("Runs in a day, which begins at 00:00 UTC; null for no cap.");
+
+export const WebhookParams = z.strictObject({ agent: AgentReference, webhook_id: z.string().max(64) });
+export const ReceiveParams = z.strictObject({ webhook_id: z.string().max(64) });
+export const ReceiveQuery = z.looseObject({});
+
+export const WebhookCreate = z
+  .strictObject({ name: Name, input_template: Template.optional(), daily_cap: DailyCap.optional() })
+  .meta({ id: "AgentWebhookCreate" });
+export type WebhookCreate = z.output<typeof WebhookCreate>;
+
+export const WebhookUpdate = z
+  .strictObject({
+    name: Name.optional(),
+    input_template: Template.optional(),
+    daily_cap: DailyCap.optional(),
+    enabled: z.boolean().optional().describe("While it is false, deliveries get `webhook_disabled`."),
+  })
+  .meta({ id: "AgentWebhookUpdate" });
+export type WebhookUpdate = z.output<typeof WebhookUpdate>;
+
+const webhook = {
+  id: z.string(),
+  name: z.string(),
+  url: z.string().describe("Where to deliver."),
+  secret_hint: z.string().describe("The end of the secret."),
+  input_template: z.string(),
+  daily_cap: z.int().nullable(),
+  enabled: z.boolean(),
+  runs_today: z.int().describe("Since 00:00 UTC."),
+  created_at: timestamp,
+};
+export const Webhook = z.object(webhook).meta({ id: "AgentWebhook" });
+export type Webhook = z.output<typeof Webhook>;
+export const WebhookList = z.object({ items: z.array(Webhook) }).meta({ id: "AgentWebhookList" });
+
+export const WebhookWithSecret = z
+  .object({
+    ...webhook,
+    secret: z
+      .string()
+      .nullable()
+      .describe(
+        "In this answer and in no other. The whole text keys the plain signatures; the bytes behind `whsec_` key those of Standard Webhooks.",
+      ),
+  })
+  .meta({ id: "AgentWebhookWithSecret" });
+export type WebhookWithSecret = z.output<typeof WebhookWithSecret>;
+
+export const Received = z
+  .object({ run_id: z.string(), session_id: z.string() })
+  .meta({ id: "AgentWebhookReceived" });
+
+/** Fields of the record that a PATCH accepts and ignores. */
+export const webhookReadOnlyFields = Object.keys(webhook).filter((field) => !(field in WebhookUpdate.shape));
+
+/** The only way from a row to JSON. */
+export function toWebhook({ config, clock }: Pick<App, "config" | "clock">, row: WebhookRow): Webhook {
+  const isToday = row.counted_since.getTime() === dayOf(clock.now()).getTime();
+  return {
+    id: row.id,
+    name: row.name,
+    url: `${config.publicUrl ?? baseUrl(config)}/v1/hooks/agents/${row.id}`,
+    secret_hint: row.secret_hint,
+    input_template: row.input_template,
+    daily_cap: row.daily_cap,
+    enabled: row.enabled,
+    runs_today: isToday ? row.runs_counted : 0,
+    created_at: row.created_at.toISOString(),
+  };
+}

@@ -1,0 +1,63 @@
+/**
+ * Whether whoever delivers knows the webhook's secret. They show it, or sign the body's very bytes with it, in the
+ * words of GitHub, of ours, or of Standard Webhooks, whose signature also says when it was made.
+ */
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import type { IncomingHttpHeaders } from "node:http";
+
+const prefix = "whsec_";
+const toleranceMs = 5 * 60_000;
+/** Standard Webhooks sends one for each key while keys change. */
+const signaturesMax = 10;
+
+const bodySignatures = ["x-service-signature", "x-hub-signature-256"] as const;
+
+export function newWebhookSecret(): string {
+  return prefix + randomBytes(32).toString("base64");
+}
+
+/** In constant time, whatever was sent. */
+export function isAuthentic(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
+  return (
+    isShown(headers, secret) || isSigned(headers, body, secret) || isStandard(headers, body, secret, now)
+  );
+}
+
+function isShown({ authorization }: IncomingHttpHeaders, secret: string): boolean {
+  const shown = /^Bearer +(\S+)$/i.exec(authorization ?? "")?.[1];
+  return shown !== undefined && isSame(Buffer.from(shown), Buffer.from(secret));
+}
+
+/** The whole text of the secret is the key. */
+function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
+  return bodySignatures.some((name) => {
+    const digits = /^sha256=([0-9a-f]{64})$/i.exec(textOf(headers[name]))?.[1];
+    if (digits === undefined) return false;
+    return isSame(Buffer.from(digits, "hex"), createHmac("sha256", secret).update(body).digest());
+  });
+}
+
+/** The bytes behind the prefix are the key. */
+function isStandard(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
+  const id = textOf(headers["webhook-id"]);
+  const timestamp = textOf(headers["webhook-timestamp"]);
+  const signatures = textOf(headers["webhook-signature"]).split(" ").slice(0, signaturesMax);
+  if (id === "" || !/^\d{1,12}$/.test(timestamp)) return false;
+  if (Math.abs(now.getTime() - Number(timestamp) * 1000) > toleranceMs) return false;
+  const key = Buffer.from(secret.slice(prefix.length), "base64");
+  const expected = createHmac("sha256", key).update(`${id}.${timestamp}.`).update(body).digest();
+  return signatures.some((signature) => {
+    const text = /^v1,([A-Za-z0-9+/]{43}=)$/.exec(signature)?.[1];
+    return text !== undefined && isSame(Buffer.from(text, "base64"), expected);
+  });
+}
+
+/** By digests, so that not even the length of what was shown is compared early. */
+function isSame(one: Buffer, other: Buffer): boolean {
+  const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
+  return timingSafeEqual(digest(one), digest(other));
+}
+
+function textOf(header: string | string[] | undefined): string {
+  return typeof header === "string" ? header : "";
+}
