@@ -18,7 +18,7 @@ import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
 import { sweepTask } from "#builds/app-images.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
-import { agentBeside, agentRoutes } from "#agent/api.ts";
+import { agentBeside, agentRoutes, agentSites } from "#agent/api.ts";
 import { agentTasks } from "#agent/jobs.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
@@ -222,7 +222,7 @@ async function start(): Promise<void> {
     findActor: (credential) => findActor(app, credential),
     readiness: async () => ({ ready: true, templates: machines.images.status() }),
     front: ingress,
-    raw: [gitSite(app, pushes), downloadSite(backups)],
+    raw: [gitSite(app, pushes), downloadSite(backups), ...agentSites(app)],
   });
   await agentRuns.start(ownApi(routes, http));
   running.defer(() => rmSync(serverFile, { force: true }));

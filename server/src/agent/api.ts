@@ -5,6 +5,8 @@ import { workers } from "./agents/overview.ts";
 import { agentsRoutes } from "./agents/routes.ts";
 import { pendingApprovals } from "./approvals/approvals.ts";
 import { approvalRoutes } from "./approvals/routes.ts";
+import { connectionRoutes } from "./connections/routes.ts";
+import { connectSite } from "./connections/site-routes.ts";
 import { credentialRoutes } from "./credentials/routes.ts";
 import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
@@ -26,7 +28,11 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...memoryRoutes(app),
   ...usageRoutes(app),
   ...toolsetRoutes(app),
+  ...connectionRoutes(app),
   ...credentialRoutes(app),
   ...scheduleRoutes(app),
   ...webhookRoutes(app, runs),
 ];
+
+/** What lies beside the API. */
+export const agentSites = (app: App) => [connectSite(app)];

@@ -1,8 +1,11 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
+import { type Revocation, revokeTask } from "./connections/forget.ts";
+import { carryOutRevocation } from "./connections/revoke.ts";
 import { destroyMachine, endMachineTask } from "./vm/end.ts";
 
 export const agentTasks = (app: App): Tasks => ({
+  [revokeTask]: (revocation: Revocation, context) => carryOutRevocation(app, revocation, context),
   [endMachineTask]: ({ session }: { session: string }) => destroyMachine(app, session),
 });

@@ -16,6 +16,7 @@ import type { AgentTables } from "#agent/agents/tables.ts";
 import type { ModelCredentialTables } from "#agent/credentials/tables.ts";
 import type { AgentCallTables } from "#agent/calls/tables.ts";
 import type { AgentMemoryTables } from "#agent/memory/tables.ts";
+import type { AgentConnectionTables } from "#agent/connections/tables.ts";
 import type { AgentRunTables } from "#agent/runs/tables.ts";
 import type { AgentSessionTables } from "#agent/sessions/tables.ts";
 import type { AgentScheduleTables } from "#agent/schedules/tables.ts";
@@ -77,6 +78,7 @@ export interface Database
     AgentMachineTables,
     AgentScheduleTables,
     AgentWebhookTables,
+    AgentConnectionTables,
     ModelCredentialTables {}
 
 /** The database, or a transaction of it: whatever takes a `Db` runs in the transaction it is given. */

@@ -12,7 +12,7 @@ import { systemClock } from "#lib/clock.ts";
 import type { SecretBox } from "#lib/secret-box.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
-import { agentRoutes } from "../api.ts";
+import { agentRoutes, agentSites } from "../api.ts";
 import { AgentRuns } from "../runs/runs.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
@@ -70,10 +70,10 @@ export async function agentHost(
   const server = await createHttpServer(
     app,
     { platform: [], sandbox: [], agent: agentRoutes(app, runs) },
-    { findActor: (credential) => findActor(app, credential) },
+    { findActor: (credential) => findActor(app, credential), raw: agentSites(app) },
   );
   afterAll(() => server.close());
-  const port = await server.listen({ host: "127.0.0.1", port: 0 });
+  const port = await server.listen({ host: "127.0.0.1", port: Number(options.config?.port ?? 0) });
   const baseUrl = `http://127.0.0.1:${port}`;
   return {
     app,

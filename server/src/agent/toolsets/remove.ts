@@ -3,6 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { servedBy } from "../agents/served.ts";
+import { forgetSignIns } from "../connections/forget.ts";
 import { toolsetInUse } from "./errors.ts";
 import { deleteToolset } from "./store.ts";
 import { lockReachable, target } from "./toolsets.ts";
@@ -14,6 +15,7 @@ export async function remove(app: Pick<App, "db">, actor: Actor, id: string): Pr
       config.toolsets.some(({ toolset_id }) => toolset_id === id),
     );
     if (users.length > 0) throw toolsetInUse(users);
+    await forgetSignIns(tx, id);
     await deleteToolset(tx, id);
     await recordActivity(tx, actor, "agent_toolset.deleted", target(row), row.workspace_id);
   });

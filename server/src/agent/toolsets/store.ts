@@ -54,6 +54,10 @@ export function findToolset(
     .executeTakeFirst();
 }
 
+export function toolsetById(db: Db, id: string): Promise<ToolsetRow | undefined> {
+  return db.selectFrom("agent_toolsets").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
 /** Nobody else's to change until this transaction ends. */
 export function lockToolset(
   tx: Db,

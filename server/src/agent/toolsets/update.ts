@@ -2,6 +2,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
+import { forgetSignIns } from "../connections/forget.ts";
 import { requireAddress, requireClient, requireOneWayIn, requireTools, scopesOf } from "./checks.ts";
 import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
 import { clientSecretColumns, secretColumns } from "./secrets.ts";
@@ -17,6 +18,7 @@ export async function update(app: Needs, actor: Actor, id: string, input: Toolse
     const row = await lockReachable(tx, actor, id);
     requireWritable(actor, row);
     requireOneWayIn(row.auth_type === "oauth", input);
+    if (isMoving(row, input)) await forgetSignIns(tx, id);
     const changed = await changeToolset(tx, id, changeOf(app, row, input));
     requireClient(changed.oauth_client_id, changed.oauth_client_secret_sealed !== null);
     await recordActivity(tx, actor, "agent_toolset.updated", target(row), row.workspace_id, {
@@ -27,7 +29,7 @@ export async function update(app: Needs, actor: Actor, id: string, input: Toolse
 }
 
 function changeOf(app: Needs, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {
-  const moves = input.url !== undefined && new URL(input.url).origin !== new URL(row.url).origin;
+  const moves = isMoving(row, input);
   const secret = input.auth_secret ?? (moves ? "" : undefined);
   const client = input.oauth_client_id === undefined && moves ? null : input.oauth_client_id;
   const clientSecret = input.oauth_client_secret ?? (moves || client === null ? "" : undefined);
@@ -44,4 +46,8 @@ function changeOf(app: Needs, row: ToolsetRow, input: ToolsetUpdate): ToolsetCha
     ...(input.http_tools === undefined ? {} : { http_tools: JSON.stringify(input.http_tools) }),
     ...(input.tool_overrides === undefined ? {} : { tool_overrides: JSON.stringify(input.tool_overrides) }),
   };
+}
+
+function isMoving(row: ToolsetRow, { url }: ToolsetUpdate): boolean {
+  return url !== undefined && new URL(url).origin !== new URL(row.url).origin;
 }

@@ -1,4 +1,5 @@
 import type { World } from "../world.ts";
+import { agentConnectionCases } from "./agent-connections.ts";
 import type { Cases } from "./case.ts";
 
 let made = 0;
@@ -91,6 +92,7 @@ const sessionOf = ({ agent: name, session_id }: { agent: string; session_id: str
 const unknown = { agent: "agt_doesnotexist" };
 
 export const agentCases: Cases = {
+  ...agentConnectionCases,
   listAgents: { success: () => ({}) },
   createAgent: {
     success: async (world) => ({ body: { name: `case-${(made += 1)}`, config: await config(world) } }),

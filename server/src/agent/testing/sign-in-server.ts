@@ -1,0 +1,206 @@
+/** For tests: a real authorization server, a resource that takes its tokens alone, and a person with a browser. */
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import Provider from "oidc-provider";
+import { afterAll } from "vitest";
+
+export interface SignInServer {
+  issuer: string;
+  /** The protected resource: an MCP server's address, as far as its door goes. */
+  resource: string;
+  /** Of all requests at the token endpoint. */
+  tokenRequests: { grant: string; status: number; authorization: string | undefined; body: string }[];
+  revocations: string[];
+  /** What the resource was called with: who it was for, and as which client. */
+  calls: { account: string; client: string }[];
+  /** Answers in place of the provider, where it is set and returns true. */
+  before: ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined;
+}
+
+export interface SignInOptions {
+  /** Of clients registered beforehand. */
+  redirectUri: string;
+  isRegistering?: boolean;
+  takesDocuments?: boolean;
+  accessTokenSeconds?: number;
+  /** As the provider fetches documents about clients. */
+  fetch?: typeof globalThis.fetch;
+  /** The resource names no metadata of its own. */
+  isSilent?: boolean;
+}
+
+export async function startSignInServer(options: SignInOptions): Promise<SignInServer> {
+  const web = await listen();
+  const door = await listen();
+  const server: SignInServer = {
+    issuer: web.url,
+    resource: `${door.url}/mcp`,
+    tokenRequests: [],
+    revocations: [],
+    calls: [],
+    before: undefined,
+  };
+  // It says much on the console of what a test is not about.
+  const { warn, info } = console;
+  console.warn = console.info = () => {};
+  const provider = new Provider(server.issuer, configuration(options));
+  console.warn = warn;
+  console.info = info;
+  const handle = provider.callback();
+  web.server.on("request", (request, response) => {
+    if (server.before?.(request, response)) return;
+    const chunks: Buffer[] = [];
+    request.on("data", (chunk: Buffer) => chunks.push(chunk));
+    response.once("finish", () => {
+      const body = Buffer.concat(chunks).toString();
+      if (request.url === "/token/revocation") server.revocations.push(body);
+      if (request.url !== "/token") return;
+      const grant = new URLSearchParams(body).get("grant_type") ?? "";
+      const { authorization } = request.headers;
+      server.tokenRequests.push({ grant, status: response.statusCode, authorization, body });
+    });
+    handle(request, response);
+  });
+  door.server.on("request", (request, response) => {
+    void enter(server, provider, options, request, response).catch(() => response.destroy());
+  });
+  return server;
+}
+
+function configuration(options: SignInOptions): object {
+  return {
+    clients: [
+      {
+        client_id: "known beforehand",
+        client_secret: "a+secret:of/the client%0123456789",
+        redirect_uris: [options.redirectUri],
+        grant_types: ["authorization_code", "refresh_token"],
+        response_types: ["code"],
+        application_type: "native",
+      },
+    ],
+    cookies: { keys: ["a key of the tests"] },
+    scopes: ["openid", "offline_access"],
+    pkce: { required: () => true },
+    issueRefreshToken: async () => true,
+    rotateRefreshToken: true,
+    ttl: { AccessToken: options.accessTokenSeconds ?? 3600, Interaction: 600, Session: 600, Grant: 86_400 },
+    ...(options.fetch ? { fetch: options.fetch } : {}),
+    features: {
+      registration: { enabled: options.isRegistering ?? false },
+      revocation: { enabled: true },
+      clientIdMetadataDocument: { enabled: options.takesDocuments ?? false, ack: "draft-02" },
+      resourceIndicators: {
+        enabled: true,
+        getResourceServerInfo: (_: unknown, resource: string) => ({
+          scope: "tools:use",
+          audience: resource,
+          accessTokenFormat: "opaque",
+          accessTokenTTL: options.accessTokenSeconds ?? 3600,
+        }),
+        useGrantedResource: () => true,
+      },
+    },
+  };
+}
+
+async function enter(
+  server: SignInServer,
+  provider: Provider,
+  { isSilent = false }: SignInOptions,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const metadata = new URL("/.well-known/oauth-protected-resource/mcp", server.resource).href;
+  const json = (status: number, body: unknown, headers: Record<string, string> = {}): void => {
+    response.writeHead(status, { "content-type": "application/json", ...headers }).end(JSON.stringify(body));
+  };
+  if (request.url === new URL(metadata).pathname && !isSilent) {
+    const { resource, issuer } = server;
+    return json(200, { resource, authorization_servers: [issuer], scopes_supported: ["tools:use"] });
+  }
+  if (!request.url?.startsWith("/mcp")) return json(404, {});
+  const token = /^Bearer (.+)$/.exec(request.headers.authorization ?? "")?.[1];
+  const found = token === undefined ? undefined : await provider.AccessToken.find(token);
+  if (!found?.isValid || found.aud !== server.resource) {
+    const challenge = isSilent ? "Bearer" : `Bearer resource_metadata="${metadata}", scope="tools:use"`;
+    return json(401, { error: "invalid_token" }, { "www-authenticate": challenge });
+  }
+  server.calls.push({ account: found.accountId, client: found.clientId });
+  json(200, { account: found.accountId });
+}
+
+/** A server on a free port of the loopback, gone after the file. */
+async function listen(): Promise<{ server: Server; url: string }> {
+  const server = createServer();
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  afterAll(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
+}
+
+/** One browser: it has its own cookies, and follows redirects as far as it is let. */
+export class TestBrowser {
+  readonly #cookies = new Map<string, Map<string, string>>();
+  /** For addresses that no name server knows. */
+  readonly #really: (url: string) => string;
+
+  constructor(really: (url: string) => string = (url) => url) {
+    this.#really = really;
+  }
+
+  cookies(origin: string): ReadonlyMap<string, string> {
+    return this.#cookies.get(origin) ?? new Map();
+  }
+
+  /** One request; a redirect is answered as one. */
+  async get(
+    url: string,
+    form?: Record<string, string>,
+  ): Promise<{ status: number; text: string; headers: Headers }> {
+    const { origin } = new URL(url);
+    const jar = this.#cookies.get(origin) ?? new Map<string, string>();
+    this.#cookies.set(origin, jar);
+    const response = await fetch(this.#really(url), {
+      redirect: "manual",
+      headers: { cookie: [...jar].map(([name, value]) => `${name}=${value}`).join("; ") },
+      ...(form ? { method: "POST", body: new URLSearchParams(form) } : {}),
+    });
+    for (const cookie of response.headers.getSetCookie()) {
+      const [name = "", value = ""] = (cookie.split(";")[0] ?? "").split("=", 2);
+      if (value === "") jar.delete(name);
+      else jar.set(name, value);
+    }
+    return { status: response.status, text: await response.text(), headers: response.headers };
+  }
+
+  /** Until a page, or an address that `stopAt` is the beginning of. */
+  async follow(url: string, stopAt?: string, form?: Record<string, string>) {
+    let at = url;
+    let answer = await this.get(at, form);
+    for (let step = 0; step < 20; step += 1) {
+      const location = answer.headers.get("location");
+      if (answer.status < 300 || answer.status >= 400 || location === null) return { url: at, ...answer };
+      at = new URL(location, at).href;
+      if (stopAt !== undefined && at.startsWith(stopAt)) return { url: at, ...answer, status: 0 };
+      answer = await this.get(at);
+    }
+    throw new Error(`${url} leads in circles`);
+  }
+
+  /** Opens a link, signs in as somebody, agrees, and is back. `stopAt`: not further than there. */
+  async signIn(link: string, account: string, stopAt?: string) {
+    let page = await this.follow(link, stopAt);
+    for (let step = 0; step < 4; step += 1) {
+      const action = /<form [^>]*action="([^"]+)"/.exec(page.text)?.[1];
+      const prompt = /name="prompt" value="(\w+)"/.exec(page.text)?.[1];
+      if (page.status === 0 || action === undefined || prompt === undefined) return page;
+      const form = prompt === "login" ? { prompt, login: account, password: "x" } : { prompt };
+      page = await this.follow(action, stopAt, form);
+    }
+    return page;
+  }
+}
