@@ -1,6 +1,6 @@
 /** Projects of a server as their people use them: made, pushed to, visited by their address. */
 import { execFile } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import http, { type IncomingMessage } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -55,14 +55,25 @@ export const saying = (text: string) =>
 process.on("SIGTERM", () => process.exit(0));`;
 
 /** Pushes these files as one commit, and says what the pusher was told. */
-export async function push(server: Server, project: Project, files: Record<string, string>): Promise<string> {
+export function push(server: Server, project: Project, files: Record<string, string>): Promise<string> {
+  return pushed(server, project, (directory) => {
+    for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
+  });
+}
+
+/** All that is in it. */
+export function pushDirectory(server: Server, project: Project, from: string): Promise<string> {
+  return pushed(server, project, (directory) => cpSync(from, directory, { recursive: true }));
+}
+
+async function pushed(server: Server, project: Project, fill: (directory: string) => void): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), "kontor-push-"));
   const git = (...args: string[]) =>
     run("git", ["-c", "user.name=A", "-c", "user.email=a@example.test", ...args], { cwd: directory });
   try {
     await git("init", "-q", "-b", "main");
-    for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
-    await git("add", "-A");
+    fill(directory);
+    await git("add", "-A", "-f");
     await git("commit", "-q", "-m", `commit ${Date.now()}`);
     const url = project.git_url.replace("://", `://x:${server.token}@`);
     const { stderr } = await git("push", "--force", url, "main");
