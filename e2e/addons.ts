@@ -50,6 +50,10 @@ export async function createAddon(
   return running(server, { project_id: projectId, id });
 }
 
+export function listAddons(server: Server, projectId: string): Promise<Addon[]> {
+  return must<Addon[]>(server, "GET", inProject(projectId));
+}
+
 export function running(server: Server, addon: Pick<Addon, "project_id" | "id">): Promise<Addon> {
   return eventually(
     () => must<Addon>(server, "GET", pathOf(addon)),

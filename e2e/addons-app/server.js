@@ -10,9 +10,9 @@ import pg from "pg";
 
 const { DATABASE_URL, REDIS_URL, PORT } = process.env;
 const pool = DATABASE_URL && new pg.Pool({ connectionString: DATABASE_URL, connectionTimeoutMillis: 5_000 });
-pool && pool.on("error", () => {});
+if (pool) pool.on("error", () => {});
 const redis = REDIS_URL && new Redis(REDIS_URL, { maxRetriesPerRequest: 3 });
-redis && redis.on("error", () => {});
+if (redis) redis.on("error", () => {});
 
 const deeds = {
   "/write": async ({ text }) => {
