@@ -58,6 +58,7 @@ export const testPackages: readonly SystemPackage[] = [
     provides: ["/usr/lib/postgresql/15/bin/initdb"],
     why: "keeps the SQL at the level of the oldest PostgreSQL supported (test only)",
   },
+  { name: "redis-tools", provides: ["redis-cli"], why: "asks Redis add-ons as people do (test only)" },
   { name: "openssh-server", provides: ["sshd"], why: "plays a forge that is reached by ssh (test only)" },
   { name: "openssl", provides: ["openssl"], why: "makes a certificate for a forge of the tests (test only)" },
   { name: "curl", provides: ["curl"], why: "calls the API as the README does (test only)" },
