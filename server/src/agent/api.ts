@@ -8,6 +8,7 @@ import { approvalRoutes } from "./approvals/routes.ts";
 import { connectionRoutes } from "./connections/routes.ts";
 import { connectSite } from "./connections/site-routes.ts";
 import { credentialRoutes } from "./credentials/routes.ts";
+import { endUserRoutes } from "./end-users/routes.ts";
 import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
 import type { AgentRuns } from "./runs/runs.ts";
@@ -25,6 +26,7 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...approvalRoutes(app, runs),
   ...sessionRoutes(app, runs),
   ...agentsRoutes(app),
+  ...endUserRoutes(app, runs),
   ...memoryRoutes(app),
   ...usageRoutes(app),
   ...toolsetRoutes(app),

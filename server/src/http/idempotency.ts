@@ -8,7 +8,7 @@
 import { createHash, randomUUID } from "node:crypto";
 import { type Kysely, sql } from "kysely";
 import type { Logger } from "pino";
-import type { Database } from "#db/db.ts";
+import type { Database, Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import { idempotencyConflict, idempotencyInProgress } from "./errors.ts";
 import { InvalidInput } from "./problems.ts";
@@ -200,4 +200,13 @@ export class IdempotencyKeys {
       .execute()
       .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
   }
+}
+
+/** What a route answered for runs that are to leave no trace: their ids are in the answers, a caller's words in the keys. */
+export async function forgetAnswers(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
+  // Read as text: jsonb takes no NUL, and an answer may hold one.
+  await sql`delete from idempotency_keys where route = ${route} and state = 'done'
+    and substring(body #>> '{}' from '"run_id":"([^"]+)"') = any(${sql.val([...runIds])}::text[])`.execute(
+    tx,
+  );
 }

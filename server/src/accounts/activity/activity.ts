@@ -3,6 +3,7 @@
  * without the other. Names are copied, for an entry outlives what it speaks of. It never holds a secret: fields of
  * `detail` whose name says that they might are dropped on the way in, whatever the caller meant.
  */
+import { sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { Actor } from "../actor.ts";
 
@@ -36,6 +37,16 @@ export async function recordActivity(
       ip: actor.ip,
       detail: JSON.stringify(withoutSecrets(detail)),
     })
+    .execute();
+}
+
+/** What was done to these, and by whom, stays; which they were, and more of it, goes. */
+export async function forgetTargets(tx: Db, workspaceId: string, ids: readonly string[]): Promise<void> {
+  await tx
+    .updateTable("activity")
+    .set({ target_id: null, detail: "{}" })
+    .where("workspace_id", "=", workspaceId)
+    .where("target_id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
     .execute();
 }
 

@@ -49,6 +49,11 @@ export async function notify(tx: Db, news: News): Promise<void> {
   await store.dropBeyond(tx, news.workspaceId, keptPerWorkspace);
 }
 
+/** What was told of these goes, whoever has read it. */
+export function forgetNews(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
+  return store.deleteOf(tx, workspaceId, targetIds);
+}
+
 /** The newest of all workspaces the actor reaches. */
 export function listNotifications({ db }: Pick<App, "db">, actor: Actor): Promise<store.NotificationRow[]> {
   return store.listNewest(db, actor.userId, workspaceIds(actor), listed);

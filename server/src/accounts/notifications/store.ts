@@ -37,6 +37,14 @@ export async function dropBeyond(tx: Db, workspaceId: string, kept: number): Pro
     .execute();
 }
 
+export async function deleteOf(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
+  await tx
+    .deleteFrom("notifications")
+    .where("workspace_id", "=", workspaceId)
+    .where(sql`target ->> 'id'`, "=", sql`any(${sql.val([...targetIds])}::text[])`)
+    .execute();
+}
+
 const visible = (db: Db, userId: string, workspaceIds: readonly string[]) =>
   db
     .selectFrom("notifications as n")

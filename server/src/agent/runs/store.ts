@@ -363,3 +363,27 @@ const speaking = [
   "approval.requested",
   "run.completed",
 ];
+
+// ---- erasing
+
+/** Of these sessions, those that are under way, nobody else's to change until this transaction ends. */
+export async function lockActive(tx: Db, sessionIds: readonly string[]): Promise<string[]> {
+  const rows = await tx
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("session_id", "=", anyOf(sessionIds))
+    .where("status", "in", ["queued", "running", "pending_approval"])
+    .orderBy("id")
+    .forUpdate()
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+export async function findOfSessions(db: Db, sessionIds: readonly string[]): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("session_id", "=", anyOf(sessionIds))
+    .execute();
+  return rows.map(({ id }) => id);
+}

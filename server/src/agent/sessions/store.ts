@@ -150,6 +150,36 @@ export function lastMessage(db: Db, sessionId: string): Promise<{ message: unkno
     .executeTakeFirst();
 }
 
+// ---- erasing
+
+const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
+
+export async function findOfEndUser(db: Db, agentId: string, endUserId: string): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_sessions")
+    .select("id")
+    .where("agent_id", "=", agentId)
+    .where("end_user_id", "=", endUserId)
+    .orderBy("id")
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+export async function lockSessions(tx: Db, ids: readonly string[]): Promise<void> {
+  await tx
+    .selectFrom("agent_sessions")
+    .select("id")
+    .where("id", "=", anyOf(ids))
+    .orderBy("id")
+    .forUpdate()
+    .execute();
+}
+
+/** With what refers to them: what was said, runs, and what is of those. */
+export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<void> {
+  await tx.deleteFrom("agent_sessions").where("id", "=", anyOf(ids)).execute();
+}
+
 export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
   await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
 }

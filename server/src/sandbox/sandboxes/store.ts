@@ -1,7 +1,7 @@
 /** All SQL of the sandboxes table. The workspaces a caller can reach are an argument of every read. */
 import { type Kysely, type Selectable, sql, type Transaction } from "kysely";
 import type { SandboxTier } from "#accounts/actor.ts";
-import type { Database } from "#db/db.ts";
+import type { Database, Db } from "#db/db.ts";
 import type { Status } from "./states.ts";
 import type { SandboxesTable, TerminationReason } from "./tables.ts";
 
@@ -414,4 +414,18 @@ export async function findAllowDomains(db: Queryable, machine: string): Promise<
     .where("machines.network", "=", "restricted")
     .executeTakeFirst();
   return row?.allow_domains;
+}
+
+export async function removeLabel(
+  tx: Db,
+  workspaceId: string,
+  name: string,
+  values: readonly string[],
+): Promise<void> {
+  await tx
+    .updateTable("sandboxes")
+    .set({ metadata: sql`metadata - ${name}::text` })
+    .where("workspace_id", "=", workspaceId)
+    .where(sql`metadata ->> ${name}::text`, "=", sql`any(${sql.val([...values])}::text[])`)
+    .execute();
 }

@@ -1,0 +1,98 @@
+/**
+ * One person goes: what they said, what was done for them, what is remembered of them and what it used. One
+ * transaction takes all of it, so that it is gone or it is not. Whoever carries out a run of theirs finds no row to
+ * write to, and an invoke in a session of theirs no session; a session that begins while this goes on is a new one's.
+ * What stays in the account's log is that somebody was erased, and a hash that nobody else can make.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { forgetTargets, recordActivity } from "#accounts/activity/activity.ts";
+import { forgetActors } from "#accounts/find-actor.ts";
+import { forgetNews } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { dropLabel } from "#sandbox/sandboxes/labels.ts";
+import { type AgentRecord, getAgent, target } from "../agents/agents.ts";
+import { forgetFacts } from "../memory/memory.ts";
+import { activeRuns } from "../runs/active.ts";
+import { holdActive, runsIn } from "../runs/erase.ts";
+import type { AgentRuns } from "../runs/runs.ts";
+import { eraseSessions, holdSessions, sessionsOf } from "../sessions/erase.ts";
+import { endMachines } from "../vm/end.ts";
+import { hashOfEndUser } from "./id.ts";
+import type { Erased } from "./schema.ts";
+
+/** On the sandbox that is a session's machine. */
+const sessionLabel = "agent_session";
+
+type Needs = Pick<App, "db" | "secrets">;
+
+export interface Erasing {
+  /** Its name or id. */
+  agent: string;
+  endUserId: string;
+  /** Of the table of `Idempotency-Key`s, what names one of these runs. */
+  forgetAnswers: (tx: Db, route: string, runIds: readonly string[]) => Promise<void>;
+}
+
+export async function erase(
+  app: Needs,
+  runs: Pick<AgentRuns, "drop">,
+  actor: Actor,
+  erasing: Erasing,
+): Promise<Erased> {
+  const agent = await getAgent(app.db, actor, erasing.agent);
+  const { erased, stopped } = await whole(app.db, (tx) => eraseAll(app, tx, actor, agent, erasing));
+  for (const id of stopped) runs.drop(id);
+  // The tokens they acted with went with them.
+  if (stopped.length > 0) forgetActors(app);
+  return erased;
+}
+
+async function eraseAll(
+  app: Needs,
+  tx: Db,
+  actor: Actor,
+  agent: AgentRecord,
+  { endUserId, forgetAnswers }: Erasing,
+): Promise<{ erased: Erased; stopped: string[] }> {
+  const { id: agentId, workspace_id: workspaceId } = agent;
+  const sessions = await sessionsOf(tx, agentId, endUserId);
+  // In the order in which a step is written: its run first.
+  const stopped = await holdActive(tx, sessions);
+  await holdSessions(tx, sessions);
+  if ((await activeRuns(tx, sessions)).size > stopped.length) throw new Overtaken();
+  const all = await runsIn(tx, sessions);
+  const erased = {
+    end_user_id: endUserId,
+    sessions: sessions.length,
+    vms_destroyed: await endMachines(tx, sessions),
+    memory_entries: await forgetFacts(tx, agentId, endUserId),
+    connections: 0,
+  };
+  await dropLabel(tx, workspaceId, sessionLabel, sessions);
+  await forgetAnswers(tx, "invokeAgent", all);
+  await forgetNews(tx, workspaceId, all);
+  await forgetTargets(tx, workspaceId, [...sessions, ...all]);
+  await eraseSessions(tx, sessions);
+  const { end_user_id: _, ...counts } = erased;
+  const detail = { end_user_hash: hashOfEndUser(app, agentId, endUserId), ...counts };
+  await recordActivity(tx, actor, "agent.end_user_erased", target(agent), workspaceId, detail);
+  return { erased, stopped };
+}
+
+/** A run began in a session between two looks: those that are held are not all. */
+class Overtaken extends Error {}
+
+const triesMax = 5;
+
+/** Once more where others were in its way: a deadlock ends one of the two. */
+async function whole<T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await db.transaction().execute(work);
+    } catch (error) {
+      const isInTheWay = error instanceof Overtaken || (error as { code?: string }).code === "40P01";
+      if (!isInTheWay || tries === triesMax) throw error;
+    }
+  }
+}

@@ -1,0 +1,26 @@
+import type { App } from "#app.ts";
+import { defineRoute, type Route } from "#http/define-route.ts";
+import { forgetAnswers } from "#http/idempotency.ts";
+import { agentNotFound } from "../errors.ts";
+import type { AgentRuns } from "../runs/runs.ts";
+import { erase } from "./erase.ts";
+import { EndUserParams, Erased } from "./schema.ts";
+
+export const endUserRoutes = (app: App, runs: AgentRuns): Route[] => [
+  defineRoute({
+    api: "agent",
+    tag: "End users",
+    method: "DELETE",
+    path: "/v1/agents/{agent}/end-users/{end_user_id}",
+    operationId: "eraseAgentEndUser",
+    summary: "Erase an end user",
+    description:
+      "Their sessions with all that was said, runs, usage, memory and connected accounts are gone when this answers; runs in flight are cancelled, and machines end. What nothing is known of is answered with zeros.",
+    scope: "agents:write",
+    params: EndUserParams,
+    responses: { 200: Erased },
+    errors: [agentNotFound],
+    handler: ({ actor, params }) =>
+      erase(app, runs, actor, { agent: params.agent, endUserId: params.end_user_id, forgetAnswers }),
+  }),
+];
