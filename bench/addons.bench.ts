@@ -1,9 +1,10 @@
 /**
  * Add-ons on a server of its own: from create to the first query, what `pgbench` does in one beside the same PostgreSQL
  * with the same settings outside any container, in turns, and how soon one that is killed answers again. `pgbench` is
- * the host's program in both cases, by TCP on loopback: in the machine's network for the add-on.
+ * the host's program in both cases, by TCP on loopback: for the add-on in the machine's network, and in its share of
+ * the processors.
  */
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
@@ -79,7 +80,7 @@ async function firstQueries(context: BenchContext, server: Server, path: string)
       unit: "ms",
       samples,
       bar: { atMost: bars[kind] },
-      note: `n=${creates}, by the public port, image there`,
+      note: `n=${creates}, by the public port, image there; asked each ${askEveryMs} ms`,
     });
   }
 }
@@ -101,7 +102,8 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
   };
   const theirs = { PGUSER: "postgres", PGDATABASE: "postgres", PGHOST: "127.0.0.1", PGPORT: String(port) };
   const pgbench = async (env: Record<string, string>, args: string[]) => {
-    const enter = env === ours ? ["nsenter", `--target=${inside}`, "--net"] : [];
+    const enter =
+      env === ours ? [...within(cpuGroupOf(inside)), "nsenter", `--target=${inside}`, "--net"] : [];
     const options = { env: { ...process.env, ...env }, timeoutMs: (secondsEach + 120) * 1000 };
     return (await runProgram([...enter, `${programs}/pgbench`, ...args], options)).stdout;
   };
@@ -169,6 +171,19 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
   }
 }
 
+/** Beside the database, as it is on the host: among the machine's own processes where processors are shared out. */
+function within(group: string): string[] {
+  return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];
+}
+
+function cpuGroupOf(pid: number): string {
+  const lines = readFileSync(`/proc/${pid}/cgroup`, "utf8").trim().split("\n");
+  const own = (line: string) => line.slice(line.indexOf(":/") + 1);
+  const v1 = lines.find((line) => /^\d+:(?:.*,)?cpu(?:,.*)?:/.test(line));
+  if (v1 !== undefined) return join("/sys/fs/cgroup/cpu", own(v1));
+  return join("/sys/fs/cgroup", own(lines.find((line) => line.startsWith("0::")) ?? "0::/"));
+}
+
 async function killed(context: BenchContext, server: Server, database: Database): Promise<void> {
   const samples: number[] = [];
   for (let n = 0; n < kills; n += 1) {
@@ -225,7 +240,10 @@ async function answered(url: string): Promise<void> {
   }
 }
 
-/** Asks every so often until it does not fail. */
+/** A public port lets ten connections a second begin, after the first fifty. */
+const askEveryMs = 110;
+
+/** Asks until it does not fail. */
 async function until(ask: () => Promise<void>): Promise<void> {
   for (const deadline = Date.now() + 120_000; ;) {
     const failure = await ask().then(
@@ -234,6 +252,6 @@ async function until(ask: () => Promise<void>): Promise<void> {
     );
     if (failure === undefined) return;
     if (Date.now() > deadline) throw failure as Error;
-    await sleep(20);
+    await sleep(askEveryMs);
   }
 }
