@@ -7,7 +7,7 @@ import { createServer, type Server as HttpServer } from "node:http";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, stepCountIs, tool } from "ai";
+import { jsonSchema, stepCountIs, streamText, tool } from "ai";
 import type { Server } from "../e2e/server.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
@@ -163,12 +163,13 @@ async function throughput({ context, api, model, tools }: Scene): Promise<void> 
     execute: async () => (await fetch(`${tools.url}/look`)).text(),
   });
   const bare = await perSecond(async () => {
-    await generateText({
+    const told = streamText({
       model: provider("scripted"),
       prompt: "Go.",
       tools: { desk__look: look },
       stopWhen: stepCountIs(3),
     });
+    if ((await told.text) !== "Done.") throw new Error("the bare loop was not answered");
   });
   context.report({ what: "the same by a bare loop of the AI SDK", value: bare, unit: "runs/s" });
 }
