@@ -1,4 +1,7 @@
-/** A model for benchmarks: speaks the OpenAI-compatible chat API at once, and keeps the time of what it heard. */
+/**
+ * A model for benchmarks: speaks the OpenAI-compatible chat API at once, and keeps the time of what it heard. A GET, which
+ * no model is asked with, is a tool's.
+ */
 import { once } from "node:events";
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -41,6 +44,7 @@ export async function startScriptedModel(): Promise<ScriptedModel> {
   };
   const server = createServer((request, response) => {
     const heardMs = performance.now();
+    if (request.method !== "POST") return void response.writeHead(200).end("{}");
     let text = "";
     request.setEncoding("utf8");
     request.on("data", (piece: string) => (text += piece));
