@@ -107,6 +107,24 @@ const blobPrefix: Kind<string> = {
   expected: "words of letters, digits, dots, hyphens and underscores, each followed by a slash",
   parse: (value) => (/^(?:(?!\.{1,2}\/)[A-Za-z0-9._-]+\/)+$/.test(value) ? value : undefined),
 };
+const baseAddress: Kind<string> = {
+  expected: "an http or https address without a query",
+  parse: (value) => {
+    const parsed = URL.parse(value);
+    return parsed && /^https?:$/.test(parsed.protocol) && !/[?#]/.test(value) ? value : undefined;
+  },
+};
+const headers: Kind<Readonly<Record<string, string>>> = {
+  expected: "headers as name=value, with commas",
+  parse: (value) => {
+    const pairs = (list.parse(value) ?? []).map((item) =>
+      /^([\w!#$%&'*+.^`|~-]+)=([\x20-\x7e]*)$/.exec(item),
+    );
+    return pairs.every((pair) => pair !== null)
+      ? Object.freeze(Object.fromEntries(pairs.map(([, name = "", said = ""]) => [name.toLowerCase(), said])))
+      : undefined;
+  },
+};
 const databaseUrl: Kind<string> = {
   expected: "postgres://user:password@host:port/database",
   parse: (value) => (/^postgres(ql)?:\/\/./.test(value) ? value : undefined),
@@ -224,6 +242,16 @@ const keys = {
     "json",
     "One JSON object per line, or lines for a person.",
   ),
+  otlpEndpoint: key(
+    "server",
+    optional(baseAddress),
+    null,
+    "Where runs of agents are told of as traces: an OpenTelemetry collector that takes OTLP over HTTP, without its /v1/traces. Off where it is not set.",
+  ),
+  otlpHeaders: key("server", optional(headers), null, "What otlp_endpoint wants to be sent, such as a key.", {
+    secret: true,
+  }),
+  otlpContent: key("server", flag, false, "Traces hold what models and tools were told and said as well."),
   shutdownGraceSeconds: key(
     "server",
     whole(0, 3600),
@@ -701,7 +729,7 @@ function show(value: Config[ConfigKey], row: Key<unknown>): string {
   if (value === null) return ["auto", "all"].find((word) => row.parse(word) === null) ?? "(not set)";
   if (row.secret || Buffer.isBuffer(value)) return "(set)";
   if (typeof value === "boolean") return value ? "on" : "off";
-  return typeof value === "object" ? value.join(",") : String(value);
+  return Array.isArray(value) ? value.join(",") : String(value as string | number);
 }
 
 function hint(name: string, known: readonly string[]): string {

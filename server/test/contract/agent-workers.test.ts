@@ -234,6 +234,23 @@ test("a run that is cancelled takes its token along at once", async () => {
   await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
 });
 
+test("where the config says nothing a person is asked before anything is changed, and no token waits for them", async () => {
+  const { name } = await agent({ scopes: all.scopes });
+  const values = { name: `asked-for-${(made += 1)}` };
+  model.script([asks("list_projects"), asks("create_project", values), {}]);
+  const { run_id, status, approval } = await invoke(name);
+  expect([status, approval]).toMatchObject([
+    "pending_approval",
+    { tool: "kontor__create_project", arguments: values },
+  ]);
+  expect(await runTokens(run_id)).toEqual([]);
+  const path = `/v1/agents/runs/${run_id}/approvals/${approval.request_id}`;
+  expect((await call("POST", path, { decision: "approve" })).status).toBe(200);
+  while ((await call("GET", `/v1/agents/runs/${run_id}`)).json.finished_at === null) await sleep(10);
+  const { items } = (await call("GET", "/api/v1/projects?limit=100")).json;
+  expect(items.map((one: Json) => one.name)).toContain(values.name);
+});
+
 test("nobody gives an agent what they do not have themselves", async () => {
   const { name } = await agent();
   const token = await world.tokenWith(["agents:write", "platform:read"]);

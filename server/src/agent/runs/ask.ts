@@ -9,9 +9,10 @@ import { findCredentials, openKey } from "../credentials/credentials.ts";
 import { type Answer, callModel, ModelFailure } from "../models/call.ts";
 import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
-import { openModel } from "../models/providers.ts";
+import { type ModelAddress, openModel } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
 import type { Tool } from "../tools/tool.ts";
+import type { RunTrace } from "../tracing/tracing.ts";
 import { PromptTooLong, RunFailure } from "./failure.ts";
 import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "./writer.ts";
@@ -31,6 +32,7 @@ export interface Asking {
   fetch: Fetch;
   /** Of the first pause; each is twice the one before. */
   pauseMs: number;
+  trace?: RunTrace | undefined;
 }
 
 export interface Answered {
@@ -74,7 +76,7 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
     const address = { provider: credential.provider, baseUrl: credential.base_url, apiKey, id };
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
-        return await askOnce(asking, openModel(address, asking.fetch), apiKey);
+        return await askOnce(asking, openModel(address, asking.fetch), address);
       } catch (error) {
         if (!(error instanceof ModelFailure)) throw error;
         last = error;
@@ -100,13 +102,22 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
 }
 
 async function askOnce(
-  { config, step, messages, tools, writer, signal }: Asking,
+  { config, step, messages, tools, writer, signal, trace }: Asking,
   model: ReturnType<typeof openModel>,
-  apiKey: string,
+  { provider, apiKey }: ModelAddress,
 ): Promise<Answered> {
   const { temperature, max_output_tokens, reasoning } = config.model;
   let messageId: string | null = null;
   writer.add("step.started", { step, model: model.modelId });
+  const ended = trace?.chat({
+    provider,
+    model: model.modelId,
+    step,
+    prompt: messages,
+    output: config.output.type === "json_schema" ? "json" : "text",
+    maxTokens: max_output_tokens,
+    temperature,
+  });
   try {
     const answer = await callModel(
       model,
@@ -131,11 +142,19 @@ async function askOnce(
       },
       apiKey,
     );
+    ended?.({ answer });
     return { answer, model: model.modelId, messageId };
   } catch (error) {
+    ended?.({ error: whyOf(error) });
     if (error instanceof ModelFailure) writer.add("step.reset", { step });
     throw error;
   }
+}
+
+/** A word of few. */
+function whyOf(error: unknown): string {
+  if (error instanceof ModelFailure) return error.kind;
+  return error instanceof RunFailure ? error.code : "cancelled";
 }
 
 function toFunction({ name, description, parameters }: Tool) {

@@ -94,6 +94,7 @@ async function takeStep(
     signal: stop.signal,
     fetch,
     pauseMs,
+    trace: work.trace,
   };
   const answered = await askAgainShorter(app, asking, () => {
     work.tellAtMost = Math.ceil(tokens / 2);

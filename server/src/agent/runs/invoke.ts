@@ -26,6 +26,8 @@ export interface Trigger {
   id: string | null;
   /** In the transaction of the run: what it throws takes back the run as well. */
   within?: (tx: Db, run: BegunRun) => Promise<void>;
+  /** The trace that the run is to be part of, as `parseTraceparent` makes it. */
+  traceparent?: string | undefined;
 }
 
 type Needs = Pick<App, "db" | "clock">;
@@ -62,6 +64,7 @@ export async function invoke(
       end_user_id: session.endUserId,
       trigger_type: trigger.type,
       trigger_id: trigger.id,
+      traceparent: trigger.traceparent ?? null,
       status: "queued",
       error_code: null,
       error_message: null,

@@ -13,6 +13,7 @@ import {
   sessionFull,
   sessionNotFound,
 } from "../sessions/errors.ts";
+import { parseTraceparent } from "../tracing/traceparent.ts";
 import { cancel } from "./cancel.ts";
 import {
   agentPaused,
@@ -23,7 +24,7 @@ import {
   tooManyRuns,
 } from "./errors.ts";
 import { follow } from "./follow.ts";
-import { invoke } from "./invoke.ts";
+import { invoke, type Trigger } from "./invoke.ts";
 import { get, getOutcome, getRun, list } from "./read.ts";
 import type { AgentRuns } from "./runs.ts";
 import {
@@ -50,7 +51,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "invokeAgent",
     summary: "Run an agent",
     description:
-      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run.",
+      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run. A `traceparent` header makes the run part of that trace.",
     scope: "agents:invoke",
     params: AgentParams,
     body: Invoke,
@@ -83,7 +84,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     handler: ({ actor, params, body, request, reply }) =>
       body.stream
         ? invokeStreamed(app, runs, { actor, agent: params.agent, body, request, reply })
-        : invokeAndWait(app, runs, { actor, agent: params.agent, body }),
+        : invokeAndWait(app, runs, { actor, agent: params.agent, body, request }),
   }),
   defineRoute({
     ...common,
@@ -147,9 +148,9 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
 async function invokeAndWait(
   app: App,
   runs: AgentRuns,
-  { actor, agent, body }: { actor: Actor; agent: string; body: Invoke },
+  { actor, agent, body, request }: { actor: Actor; agent: string; body: Invoke; request: FastifyRequest },
 ): Promise<Answer> {
-  const id = await invoke(app, runs, actor, agent, body);
+  const id = await invoke(app, runs, actor, agent, body, byApi(request));
   await runs.settled(id, body.wait_s * 1000);
   return outcome(app, actor, id);
 }
@@ -164,9 +165,15 @@ async function invokeStreamed(
     ...http
   }: { actor: Actor; agent: string; body: Invoke; request: FastifyRequest; reply: FastifyReply },
 ): Promise<typeof streamed> {
-  const id = await invoke(app, runs, actor, agent, body);
+  const id = await invoke(app, runs, actor, agent, body, byApi(http.request));
   return stream(app, runs, { actor, id, format: "events", isNew: true, ...http });
 }
+
+const byApi = ({ headers }: FastifyRequest): Trigger => ({
+  type: "api",
+  id: null,
+  traceparent: parseTraceparent(headers["traceparent"]),
+});
 
 async function outcome(app: App, actor: Actor, id: string): Promise<Answer> {
   const { row, approval } = await getOutcome(app, actor, id);

@@ -13,12 +13,14 @@ import { expireDue } from "../approvals/expire.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { OwnApi } from "../workers/workers.ts";
+import { openTracing, type Tracing } from "../tracing/tracing.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
 import { failureOf, RunFailure } from "./failure.ts";
 import { forgetOutputs } from "./forget.ts";
 import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
 import { isOver } from "./states.ts";
+import { traceEnded } from "./trace-ended.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
@@ -42,6 +44,7 @@ export class AgentRuns {
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
   #api: OwnApi | undefined;
+  #tracing: Tracing | undefined;
   #looking: Promise<void> | undefined;
 
   /** `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. */
@@ -58,6 +61,7 @@ export class AgentRuns {
   /** From here on runs are carried out, those of processes that are gone first. `api`: what agents act by. */
   async start(api?: OwnApi): Promise<void> {
     this.#api = api;
+    this.#tracing = openTracing(this.#app);
     this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
     await this.look();
     this.#looking = this.#keepLooking();
@@ -69,6 +73,7 @@ export class AgentRuns {
     const all = [...this.#carriedOut.values()];
     for (const { stop } of all) stop.abort(new Interrupted());
     await Promise.all([...all.map(({ done }) => done), this.#looking]);
+    await this.#tracing?.close();
   }
 
   /** A run that was committed just now; before the start, and after the stop, it is left for a look. */
@@ -100,7 +105,9 @@ export class AgentRuns {
 
   /** Stops the work on a run that was ended from outside. */
   drop(id: string): void {
-    this.#carriedOut.get(id)?.stop.abort(new LostRun());
+    const carriedOut = this.#carriedOut.get(id);
+    if (carriedOut) carriedOut.stop.abort(new LostRun());
+    else void this.#traced(id);
     this.changed(id);
   }
 
@@ -166,6 +173,7 @@ export class AgentRuns {
   async #expire(): Promise<void> {
     const ids = await expireDue(this.#app, this.#app.clock.now());
     for (const id of ids) {
+      await this.#traced(id);
       this.begin(id);
       this.changed(id);
     }
@@ -176,6 +184,7 @@ export class AgentRuns {
     const who = { processId: this.processId, hostId: this.#hostId };
     const taken = await takeRun(db, id, who, clock.now());
     if (!taken) return;
+    const trace = this.#tracing?.of(taken);
     await reached("agent.run.taken");
     const claim = { id, attempt: taken.attempts };
     const writer = new RunWriter(this.#app, claim, {
@@ -186,12 +195,25 @@ export class AgentRuns {
       if (taken.attempts - taken.resumed > attemptsMax)
         throw new RunFailure("internal", "It was given up after many tries.");
       if (taken.attempts > 1) await endTokensOf(db, id);
-      await carryOut(this.#app, taken, { writer, stop, fetch, pauseMs: this.#pauseMs, api: this.#api });
+      await carryOut(this.#app, taken, {
+        writer,
+        stop,
+        fetch,
+        pauseMs: this.#pauseMs,
+        api: this.#api,
+        trace,
+      });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);
     } finally {
       await writer.close();
+      await this.#traced(id, taken.attempts);
     }
+  }
+
+  /** Where the run is over, by whoever carried it out last: its trace is whole. */
+  async #traced(id: string, attempts?: number): Promise<void> {
+    if (this.#tracing) await traceEnded(this.#app, this.#tracing, id, attempts);
   }
 
   async #afterFailure(error: unknown, run: RunRow, writer: RunWriter): Promise<void> {

@@ -163,7 +163,7 @@ async function carryOutCall(
   config: AgentConfig,
   call: Call,
   tool: Tool,
-  { writer, stop, fetch }: Work,
+  { writer, stop, fetch, trace }: Work,
 ): Promise<Outcome> {
   stop.signal.throwIfAborted();
   const at = app.clock.now();
@@ -171,18 +171,24 @@ async function carryOutCall(
   await writer.commit([started], {}, (tx) => began(tx, call.id, at));
   call.started_at = at;
   await reached("agent.call.began");
-  const { isOk, text } = await tool.call({
+  const traced = trace?.tool(call, fetch);
+  const asked = tool.call({
     id: call.id,
     values: call.arguments as Record<string, unknown>,
     timeoutMs: config.limits.tool_timeout_seconds * 1000,
     signal: stop.signal,
-    fetch,
-    headers: {},
+    fetch: traced?.fetch ?? fetch,
+    headers: traced?.headers ?? {},
     say: (type, data) => writer.add(type, data),
     sayWith: async (type, data, change) => {
       await writer.commit([{ type, at: app.clock.now(), data }], {}, change);
     },
   });
+  const { isOk, text } = await asked.catch((error: unknown) => {
+    traced?.end({ isOk: false, text: "" });
+    throw error;
+  });
+  traced?.end({ isOk, text });
   await reached("agent.call.answered");
   return { status: isOk ? "completed" : "failed", result: text };
 }

@@ -83,6 +83,14 @@ export function findRunLocked(
   return query.forUpdate().executeTakeFirst();
 }
 
+/** For those who carry it out; undefined where it is not over. */
+export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
+  return views(db)
+    .where("agent_runs.id", "=", id)
+    .where("agent_runs.finished_at", "is not", null)
+    .executeTakeFirst();
+}
+
 export function listRuns(
   db: Db,
   workspaceIds: readonly string[],

@@ -12,6 +12,7 @@ export interface AgentRunsTable {
   end_user_id: string | null;
   trigger_type: "api" | "schedule" | "webhook";
   trigger_id: string | null;
+  traceparent: string | null;
   status: RunStatus;
   error_code: RunErrorCode | null;
   error_message: string | null;

@@ -1,5 +1,6 @@
 /** What the work on one run is done with. */
 import type { Fetch } from "../models/fetch.ts";
+import type { RunTrace } from "../tracing/tracing.ts";
 import type { WorkerAccess } from "../workers/access.ts";
 import type { OwnApi } from "../workers/workers.ts";
 import type { RunWriter } from "./writer.ts";
@@ -14,6 +15,8 @@ export interface Work {
   pauseMs: number;
   /** Tokens of the conversation, once a model refused more: for the rest of the run no more are told. */
   tellAtMost?: number;
+  /** Undefined where nobody looks. */
+  trace?: RunTrace | undefined;
   /** The server's own API, where there is one. */
   api?: OwnApi | undefined;
   /** Of this run to it; undefined where its config grants nothing. */

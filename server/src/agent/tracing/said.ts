@@ -1,0 +1,31 @@
+/** A conversation's message in the form that the conventions for generative AI give it. */
+import type { Message } from "../models/messages.ts";
+
+export interface Said {
+  role: string;
+  parts: Record<string, unknown>[];
+}
+
+export function toSaid({ role, content }: Message): Said {
+  if (typeof content === "string") return { role, parts: [{ type: "text", content }] };
+  return { role, parts: content.map(toPart) };
+}
+
+type Part = Exclude<Message["content"], string>[number];
+
+/** Files are named by their kind alone. */
+function toPart(part: Part): Record<string, unknown> {
+  switch (part.type) {
+    case "text":
+    case "reasoning":
+      return { type: part.type, content: part.text };
+    case "tool-call":
+      return { type: "tool_call", id: part.toolCallId, name: part.toolName, arguments: part.input };
+    case "tool-result":
+      return { type: "tool_call_response", id: part.toolCallId, response: part.output };
+    case "file":
+      return { type: "file", mime_type: part.mediaType };
+    default:
+      return { type: part.type };
+  }
+}

@@ -1,0 +1,231 @@
+/**
+ * Runs as traces, by OpenTelemetry's conventions for generative AI: a run is `invoke_agent`, a try at a model `chat`, a
+ * call of a tool `execute_tool`. Off where no collector is set, and then nothing here is made. It promises that a run
+ * is one trace, however many processes carry it out and however long a person takes to decide; and that what models and
+ * tools were told and said is in no span unless the installation's second setting says so.
+ */
+import type { App } from "#app.ts";
+import type { AgentConfig } from "../agents/config.ts";
+import type { Call } from "../calls/calls.ts";
+import type { Answer } from "../models/call.ts";
+import type { Fetch } from "../models/fetch.ts";
+import type { Message } from "../models/messages.ts";
+import { toSaid } from "./said.ts";
+import { SpanSender } from "./sender.ts";
+import { spanIdOf, toTraceparent, type TraceContext, traceOf } from "./traceparent.ts";
+
+/** What of a run its spans say. */
+export interface TracedRun {
+  id: string;
+  traceparent: string | null;
+  agent_id: string;
+  session_id: string;
+  version: number;
+}
+
+/** One that is over. */
+export interface EndedRun extends TracedRun {
+  /** The agent's name. */
+  agent: string;
+  error_code: string | null;
+  input_tokens: number;
+  output_tokens: number;
+  cached_input_tokens: number;
+  reasoning_tokens: number;
+  created_at: Date;
+  started_at: Date | null;
+  finished_at: Date | null;
+}
+
+/** The conventions' own names where they have one. */
+const providers: Readonly<Record<string, string>> = { mistral: "mistral_ai" };
+
+/** Undefined where no collector is set. */
+export function openTracing({
+  config,
+  log,
+  clock,
+}: Pick<App, "config" | "log" | "clock">): Tracing | undefined {
+  const { otlpEndpoint, otlpHeaders, otlpContent } = config;
+  if (otlpEndpoint === null) return undefined;
+  const collector = {
+    endpoint: otlpEndpoint,
+    headers: otlpHeaders ?? {},
+    resource: { "service.name": "kontor" },
+  };
+  return new Tracing({ sender: new SpanSender(collector, log), clock, hasContent: otlpContent });
+}
+
+interface Ways {
+  sender: SpanSender;
+  clock: App["clock"];
+  /** What was told and said is in the spans as well. */
+  hasContent: boolean;
+}
+
+export class Tracing {
+  readonly #ways: Ways;
+
+  constructor(ways: Ways) {
+    this.#ways = ways;
+  }
+
+  /** Of a run that is carried out; undefined where its caller wants none. */
+  of(run: TracedRun): RunTrace | undefined {
+    const context = traceOf(run);
+    return context.isSampled ? new RunTrace(this.#ways, run, context) : undefined;
+  }
+
+  /** The span of the whole run, once it is over. */
+  ended(run: EndedRun, { model }: AgentConfig): void {
+    const context = traceOf(run);
+    if (!context.isSampled || run.finished_at === null) return;
+    this.#ways.sender.add({
+      traceId: context.traceId,
+      spanId: spanIdOf(run.id),
+      parentId: context.parentId,
+      name: `invoke_agent ${run.agent}`,
+      kind: "internal",
+      startedAt: run.started_at ?? run.created_at,
+      endedAt: run.finished_at,
+      attributes: {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": providers[model.provider] ?? model.provider,
+        "gen_ai.request.model": model.id,
+        "gen_ai.agent.id": run.agent_id,
+        "gen_ai.agent.name": run.agent,
+        "gen_ai.agent.version": String(run.version),
+        "gen_ai.conversation.id": run.session_id,
+        "gen_ai.usage.input_tokens": run.input_tokens,
+        "gen_ai.usage.output_tokens": run.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": run.cached_input_tokens,
+        "gen_ai.usage.reasoning.output_tokens": run.reasoning_tokens,
+        "kontor.run.id": run.id,
+        "error.type": run.error_code ?? undefined,
+      },
+      error: run.error_code ?? undefined,
+    });
+  }
+
+  close(): Promise<void> {
+    return this.#ways.sender.close();
+  }
+}
+
+export interface ChatAsked {
+  provider: string;
+  model: string;
+  step: number;
+  prompt: readonly Message[];
+  output: "text" | "json";
+  maxTokens: number | undefined;
+  temperature: number | undefined;
+}
+
+/** Of one attribute. */
+const saidMaxCharacters = 256 * 1024;
+
+/** What happens in one run, while a process carries it out. */
+export class RunTrace {
+  readonly #ways: Ways;
+  readonly #run: TracedRun;
+  readonly #context: TraceContext;
+  #chats = 0;
+
+  constructor(ways: Ways, run: TracedRun, context: TraceContext) {
+    this.#ways = ways;
+    this.#run = run;
+    this.#context = context;
+  }
+
+  /** To be called with what came of it: an answer, or why there is none. */
+  chat(asked: ChatAsked): (came: { answer: Answer } | { error: string }) => void {
+    const startedAt = this.#ways.clock.now();
+    this.#chats += 1;
+    // A step that a process left unfinished is asked again by another: that is another span.
+    const spanId = spanIdOf(`${this.#run.id} ${asked.step} ${this.#chats} ${startedAt.getTime()}`);
+    return (came) => {
+      const answer = "answer" in came ? came.answer : undefined;
+      this.#add(spanId, `chat ${asked.model}`, "client", startedAt, {
+        error: "error" in came ? came.error : undefined,
+        attributes: {
+          "gen_ai.operation.name": "chat",
+          "gen_ai.provider.name": providers[asked.provider] ?? asked.provider,
+          "gen_ai.request.model": asked.model,
+          "gen_ai.request.max_tokens": asked.maxTokens,
+          "gen_ai.request.temperature": asked.temperature,
+          "gen_ai.output.type": asked.output,
+          "gen_ai.conversation.id": this.#run.session_id,
+          "gen_ai.response.finish_reasons": answer && [answer.finishReason],
+          "gen_ai.usage.input_tokens": answer?.tokens.input,
+          "gen_ai.usage.output_tokens": answer?.tokens.output,
+          "gen_ai.usage.cache_read.input_tokens": answer?.tokens.cachedInput,
+          "gen_ai.usage.reasoning.output_tokens": answer?.tokens.reasoning,
+          "gen_ai.input.messages": this.#said(() => asked.prompt.map(toSaid)),
+          "gen_ai.output.messages":
+            answer && this.#said(() => [{ ...toSaid(answer.message), finish_reason: answer.finishReason }]),
+        },
+      });
+    };
+  }
+
+  /** `headers` and `fetch` say what is asked on the way which span it is part of. */
+  tool(
+    call: Pick<Call, "id" | "tool" | "arguments">,
+    fetch: Fetch,
+  ): {
+    fetch: Fetch;
+    headers: Readonly<Record<string, string>>;
+    end: (outcome: { isOk: boolean; text: string }) => void;
+  } {
+    const startedAt = this.#ways.clock.now();
+    const spanId = spanIdOf(`${call.id} ${startedAt.getTime()}`);
+    const headers = { traceparent: toTraceparent(this.#context, spanId) };
+    return {
+      headers,
+      fetch: (input, init) =>
+        fetch(input, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } }),
+      end: ({ isOk, text }) => {
+        this.#add(spanId, `execute_tool ${call.tool}`, "internal", startedAt, {
+          error: isOk ? undefined : "tool_failed",
+          attributes: {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.tool,
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.type": "function",
+            "gen_ai.conversation.id": this.#run.session_id,
+            "gen_ai.tool.call.arguments": this.#said(() => call.arguments),
+            "gen_ai.tool.call.result": this.#said(() => text),
+          },
+        });
+      },
+    };
+  }
+
+  #said(what: () => unknown): string | undefined {
+    return this.#ways.hasContent ? JSON.stringify(what()).slice(0, saidMaxCharacters) : undefined;
+  }
+
+  #add(
+    spanId: string,
+    name: string,
+    kind: "internal" | "client",
+    startedAt: Date,
+    what: {
+      attributes: Record<string, string | number | readonly string[] | undefined>;
+      error: string | undefined;
+    },
+  ): void {
+    this.#ways.sender.add({
+      traceId: this.#context.traceId,
+      spanId,
+      parentId: spanIdOf(this.#run.id),
+      name,
+      kind,
+      startedAt,
+      endedAt: this.#ways.clock.now(),
+      attributes: { ...what.attributes, "error.type": what.error },
+      error: what.error,
+    });
+  }
+}
