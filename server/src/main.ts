@@ -23,6 +23,7 @@ import { agentTasks } from "#agent/jobs.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
+import { startMachineCare } from "#agent/vm/park.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
 import { ensureEmbedded } from "#db/embedded.ts";
@@ -191,6 +192,8 @@ async function start(): Promise<void> {
   const scheduler = new Scheduler(app, agentRuns);
   scheduler.start();
   running.defer(() => scheduler.stop());
+  const machineCare = startMachineCare(app);
+  running.defer(() => machineCare.stop());
   await backups.start();
 
   // What a server that was killed had built and told nobody of goes now, and from time to time.

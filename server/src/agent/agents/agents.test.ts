@@ -126,7 +126,7 @@ test.each([
     "no such",
   ],
   [{ toolsets: [{ toolset_id: "tst_no" }] }, "/config/toolsets/0/toolset_id", "no such"],
-  [{ vm: {} }, "/config/vm", "yet"],
+  [{ vm: { allow_domains: ["http://x"] } }, "/config/vm/allow_domains/0", "hostname"],
   [{ output: { type: "json_schema", schema: { type: "nonsense" } } }, undefined, undefined],
   [{ output: { type: "json_schema", schema: { $ref: "#/nowhere" } } }, "/config/output/schema", "Schema"],
   [{ output: { type: "json_schema" } }, "/config/output/schema", "required"],

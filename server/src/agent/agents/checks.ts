@@ -10,18 +10,11 @@ import { whyNotSchema } from "../json-schema.ts";
 import { findToolsets } from "../toolsets/find.ts";
 import type { AgentConfig } from "./config.ts";
 
-/** Parts of a config that nothing here carries out yet: one that asks for them would run as something else. */
-const notCarriedOut = ["vm"] as const;
-
 export async function requireUsable(
   db: Db,
   workspace: ReachableWorkspace,
   config: AgentConfig,
 ): Promise<void> {
-  for (const part of notCarriedOut) {
-    if (config[part] !== undefined)
-      throw invalidField(["config", part], "this server does not carry this out yet; leave it out");
-  }
   await requireToolsets(db, workspace, config);
   await requireCredentials(db, workspace, config);
 }

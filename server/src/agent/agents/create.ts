@@ -6,6 +6,7 @@ import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { render, requireName, target } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
+import { requireMachine } from "../vm/checks.ts";
 import { requireHeld } from "../workers/grant.ts";
 import { agentLimitReached, nameTaken } from "./errors.ts";
 import { agentsMax, firstAlias } from "./limits.ts";
@@ -14,7 +15,7 @@ import type { Agent, AgentCreate } from "./schema.ts";
 import { insertAgent, insertVersion, lockAndCountAgents, pointAlias } from "./store.ts";
 
 export async function create(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "machines">,
   actor: Actor,
   input: AgentCreate,
 ): Promise<Agent> {
@@ -26,6 +27,7 @@ export async function create(
   return app.db.transaction().execute(async (tx) => {
     if ((await lockAndCountAgents(tx, workspace.id)) >= agentsMax) throw agentLimitReached(agentsMax);
     await requireUsable(tx, workspace, input.config);
+    await requireMachine(app, tx, workspace, input.config);
     const row = await insertAgent(tx, {
       id: newId("agt_"),
       workspace_id: workspace.id,

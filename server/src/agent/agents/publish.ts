@@ -3,6 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
+import { requireMachine } from "../vm/checks.ts";
 import { requireHeld } from "../workers/grant.ts";
 import { lockWritableAgent, renderVersion, target, workspaceOf } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
@@ -13,7 +14,7 @@ import type { Version, VersionCreate } from "./schema.ts";
 import { type AgentRow, changeAgent, insertVersion } from "./store.ts";
 
 export async function publish(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "machines">,
   actor: Actor,
   reference: string,
   input: VersionCreate,
@@ -28,6 +29,7 @@ export async function publish(
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
     await requireUsable(tx, workspaceOf(actor, agent), input.config);
+    await requireMachine(app, tx, workspaceOf(actor, agent), input.config);
     const number = agent.latest_version + 1;
     const row = await insertVersion(
       tx,

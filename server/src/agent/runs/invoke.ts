@@ -13,6 +13,8 @@ import type { AgentConfig } from "../agents/config.ts";
 import { isPaused } from "../agents/pause-all.ts";
 import { findCredentials } from "../credentials/credentials.ts";
 import * as sessions from "../sessions/sessions.ts";
+import { requireMachinePlan } from "../vm/checks.ts";
+import { requireNotParking } from "../vm/view.ts";
 import { agentPaused, approvalPending, credentialMissing, sessionBusy, tooManyRuns } from "./errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
 import type { AgentRuns } from "./runs.ts";
@@ -52,6 +54,7 @@ export async function invoke(
     const isTriggered = trigger.type !== "api";
     const session = await enter(tx, agent, { workspace, input, isTriggered, now });
     await requireIdle(tx, session.id);
+    await requireNotParking(tx, session.id);
     const allowed = planLimits[workspace.plan].runsInFlight;
     if ((await countInFlight(tx, workspace.id)) >= allowed) throw tooManyRuns(allowed);
     const run = await insertRun(tx, {
@@ -105,6 +108,7 @@ async function enter(
   const resolve = async (wanted: string) => {
     const { version, config } = await getVersion(tx, agent, wanted);
     await requireCredential(tx, workspace.id, config as AgentConfig);
+    requireMachinePlan(workspace, config as AgentConfig);
     return version;
   };
   if (input.session_id === undefined) {

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { Actor } from "#accounts/actor.ts";
-import { accountSuspended } from "#accounts/errors.ts";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { type Answer, answer, defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
@@ -14,6 +14,7 @@ import {
   sessionNotFound,
 } from "../sessions/errors.ts";
 import { parseTraceparent } from "../tracing/traceparent.ts";
+import { sessionParking } from "../vm/errors.ts";
 import { cancel } from "./cancel.ts";
 import {
   agentPaused,
@@ -67,7 +68,9 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       accountSuspended,
       agentPaused,
       sessionBusy,
+      sessionParking,
       approvalPending,
+      planLimit,
       sessionCapReached,
       historyExists,
       sessionFull,

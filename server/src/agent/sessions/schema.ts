@@ -1,6 +1,7 @@
 /** The wire of sessions. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
+import { type Machine, machineStatuses } from "../vm/view.ts";
 import type { SessionRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
@@ -19,13 +20,21 @@ export const Session = z
     created_at: timestamp,
     last_used_at: timestamp,
     ended_at: timestamp.nullable(),
+    vm: z
+      .object({ sandbox_id: z.string().nullable(), status: z.enum(machineStatuses) })
+      .nullable()
+      .describe("Its machine, which is made when a tool first needs one. Null where its version has none."),
   })
   .meta({ id: "AgentSession" });
 export type Session = z.output<typeof Session>;
 export const SessionList = z.object({ items: z.array(Session) }).meta({ id: "AgentSessionList" });
 
 /** The only way from a row to JSON; whether it is busy is a matter of its runs. */
-export function toSession(row: SessionRow, activeRunId: string | undefined): Session {
+export function toSession(
+  row: SessionRow,
+  activeRunId: string | undefined,
+  machine: Machine | null | undefined,
+): Session {
   const living = activeRunId === undefined ? "idle" : "busy";
   return {
     id: row.id,
@@ -37,5 +46,6 @@ export function toSession(row: SessionRow, activeRunId: string | undefined): Ses
     created_at: row.created_at.toISOString(),
     last_used_at: row.last_used_at.toISOString(),
     ended_at: row.ended_at?.toISOString() ?? null,
+    vm: machine ?? null,
   };
 }

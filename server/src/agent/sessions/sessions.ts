@@ -12,6 +12,7 @@ import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { activeRuns } from "../runs/active.ts";
+import { machinesOf } from "../vm/view.ts";
 import { historyExists, sessionCapReached, sessionEnded, sessionFull, sessionNotFound } from "./errors.ts";
 import { makeRoom } from "./left.ts";
 import { type Session, toSession } from "./schema.ts";
@@ -43,11 +44,9 @@ export async function list(
 ): Promise<{ items: Session[] }> {
   const agent = await getAgent(app.db, actor, reference);
   const rows = await listSessions(app.db, agent.id, limit);
-  const active = await activeRuns(
-    app.db,
-    rows.map(({ id }) => id),
-  );
-  return { items: rows.map((row) => toSession(row, active.get(row.id))) };
+  const ids = rows.map(({ id }) => id);
+  const [active, machines] = await Promise.all([activeRuns(app.db, ids), machinesOf(app.db, ids)]);
+  return { items: rows.map((row) => toSession(row, active.get(row.id), machines.get(row.id))) };
 }
 
 export async function get(
@@ -59,7 +58,8 @@ export async function get(
   const agent = await getAgent(app.db, actor, reference);
   const row = await findSession(app.db, agent.id, id);
   if (!row) throw sessionNotFound();
-  return toSession(row, (await activeRuns(app.db, [id])).get(id));
+  const [active, machines] = await Promise.all([activeRuns(app.db, [id]), machinesOf(app.db, [id])]);
+  return toSession(row, active.get(id), machines.get(id));
 }
 
 // ---- what an invoke is made of

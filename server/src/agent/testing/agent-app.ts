@@ -1,10 +1,10 @@
-/** The agent API for tests of this room, through the real HTTP layer on a real database; no machines. */
+/** The agent API for tests of this room, through the real HTTP layer on a real database; machines where one asks for them. */
 import { afterAll } from "vitest";
 import { findActor } from "#accounts/find-actor.ts";
 import type { Plan, Scope } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
-import type { Connection } from "#db/db.ts";
+import type { Connection, Db } from "#db/db.ts";
 import { createHttpServer } from "#http/server.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import type { Clock } from "#lib/clock.ts";
@@ -50,12 +50,18 @@ export async function agentHost(
     config?: Partial<Record<ConfigKey, string>>;
     secrets?: SecretBox;
     isIdle?: boolean;
+    /** What machines are on. */
+    machines?: (db: Db) => Promise<{ app: Pick<App, "machines"> }>;
   } = {},
 ): Promise<AgentHost> {
   const { db, pool, connection } = await testDatabase();
   const jobs = await openJobs({ db, pool, log: silentLog, hostId: "test", version: "test" });
   afterAll(() => jobs.stop(0));
+  const box = await options.machines?.(db);
   const app = {
+    get machines() {
+      return box?.app.machines;
+    },
     config: testConfig({ rateLimits: "off", allowPrivateHosts: "127.0.0.0/8", ...options.config }),
     db,
     jobs,

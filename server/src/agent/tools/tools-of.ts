@@ -2,10 +2,11 @@
 import type { App } from "#app.ts";
 import { memoryTools } from "../memory/tools.ts";
 import { toolsetTools } from "../toolsets/tools.ts";
+import { machineTools } from "../vm/tools.ts";
 import { workerTools } from "../workers/tools.ts";
 import type { Tool, Tools, ToolSource, ToolUser } from "./tool.ts";
 
-const sources: readonly ToolSource[] = [workerTools, memoryTools, toolsetTools];
+const sources: readonly ToolSource[] = [machineTools, workerTools, memoryTools, toolsetTools];
 
 export async function toolsOf(
   app: App,

@@ -67,3 +67,176 @@ export async function deleteMachine(
     .where("sandbox_id", "=", row.sandbox_id)
     .execute();
 }
+
+// ---- in use
+
+/** A tool is about to use it: from here on it is not parked. Undefined where there is none that could be used now. */
+export function useMachine(
+  db: Db,
+  sessionId: string,
+  use: { at: Date; parkAfterSeconds: number },
+): Promise<MachineRow | undefined> {
+  return db
+    .updateTable("agent_machines")
+    .set({ state: "awake", last_used_at: use.at, park_after_seconds: use.parkAfterSeconds })
+    .where("session_id", "=", sessionId)
+    .where("state", "in", ["awake", "parked"])
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** Whether the session lives; it goes on to until this transaction ends. */
+export async function holdSession(tx: Db, sessionId: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("agent_sessions")
+    .select("id")
+    .where("id", "=", sessionId)
+    .where("ended_at", "is", null)
+    .forShare()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** The session's machine from now on, in place of `old` alone. False where somebody else was first. */
+export async function putMachine(
+  tx: Db,
+  machine: Pick<
+    MachineRow,
+    "session_id" | "workspace_id" | "sandbox_id" | "park_after_seconds" | "last_used_at"
+  >,
+  old: string | undefined,
+): Promise<boolean> {
+  const row = { ...machine, state: "awake" as const, lost_in: null };
+  const { numInsertedOrUpdatedRows } = await tx
+    .insertInto("agent_machines")
+    .values(row)
+    .onConflict((conflict) =>
+      conflict
+        .column("session_id")
+        .doUpdateSet(row)
+        .where("agent_machines.sandbox_id", "=", old ?? "")
+        .where("agent_machines.state", "<>", "ending"),
+    )
+    .executeTakeFirst();
+  return (numInsertedOrUpdatedRows ?? 0n) > 0n;
+}
+
+/** A run is told of it. */
+export async function markLost(
+  db: Db,
+  row: Pick<MachineRow, "session_id" | "sandbox_id">,
+  runId: string,
+): Promise<void> {
+  await db
+    .updateTable("agent_machines")
+    .set({ state: "lost", lost_in: runId })
+    .where("session_id", "=", row.session_id)
+    .where("sandbox_id", "=", row.sandbox_id)
+    .where("state", "in", ["awake", "parking", "parked"])
+    .execute();
+}
+
+/** The sandboxes of sessions in which a run goes on. */
+export async function findInUse(db: Db): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_machines as m")
+    .innerJoin("agent_runs as r", "r.session_id", "m.session_id")
+    .select("m.sandbox_id")
+    .where("m.state", "=", "awake")
+    .where("r.status", "in", ["queued", "running"])
+    .execute();
+  return rows.map(({ sandbox_id }) => sandbox_id);
+}
+
+// ---- parking
+
+export type Parked = Pick<MachineRow, "session_id" | "sandbox_id">;
+
+const goesOn = sql<boolean>`exists (
+  select from agent_runs as r where r.session_id = agent_machines.session_id and r.status in ('queued', 'running'))`;
+
+/** Until when nothing was done in it and no run of its session did anything: the newest run's last event says that. */
+const idleSince = sql<Date>`greatest(last_used_at, (
+  select e.at from agent_runs as r join agent_events as e on e.run_id = r.id and e.seq = r.last_event_id
+  where r.session_id = agent_machines.session_id order by r.created_at desc limit 1))`;
+
+const isIdle = (now: Date) =>
+  sql<boolean>`not ${goesOn} and ${idleSince} <= ${now}::timestamptz - make_interval(secs => park_after_seconds)`;
+
+/** Those that nobody used for as long as their config says, the one that rests longest first. */
+export function findIdle(
+  db: Db,
+  now: Date,
+  page: { except: readonly string[]; limit: number },
+): Promise<Parked[]> {
+  return db
+    .selectFrom("agent_machines")
+    .select(["session_id", "sandbox_id"])
+    .where("state", "=", "awake")
+    .where("last_used_at", "<=", sql<Date>`${now}::timestamptz - make_interval(secs => park_after_seconds)`)
+    .where("session_id", "<>", sql<string>`all(${sql.val([...page.except])}::text[])`)
+    .where(isIdle(now))
+    .orderBy("last_used_at")
+    .limit(page.limit)
+    .execute();
+}
+
+/** False where a tool was first. */
+export async function markParking(db: Db, row: Parked, now: Date): Promise<boolean> {
+  const { numUpdatedRows } = await db
+    .updateTable("agent_machines")
+    .set({ state: "parking" })
+    .where("session_id", "=", row.session_id)
+    .where("sandbox_id", "=", row.sandbox_id)
+    .where("state", "=", "awake")
+    .where("last_used_at", "<=", sql<Date>`${now}::timestamptz - make_interval(secs => park_after_seconds)`)
+    .where(isIdle(now))
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+export function findParking(db: Db): Promise<Parked[]> {
+  return db
+    .selectFrom("agent_machines")
+    .select(["session_id", "sandbox_id"])
+    .where("state", "=", "parking")
+    .execute();
+}
+
+export async function endParking(db: Db, row: Parked, state: "parked" | "awake"): Promise<void> {
+  await db
+    .updateTable("agent_machines")
+    .set({ state })
+    .where("session_id", "=", row.session_id)
+    .where("sandbox_id", "=", row.sandbox_id)
+    .where("state", "=", "parking")
+    .execute();
+}
+
+// ---- as their sessions show them
+
+export interface MachineView {
+  session_id: string;
+  /** Whether its version gives it one. */
+  is_wanted: boolean | null;
+  /** Null where there is none. */
+  sandbox_id: string | null;
+  state: MachineRow["state"] | null;
+}
+
+export function findViews(db: Db, sessionIds: readonly string[]): Promise<MachineView[]> {
+  return db
+    .selectFrom("agent_sessions as s")
+    .innerJoin("agent_versions as v", (join) =>
+      join.onRef("v.agent_id", "=", "s.agent_id").onRef("v.version", "=", "s.version"),
+    )
+    .leftJoin("agent_machines as m", "m.session_id", "s.id")
+    .select([
+      "s.id as session_id",
+      sql<boolean | null>`(v.config -> 'vm' ->> 'enabled')::boolean`.as("is_wanted"),
+      "m.sandbox_id",
+      "m.state",
+    ])
+    .where("s.id", "=", anyOf(sessionIds))
+    .execute();
+}

@@ -30,15 +30,34 @@ const templateWaitMs = 30_000;
 
 /** Makes a sandbox; its machine runs when this returns, or nothing of it is left. */
 export function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
-  const { template, snapshot } = input;
+  const { snapshot } = input;
   if (snapshot !== undefined) return createFromSnapshot(app, actor, { ...input, snapshot });
+  return createKept(app, actor, input, async () => {});
+}
+
+/** What else comes to be in the transaction in which the sandbox does; begun anew where that is. */
+export type Beside = (tx: Transaction, sandboxId: string) => Promise<void>;
+
+/** The same for who keeps a record of the sandbox: neither is ever there without the other. Of a template alone. */
+export function createKept(
+  app: Needs,
+  actor: Actor,
+  input: SandboxCreate,
+  beside: Beside,
+): Promise<SandboxRow> {
+  const { template } = input;
   if (template === undefined) throw new Error("a create has a template or a snapshot");
-  return createFromTemplate(app, actor, { ...input, template, size: input.size ?? "small" });
+  return createFromTemplate(app, actor, { ...input, template, size: input.size ?? "small" }, beside);
 }
 
 type FromTemplate = Omit<SandboxCreate, "template" | "size"> & { template: string; size: Size };
 
-async function createFromTemplate(app: Needs, actor: Actor, input: FromTemplate): Promise<SandboxRow> {
+async function createFromTemplate(
+  app: Needs,
+  actor: Actor,
+  input: FromTemplate,
+  beside: Beside,
+): Promise<SandboxRow> {
   const workspace = homeWorkspace(actor);
   const timeoutSeconds = input.timeout_seconds ?? defaultTimeoutSeconds;
   refuseByPlan(workspace, { ...input, timeout_seconds: timeoutSeconds });
@@ -82,6 +101,7 @@ async function createFromTemplate(app: Needs, actor: Actor, input: FromTemplate)
         metadata: input.metadata,
         created_at: now,
       });
+      await beside(tx, id);
       const reservation = await place(app, tx, {
         ownerKind: "sandbox",
         ownerId: id,

@@ -3,7 +3,7 @@ import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import { timeoutTooLong } from "./errors.ts";
 import { getSandbox, refuseUnlessRunning } from "./sandboxes.ts";
-import { extendRow, type SandboxRow } from "./store.ts";
+import { extendRow, extendRows, type SandboxRow } from "./store.ts";
 
 /** Restarts the clock from now; what was left of it is not added. */
 export async function keepAlive(
@@ -24,4 +24,9 @@ export async function keepAlive(
   const now = await getSandbox(app, actor, id);
   refuseUnlessRunning(now);
   return now;
+}
+
+/** Restarts the clocks of those that run, for who keeps them: each runs as long again as was asked for last. */
+export function keepAllAlive(app: Pick<App, "db" | "clock">, ids: readonly string[]): Promise<void> {
+  return extendRows(app.db, ids, app.clock.now());
 }

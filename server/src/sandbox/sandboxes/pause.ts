@@ -32,6 +32,15 @@ export async function pauseSandbox(app: Needs, actor: Actor, id: string): Promis
   }
 }
 
+/** Pauses what nobody uses, for who keeps it. False where it does not run; those who pay are never refused. */
+export async function park(app: Needs, id: string, actor: Actor): Promise<boolean> {
+  const row = await whenStill(app, id);
+  if (row?.status !== "running") return false;
+  const tier = await findTier(app.db, row.workspace_id);
+  const isCapped = tier === "free";
+  return (await pause(app, row, { reason: "explicit", tier, isCapped, actor })) !== undefined;
+}
+
 export interface Pausing {
   reason: SnapshotRow["reason"];
   tier: SandboxTier;

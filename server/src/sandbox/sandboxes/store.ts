@@ -163,6 +163,17 @@ export async function listLiveRows(db: Queryable, workspaceId: string, limit: nu
   return rows as ((typeof rows)[number] & { status: "running" | "paused" })[];
 }
 
+export function findStates(
+  db: Queryable,
+  ids: readonly string[],
+): Promise<Pick<Selectable<SandboxesTable>, "id" | "status" | "transition" | "termination_reason">[]> {
+  return db
+    .selectFrom("sandboxes")
+    .select(["id", "status", "transition", "termination_reason"])
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
+    .execute();
+}
+
 export async function countLiveRows(db: Queryable, workspaceId: string): Promise<number> {
   const { count } = await db
     .selectFrom("sandboxes")
@@ -230,6 +241,18 @@ export function extendRow(
     .where("status", "=", "running")
     .returningAll()
     .executeTakeFirst();
+}
+
+/** By as much as was asked for last; one that was just extended stays as it is. */
+export async function extendRows(db: Queryable, ids: readonly string[], now: Date): Promise<void> {
+  const whole = sql<Date>`${now}::timestamptz + make_interval(secs => timeout_seconds)`;
+  await db
+    .updateTable("sandboxes")
+    .set({ expires_at: whole })
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
+    .where("status", "=", "running")
+    .where("expires_at", "<", sql<Date>`${whole} - interval '1 minute'`)
+    .execute();
 }
 
 /** Begins a move where the sandbox is still in the state it starts from, and in no other move. */

@@ -148,6 +148,12 @@ export async function render(app: Pick<App, "machines">, row: VolumeRow): Promis
   return toVolume(row, Math.min(usedBytes, row.size_gb * 1024 ** 3));
 }
 
+/** Whether a sandbox could be made with it as far as its name says: one that is named and not there is made. */
+export async function isVolume(db: Db, workspaceId: string, reference: string): Promise<boolean> {
+  if (!reference.startsWith("vol_")) return true;
+  return (await lockVolume(db, reference, [workspaceId])) !== undefined;
+}
+
 /** Volumes a workspace has. */
 export function countVolumes(db: Db, workspaceId: string): Promise<number> {
   return countVolumeRows(db, workspaceId);

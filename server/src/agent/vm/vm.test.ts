@@ -1,0 +1,277 @@
+/** A session's machine, from the config to its end. */
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { onKillPoint } from "#lib/kill-points.ts";
+import { testHost, type TestHost } from "#sandbox/testing/sandbox-app.ts";
+import { protocol } from "#sandbox/code/interpreter.ts";
+import { done, playInterpreter } from "#sandbox/testing/interpreter.ts";
+import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { keepInUse, parkIdle } from "./park.ts";
+
+const model = await startModelServer();
+let box!: TestHost;
+const interpreter = playInterpreter(async function* ({ code }) {
+  yield { type: "stream", stream: "stdout", text: "out\n" };
+  if (code === "boom") yield { type: "error", name: "ValueError", value: "no", traceback: [] };
+  else yield { type: "result", text: code };
+  yield done;
+});
+const host = await agentHost({
+  machines: async (db) => (box = await testHost(db, { services: { [protocol]: interpreter } })),
+});
+const owner = await host.person();
+const config = await modelConfig(owner, model.url);
+let made = 0;
+
+interface Called {
+  name: string;
+  values: Record<string, unknown>;
+}
+
+const call = (name: string, values: Record<string, unknown>): Called => ({ name, values });
+
+/** The model asks for each of these in a step of its own, and then says that it is done. */
+function script(...steps: Called[][]): void {
+  model.script([
+    ...steps.map((calls) => ({
+      calls: calls.map(({ name, values }) => ({ name, arguments: JSON.stringify(values) })),
+    })),
+    { text: ["Done."] },
+  ]);
+}
+
+async function agent(vm: object = {}, more: object = {}, person: Person = owner): Promise<string> {
+  made += 1;
+  const body = { name: `agent-${made}`, config: { ...config, vm, ...more } };
+  const reply = await person.post("/v1/agents", body);
+  expect(reply.status, JSON.stringify(reply.json)).toBe(201);
+  return reply.json.name as string;
+}
+
+const invoke = async (name: string, body: object = {}): Promise<Json> =>
+  (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", ...body })).json;
+
+/** What the model was told of its calls, in the last request. */
+const told = (): string[] =>
+  model.asked
+    .at(-1)
+    .messages.filter(({ role }: Json) => role === "tool")
+    .map(({ content }: Json) => content);
+
+const machineOf = async (name: string, session: string): Promise<Json> =>
+  (await owner.get(`/v1/agents/${name}/sessions/${session}`)).json.vm;
+const sandboxOf = (id: string) =>
+  host.app.db.selectFrom("sandboxes").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
+const sandboxes = async (session: string) =>
+  (
+    await sql<{ id: string; status: string }>`select id, status from sandboxes
+      where metadata ->> 'agent_session' = ${session} order by created_at, id`.execute(host.app.db)
+  ).rows;
+/** As if so much time had gone by. */
+const wait = (session: string, seconds: number) =>
+  Promise.all([
+    sql`update agent_machines set last_used_at = last_used_at - make_interval(secs => ${seconds})
+      where session_id = ${session}`.execute(host.app.db),
+    sql`update agent_events set at = at - make_interval(secs => ${seconds}) from agent_runs as r
+      where r.id = run_id and r.session_id = ${session}`.execute(host.app.db),
+  ]);
+
+test("the first tool that needs a machine makes it, and it bears whose it is", async () => {
+  const name = await agent({ size: "medium", network: "off", park_after_seconds: 60 });
+  script([]);
+  model.script([{ text: ["No need."] }]);
+  const first = await invoke(name);
+  expect(await machineOf(name, first.session_id)).toEqual({ sandbox_id: null, status: "none" });
+  script([call("exec", { command: "echo out; echo err >&2; exit 3" })]);
+  const { session_id, run_id, status } = await invoke(name, { session_id: first.session_id });
+  expect([status, told()]).toEqual(["completed", ["exit code: 3\nstdout:\nout\n\nstderr:\nerr\n"]]);
+  const machine = await machineOf(name, session_id);
+  expect(machine).toEqual({ sandbox_id: expect.stringMatching(/^sbx_/), status: "running" });
+  const { json: seen } = await owner.get(`/v1/agents/${name}`);
+  expect(await sandboxOf(machine.sandbox_id)).toMatchObject({
+    size: "medium",
+    network: "off",
+    on_timeout: "pause",
+    timeout_seconds: 960,
+    metadata: { agent: seen.id, agent_session: session_id },
+  });
+  expect((await owner.get(`/v1/agents/runs/${run_id}`)).json.tools_called).toMatchObject([
+    { tool: "exec", toolset_id: null, status: "completed" },
+  ]);
+  const { rows } = await sql`select actor_kind, actor_id from activity where target_id = ${machine.sandbox_id}
+    and action = 'sandbox.created'`.execute(host.app.db);
+  expect(rows).toEqual([{ actor_kind: "worker", actor_id: seen.worker_id }]);
+});
+
+test("calls that need it at once get one machine, and files stay in it", async () => {
+  const name = await agent();
+  script(
+    [
+      call("write_file", { path: "a.txt", content: "Grüße" }),
+      call("write_file", { path: "/tmp/b", content: "b" }),
+      call("exec", { command: "pwd >/dev/null" }),
+    ],
+    [
+      call("read_file", { path: "a.txt" }),
+      call("exec", { command: "cat a.txt" }),
+      call("read_file", { path: "none" }),
+      call("read_file", { path: "/workspace" }),
+      call("write_file", { path: "/etc/passwd", content: "x" }),
+    ],
+  );
+  const { session_id, status } = await invoke(name);
+  expect(status).toBe("completed");
+  expect(told()).toEqual([
+    "Wrote 7 bytes to /workspace/a.txt.",
+    "Wrote 1 bytes to /tmp/b.",
+    "exit code: 0",
+    "Grüße",
+    "exit code: 0\nstdout:\nGrüße",
+    expect.stringContaining("none"),
+    expect.stringContaining("directory"),
+    expect.stringContaining("/etc/passwd"),
+  ]);
+  expect(await sandboxes(session_id)).toHaveLength(1);
+});
+
+test("results are bounded, and what is left out is said", async () => {
+  const name = await agent();
+  script(
+    [
+      call("exec", { command: "head -c 200000 /dev/zero | tr '\\0' a; echo end" }),
+      call("exec", {
+        command: "(printf a; yes ä | head -n 40000 | tr -d '\\n') > long; printf '\\0' > binary; true",
+      }),
+    ],
+    [call("read_file", { path: "long" }), call("read_file", { path: "binary" })],
+  );
+  await invoke(name);
+  const [long, , cut, binary] = told();
+  expect(Buffer.byteLength(long!)).toBeLessThan(64 * 1024);
+  expect(long).toMatch(/^exit code: 0\nstdout:\na+\n\[\d+ bytes left out\]\na+end\n$/);
+  expect(cut).toMatch(/\n\[cut off after 65536 of \d+ bytes\]$/);
+  expect(binary).toContain("The file is no text: 1 bytes.");
+});
+
+test("a command ends with its own time, with the call's, and with its run", async () => {
+  const name = await agent({}, { limits: { tool_timeout_seconds: 2 } });
+  script([
+    call("exec", { command: "echo begun; sleep 60", timeout_seconds: 1 }),
+    call("exec", { command: "sleep 60" }),
+  ]);
+  await invoke(name);
+  expect(told()).toEqual([
+    "The command was ended after 1 s.\nstdout:\nbegun\n",
+    expect.stringMatching(/^The command was ended after [12] s\.$|^The call took longer than 2 s\.$/),
+  ]);
+  const slow = await agent();
+  const mark = `sleep 86${Date.now() % 1_000_000}`;
+  script([call("exec", { command: `exec ${mark}` })]);
+  const { run_id } = await invoke(slow, { wait_s: 0 });
+  await expect.poll(() => isRunning(mark), { timeout: 10_000 }).toBe(true);
+  await owner.post(`/v1/agents/runs/${run_id}/cancel`);
+  await expect.poll(() => isRunning(mark), { timeout: 10_000 }).toBe(false);
+  expect((await owner.get(`/v1/agents/runs/${run_id}`)).json).toMatchObject({ error_code: "cancelled" });
+});
+
+/** A fake machine's processes are this host's. */
+async function isRunning(command: string): Promise<boolean> {
+  const driver = await box.driver.list();
+  expect(driver.length).toBeGreaterThan(0);
+  const { readdirSync, readFileSync } = await import("node:fs");
+  return readdirSync("/proc").some((pid) => {
+    if (!/^\d+$/.test(pid)) return false;
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ").trim() === command;
+    } catch {
+      return false;
+    }
+  });
+}
+
+test("code runs where the template has an interpreter, and is not offered where it has none", async () => {
+  await box.app.machines.images.ensure("code-interpreter");
+  const name = await agent({ template: "code-interpreter" });
+  script([call("run_code", { code: "1 + 1" }), call("run_code", { code: "boom" })]);
+  await invoke(name);
+  expect(told()).toEqual([
+    "done\nresult:\n1 + 1\nstdout:\nout\n",
+    "raised ValueError\nresult:\nValueError: no\nstdout:\nout\n",
+  ]);
+  const plain = await agent();
+  script([]);
+  model.script([{ text: ["So."] }]);
+  await invoke(plain);
+  expect(model.asked[0].tools.map(({ function: { name: tool } }: Json) => tool)).toEqual([
+    "exec",
+    "read_file",
+    "write_file",
+  ]);
+  const few = await agent({ tools: ["read_file"] });
+  script([call("exec", { command: "true" })]);
+  await invoke(few);
+  expect(told()).toEqual(["There is no such tool."]);
+});
+
+test("an idle machine goes to disk, an invoke meanwhile is asked to come back, and a tool brings it back", async () => {
+  const name = await agent({ park_after_seconds: 60 });
+  script([call("exec", { command: "echo kept > file" })]);
+  const { session_id } = await invoke(name);
+  const { sandbox_id } = await machineOf(name, session_id);
+  await parkIdle(host.app);
+  expect((await machineOf(name, session_id)).status).toBe("running");
+  await wait(session_id, 61);
+  const [reached, mayGoOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  onKillPoint(async (point) => {
+    if (point !== "agent.vm.parking") return;
+    reached.resolve();
+    await mayGoOn.promise;
+  });
+  const parking = parkIdle(host.app);
+  await reached.promise;
+  expect((await machineOf(name, session_id)).status).toBe("parking");
+  const refused = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", session_id });
+  expect([refused.status, refused.json.code, refused.headers.get("retry-after")]).toEqual([
+    409,
+    "session_parking",
+    "1",
+  ]);
+  mayGoOn.resolve();
+  await parking;
+  onKillPoint(undefined);
+  expect(await machineOf(name, session_id)).toEqual({ sandbox_id, status: "parked" });
+  // A run that needs no machine does not wake it.
+  model.script([{ text: ["No need."] }]);
+  expect((await invoke(name, { session_id })).status).toBe("completed");
+  expect((await machineOf(name, session_id)).status).toBe("parked");
+  script([call("exec", { command: "cat file" })]);
+  await invoke(name, { session_id });
+  expect(told().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
+  expect(await machineOf(name, session_id)).toEqual({ sandbox_id, status: "running" });
+});
+
+test("no machine is parked under a run, and one that waits for a person is", async () => {
+  const name = await agent({ park_after_seconds: 60 });
+  script([call("exec", { command: "true" })]);
+  const { session_id, run_id } = await invoke(name);
+  await wait(session_id, 120);
+  const change = (status: string) =>
+    sql`update agent_runs set status = ${status}, finished_at = null, process_id = null where id = ${run_id}`.execute(
+      host.app.db,
+    );
+  await host.runs.stop();
+  await change("running");
+  await parkIdle(host.app);
+  expect((await machineOf(name, session_id)).status).toBe("running");
+  const { sandbox_id } = await machineOf(name, session_id);
+  await sql`update sandboxes set expires_at = expires_at - interval '5 minutes' where id = ${sandbox_id}`.execute(
+    host.app.db,
+  );
+  const before = (await sandboxOf(sandbox_id)).expires_at.getTime();
+  await keepInUse(host.app);
+  expect((await sandboxOf(sandbox_id)).expires_at.getTime()).toBeGreaterThan(before);
+  await change("pending_approval");
+  await parkIdle(host.app);
+  expect((await machineOf(name, session_id)).status).toBe("parked");
+});
