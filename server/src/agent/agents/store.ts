@@ -210,3 +210,12 @@ export function workerOf(
     .where("id", "=", agentId)
     .executeTakeFirst();
 }
+
+/** Of all versions of an agent, whether or not an alias points at them. */
+export async function namedToolsets(db: Db, agentId: string): Promise<string[]> {
+  const { rows } = await sql<{ id: string }>`
+    select distinct use ->> 'toolset_id' as id
+    from agent_versions, json_array_elements(config -> 'toolsets') as use
+    where agent_id = ${agentId}`.execute(db);
+  return rows.map(({ id }) => id);
+}

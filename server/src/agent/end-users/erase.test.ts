@@ -46,6 +46,16 @@ async function agentOf(person: Person): Promise<string> {
 
 const call = (name: string, values: object) => ({ calls: [{ name, arguments: JSON.stringify(values) }] });
 
+/** As somebody left it who signed in to the agent's toolset, and began to once more. */
+async function signIn(agent: string, endUserId: string, word: string): Promise<void> {
+  await sql`insert into agent_connections (id, toolset_id, end_user_id, connected_at, sealed, provider)
+    select ${`con_${word}`}, id, ${endUserId}, now(), '\\x00', '{}' from agent_toolsets
+    where name = ${agent.replace("agent-", "desk")}`.execute(db);
+  await sql`insert into agent_connect_links (nonce_hash, toolset_id, end_user_id, return_url, created_at, expires_at)
+    select ${Buffer.from(word)}::bytea, id, ${endUserId}, ${`https://example.com/${word}`}, now(), now() from agent_toolsets
+    where name = ${agent.replace("agent-", "desk")}`.execute(db);
+}
+
 /**
  * Three sessions of somebody who says `word` in every way there is: one that goes on, one that was ended, and one that
  * waits for a decision. All that identifies them.
@@ -78,6 +88,7 @@ async function live(person: Person, agent: string, endUserId: string, word: stri
   model.script([call(`${desk}__act`, { about: `${word}-undecided` })]);
   const third = await ask({ input: word });
   expect(third.status).toBe("pending_approval");
+  await signIn(agent, endUserId, word);
   return [word, endUserId, ...[first, second, third].flatMap((run) => [run.session_id, run.run_id])];
 }
 
@@ -151,7 +162,7 @@ test("of an end user who is erased nothing is left in any column of any table, a
   const { status, json } = await eraseAs(owner, agent, endUser);
   expect([status, json]).toEqual([
     200,
-    { end_user_id: endUser, sessions: 3, vms_destroyed: 1, memory_entries: 1, connections: 0 },
+    { end_user_id: endUser, sessions: 3, vms_destroyed: 1, memory_entries: 1, connections: 1 },
   ]);
   await host.app.jobs.startWorker(agentTasks(host.app));
   await jobsDone();

@@ -12,6 +12,8 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { dropLabel } from "#sandbox/sandboxes/labels.ts";
 import { type AgentRecord, getAgent, target } from "../agents/agents.ts";
+import { toolsetsUsed } from "../agents/served.ts";
+import { forgetConnections } from "../connections/forget.ts";
 import { forgetFacts } from "../memory/memory.ts";
 import { activeRuns } from "../runs/active.ts";
 import { holdActive, runsIn } from "../runs/erase.ts";
@@ -67,7 +69,7 @@ async function eraseAll(
     sessions: sessions.length,
     vms_destroyed: await endMachines(tx, sessions),
     memory_entries: await forgetFacts(tx, agentId, endUserId),
-    connections: 0,
+    connections: await forgetConnections(tx, await toolsetsUsed(tx, agentId), endUserId),
   };
   await dropLabel(tx, workspaceId, sessionLabel, sessions);
   await forgetAnswers(tx, "invokeAgent", all);
