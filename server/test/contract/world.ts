@@ -60,6 +60,8 @@ export interface World {
   /** The same, and reaches nothing of the owner's. */
   stranger: Caller;
   tokenWith(scopes: readonly Scope[]): Promise<string>;
+  /** From then on it is reached over a socket as well; answers with its address. */
+  listen(): Promise<string>;
   /** `path` with its query; `token` null for none. */
   call(
     method: string,
@@ -196,5 +198,6 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
     call: (method, path, { body, ...rest }) =>
       callRaw(method, path, body === undefined ? rest : { ...rest, payload: JSON.stringify(body) }),
     callRaw,
+    listen: async () => `http://127.0.0.1:${await server.listen({ host: "127.0.0.1", port: 0 })}`,
   };
 }
