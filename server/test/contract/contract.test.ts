@@ -10,6 +10,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
 import type { Case, Call } from "./cases/case.ts";
 import { agentCases } from "./cases/agent.ts";
+import { agentMcpCases } from "./cases/agent-mcp.ts";
 import { agentMemoryCases } from "./cases/agent-memory.ts";
 import { agentApprovalCases } from "./cases/agent-approvals.ts";
 import { agentTriggerCases } from "./cases/agent-triggers.ts";
@@ -36,6 +37,7 @@ const cases: Record<string, Case> = {
   ...functionCases,
   ...sandboxCases,
   ...agentCases,
+  ...agentMcpCases,
   ...agentMemoryCases,
   ...agentApprovalCases,
   ...agentTriggerCases,

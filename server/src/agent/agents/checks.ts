@@ -38,7 +38,10 @@ async function requireToolsets(
   );
   for (const [index, { toolset_id, allow, tools }] of toolsets.entries()) {
     const names = known.get(toolset_id);
-    if (!names) throw invalidField(["config", "toolsets", index, "toolset_id"], "no such toolset");
+    if (names === undefined)
+      throw invalidField(["config", "toolsets", index, "toolset_id"], "no such toolset");
+    // What a server has is known once it was read.
+    if (names === null) continue;
     for (const [place, name] of allow.entries()) {
       if (name !== "*" && !names.has(name))
         throw invalidField(["config", "toolsets", index, "allow", place], "the toolset has no such tool");

@@ -10,6 +10,7 @@ import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
 import { expireDue } from "../approvals/expire.ts";
+import { mcpConnections } from "../mcp/connections.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { OwnApi } from "../workers/workers.ts";
@@ -74,6 +75,7 @@ export class AgentRuns {
     for (const { stop } of all) stop.abort(new Interrupted());
     await Promise.all([...all.map(({ done }) => done), this.#looking]);
     await this.#tracing?.close();
+    await mcpConnections(this.#app).closeAll();
   }
 
   /** A run that was committed just now; before the start, and after the stop, it is left for a look. */

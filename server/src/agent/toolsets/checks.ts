@@ -12,6 +12,14 @@ export async function requireAddress(app: Pick<App, "config">, url: string): Pro
   });
 }
 
+/** Tools of http toolsets are said, those of a server are read. */
+export function requireOwnKind(kind: "http" | "mcp", tools: readonly HttpTool[] | undefined): void {
+  if (kind === "http" && tools === undefined)
+    throw invalidField(["http_tools"], "is required where kind is http");
+  if (kind === "mcp" && tools !== undefined && tools.length > 0)
+    throw invalidField(["http_tools"], "is used where kind is http alone; leave it out");
+}
+
 /** Names are said once, schemas can be used, and each place in a path is an argument that must be there. */
 export async function requireTools(tools: readonly HttpTool[]): Promise<void> {
   const names = new Set<string>();
@@ -53,6 +61,11 @@ export function requireOneWayIn(isSignedInTo: boolean, said: { [Field in keyof S
 export function requireClient(clientId: string | null, hasSecret: boolean): void {
   if (clientId === null && hasSecret)
     throw invalidField(["oauth_client_id"], "is required where there is a client secret");
+}
+
+/** Paths of requests are put after it; a server's is the whole address. */
+export function addressOf(kind: "http" | "mcp", url: string): string {
+  return kind === "http" ? url.replace(/\/+$/, "") : url;
 }
 
 /** As OAuth writes them. */

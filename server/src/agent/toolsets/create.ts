@@ -1,11 +1,21 @@
-/** A toolset comes to be. */
+/** A toolset comes to be. One of a server is there whether or not its tools can be read: the record says how that went. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
-import { requireAddress, requireClient, requireOneWayIn, requireTools, scopesOf } from "./checks.ts";
+import { fromCatalog } from "./catalog.ts";
+import {
+  addressOf,
+  requireAddress,
+  requireClient,
+  requireOneWayIn,
+  requireOwnKind,
+  requireTools,
+  scopesOf,
+} from "./checks.ts";
 import { toolsetLimitReached, toolsetNameTaken } from "./errors.ts";
+import { readTools } from "./read-tools.ts";
 import { type Toolset, type ToolsetCreate, toToolset } from "./schema.ts";
 import { clientSecretColumns, secretColumns } from "./secrets.ts";
 import { insertToolset, lockAndCount } from "./store.ts";
@@ -13,17 +23,15 @@ import { target } from "./toolsets.ts";
 
 const toolsetsMax = 100;
 
-export async function create(
-  app: Pick<App, "db" | "secrets" | "config" | "clock">,
-  actor: Actor,
-  input: ToolsetCreate,
-): Promise<Toolset> {
+export async function create(app: App, actor: Actor, body: ToolsetCreate): Promise<Toolset> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
+  const input = fromCatalog(body);
   const isSignedInTo = input.auth_type === "oauth";
+  requireOwnKind(input.kind, input.http_tools);
   requireOneWayIn(isSignedInTo, input);
   requireClient(input.oauth_client_id ?? null, Boolean(input.oauth_client_secret));
   await requireAddress(app, input.url);
-  await requireTools(input.http_tools);
+  await requireTools(input.http_tools ?? []);
   const id = newId("tst_");
   const row = await app.db.transaction().execute(async (tx) => {
     if ((await lockAndCount(tx, workspace.id)) >= toolsetsMax) throw toolsetLimitReached(toolsetsMax);
@@ -32,24 +40,27 @@ export async function create(
       workspace_id: workspace.id,
       name: input.name,
       kind: input.kind,
-      url: input.url.replace(/\/+$/, ""),
+      url: addressOf(input.kind, input.url),
       auth_header_name: input.auth_header_name ?? null,
       ...secretColumns(app, id, input.auth_secret ?? ""),
-      http_tools: JSON.stringify(input.http_tools),
+      http_tools: JSON.stringify(input.http_tools ?? []),
       tool_overrides: JSON.stringify(input.tool_overrides ?? {}),
       auth_type: isSignedInTo ? "oauth" : input.auth_secret ? "header" : "none",
       oauth_client_id: input.oauth_client_id ?? null,
       ...clientSecretColumns(app, id, input.oauth_client_secret ?? ""),
       oauth_scopes: scopesOf(input.oauth_scopes ?? null),
       oauth_per_end_user: input.oauth_per_end_user ?? false,
-      catalog_slug: null,
+      catalog_slug: input.catalog_slug ?? null,
+      ...(input.kind === "http" ? { status: "ready", last_error: null } : notRead),
       last_refreshed_at: null,
-      last_error: null,
       created_at: app.clock.now(),
     });
     if (!made) throw toolsetNameTaken(input.name);
     await recordActivity(tx, actor, "agent_toolset.created", target(made), workspace.id);
     return made;
   });
-  return toToolset(row);
+  return toToolset(row.kind === "http" ? row : ((await readTools(app, row)) ?? row));
 }
+
+/** Until its server was asked. */
+export const notRead = { status: "unreachable", last_error: "its tools were not read yet" } as const;

@@ -1,5 +1,6 @@
 /** The wire of toolsets. */
 import { z } from "zod";
+import { knownTools } from "./known.ts";
 import type { ToolsetRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
@@ -108,8 +109,14 @@ const PerEndUser = z
 export const ToolsetCreate = z
   .strictObject({
     name: Name,
-    kind: z.enum(["http"]),
-    url: Url,
+    kind: z.enum(["http", "mcp"]).describe("Requests as data, or the tools of an MCP server."),
+    url: Url.optional().describe("Required, except with a `catalog_slug`."),
+    catalog_slug: z
+      .string()
+      .max(64)
+      .nullable()
+      .optional()
+      .describe("A connector of the catalog: says `url`, and that people sign in."),
     auth_header_name: HeaderName.nullable()
       .optional()
       .describe("`Authorization: Bearer <secret>` where absent."),
@@ -121,7 +128,7 @@ export const ToolsetCreate = z
     oauth_client_secret: ClientSecret.optional(),
     oauth_scopes: Scopes.optional(),
     oauth_per_end_user: PerEndUser.optional(),
-    http_tools: HttpTools,
+    http_tools: HttpTools.optional().describe("Required where `kind` is http, and used there alone."),
     tool_overrides: Overrides.optional(),
   })
   .meta({ id: "AgentToolsetCreate" });
@@ -161,7 +168,14 @@ const toolset = {
   oauth_per_end_user: z.boolean(),
   http_tools: z.array(z.unknown()),
   tool_overrides: z.record(z.string(), z.unknown()),
-  tools: z.array(z.object({ name: z.string(), description: z.string(), input_schema: z.unknown() })),
+  tools: z.array(
+    z.object({
+      name: z.string().describe("As models call it, after the toolset's name and `__`."),
+      original_name: z.string().describe("As configs and overrides call it."),
+      description: z.string(),
+      input_schema: z.unknown(),
+    }),
+  ),
   status: z.enum(statuses).describe("How the last try to read an MCP server's tools ended."),
   last_refreshed_at: timestamp.nullable(),
   last_error: z.string().nullable(),
@@ -177,6 +191,24 @@ function isWebAddress(text: string): boolean {
   if (url === null || !/^https?:$/.test(url.protocol)) return false;
   return [url.username, url.password, url.search, url.hash].every((part) => part === "");
 }
+
+export const Connector = z
+  .object({
+    slug: z.string(),
+    name: z.string(),
+    description: z.string(),
+    kind: z.enum(["mcp"]),
+    url: z.string(),
+    auth_type: z.enum(["oauth"]),
+    oauth_scopes: z.string().nullable(),
+    needs_client: z
+      .boolean()
+      .describe("The vendor registers no clients by itself: make one there, and give its `oauth_client_id`."),
+    docs_url: z.string(),
+  })
+  .meta({ id: "AgentToolsetConnector" });
+export type Connector = z.output<typeof Connector>;
+export const Catalog = z.object({ items: z.array(Connector) }).meta({ id: "AgentToolsetCatalog" });
 
 /** The only way from a row to JSON. */
 export function toToolset(row: ToolsetRow): Toolset {
@@ -194,10 +226,11 @@ export function toToolset(row: ToolsetRow): Toolset {
     oauth_per_end_user: row.oauth_per_end_user,
     http_tools: row.http_tools,
     tool_overrides: row.tool_overrides,
-    tools: row.http_tools.map(({ name, description, parameters }) => ({
-      name: row.tool_overrides[name]?.name ?? name,
-      description: row.tool_overrides[name]?.description ?? description,
-      input_schema: parameters,
+    tools: knownTools(row).map(({ original, name, description, inputSchema }) => ({
+      name,
+      original_name: original,
+      description,
+      input_schema: inputSchema,
     })),
     status: row.status,
     last_refreshed_at: row.last_refreshed_at?.toISOString() ?? null,

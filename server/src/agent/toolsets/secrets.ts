@@ -13,6 +13,14 @@ export function openClientSecret(app: Needs, row: ToolsetRow): string | undefine
   return open(app, row.id, "oauth_client_secret", row.oauth_client_secret_sealed);
 }
 
+/** The header that lets a call in. */
+export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefined): Record<string, string> {
+  if (secret === undefined) return {};
+  return auth_header_name === null
+    ? { authorization: `Bearer ${secret}` }
+    : { [auth_header_name.toLowerCase()]: secret };
+}
+
 /** The columns of a secret; an empty one removes it. Of a short secret the hint gives nothing away. */
 export function secretColumns(app: Needs, id: string, secret: string) {
   if (secret === "") return { auth_secret_sealed: null, secret_hint: null };

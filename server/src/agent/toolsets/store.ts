@@ -82,6 +82,18 @@ export function toolsetsByIds(db: Db, workspaceId: string, ids: readonly string[
     .execute();
 }
 
+/** Nobody else's to change or delete until this transaction ends; others may hold them as well. */
+export function holdToolsets(tx: Db, workspaceId: string, ids: readonly string[]): Promise<ToolsetRow[]> {
+  return tx
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("workspace_id", "=", workspaceId)
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
+    .orderBy("id")
+    .forShare()
+    .execute();
+}
+
 export type ToolsetChange = Omit<
   Updateable<AgentToolsetsTable>,
   "id" | "workspace_id" | "kind" | "created_at"

@@ -3,20 +3,29 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { forgetSignIns } from "../connections/forget.ts";
-import { requireAddress, requireClient, requireOneWayIn, requireTools, scopesOf } from "./checks.ts";
+import {
+  addressOf,
+  requireAddress,
+  requireClient,
+  requireOneWayIn,
+  requireOwnKind,
+  requireTools,
+  scopesOf,
+} from "./checks.ts";
+import { notRead } from "./create.ts";
+import { readTools } from "./read-tools.ts";
 import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
 import { clientSecretColumns, secretColumns } from "./secrets.ts";
 import { changeToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
 import { lockReachable, requireWritable, target } from "./toolsets.ts";
 
-type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
-
-export async function update(app: Needs, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
+export async function update(app: App, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
   if (input.url !== undefined) await requireAddress(app, input.url);
   if (input.http_tools !== undefined) await requireTools(input.http_tools);
-  return app.db.transaction().execute(async (tx) => {
+  const { row, isOther } = await app.db.transaction().execute(async (tx) => {
     const row = await lockReachable(tx, actor, id);
     requireWritable(actor, row);
+    requireOwnKind(row.kind, input.http_tools ?? row.http_tools);
     requireOneWayIn(row.auth_type === "oauth", input);
     if (isMoving(row, input)) await forgetSignIns(tx, id);
     const changed = await changeToolset(tx, id, changeOf(app, row, input));
@@ -24,18 +33,24 @@ export async function update(app: Needs, actor: Actor, id: string, input: Toolse
     await recordActivity(tx, actor, "agent_toolset.updated", target(row), row.workspace_id, {
       fields: Object.keys(input),
     });
-    return toToolset(changed);
+    const isOther = moved.some((column) => String(changed[column]) !== String(row[column]));
+    return { row: changed, isOther };
   });
+  return toToolset(row.kind === "mcp" && isOther ? ((await readTools(app, row)) ?? row) : row);
 }
 
-function changeOf(app: Needs, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {
+/** With one of those another server is asked, or as somebody else. */
+const moved = ["url", "auth_header_name", "auth_secret_sealed"] as const;
+
+function changeOf(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {
   const moves = isMoving(row, input);
   const secret = input.auth_secret ?? (moves ? "" : undefined);
   const client = input.oauth_client_id === undefined && moves ? null : input.oauth_client_id;
   const clientSecret = input.oauth_client_secret ?? (moves || client === null ? "" : undefined);
   const hasSecret = secret === undefined ? row.auth_secret_sealed !== null : secret !== "";
   return {
-    ...(input.url === undefined ? {} : { url: input.url.replace(/\/+$/, "") }),
+    ...(input.url === undefined ? {} : { url: addressOf(row.kind, input.url) }),
+    ...(moves && row.kind === "mcp" ? { ...notRead, tools_cached: "[]", last_refreshed_at: null } : {}),
     ...(input.auth_header_name === undefined ? {} : { auth_header_name: input.auth_header_name }),
     ...(secret === undefined ? {} : secretColumns(app, row.id, secret)),
     ...(row.auth_type === "oauth" ? {} : { auth_type: hasSecret ? "header" : "none" }),

@@ -1,0 +1,46 @@
+/**
+ * How an MCP server is spoken to: over connections to checked addresses, to its own origin alone, because its secret
+ * goes along; and no answer, nor one event of a stream, is longer than what is kept in memory of it.
+ */
+import type { Fetch } from "../models/fetch.ts";
+
+export class TooLong extends Error {
+  override readonly name = "TooLong";
+}
+
+export interface Bounds {
+  /** Of an answer that is one text, and of each event of a stream. */
+  answerMaxBytes: number;
+  /** Of all that is ever read. */
+  allMaxBytes?: number;
+}
+
+export function boundedFetch(fetch: Fetch, origin: string, bounds: Bounds): Fetch {
+  let left = bounds.allMaxBytes ?? Infinity;
+  return async (input, init) => {
+    const { href, origin: asked } = new URL(input instanceof Request ? input.url : input);
+    if (asked !== origin) throw new Error(`the server leads to another origin, ${asked}`);
+    const response = await fetch(href, init);
+    if (!response.body) return response;
+    const isStream = /^text\/event-stream\b/i.test(response.headers.get("content-type") ?? "");
+    let bytes = 0;
+    const counted = new TransformStream<Uint8Array, Uint8Array>({
+      transform(piece, controller) {
+        left -= piece.length;
+        bytes = isStream ? afterLastEvent(bytes, piece) : bytes + piece.length;
+        if (bytes > bounds.answerMaxBytes || left < 0)
+          return controller.error(new TooLong("the server's answer is too long"));
+        controller.enqueue(piece);
+      },
+    });
+    const { status, statusText, headers } = response;
+    return new Response(response.body.pipeThrough(counted), { status, statusText, headers });
+  };
+}
+
+/** Events end with an empty line. One that two pieces share is missed, and counts with what follows it. */
+function afterLastEvent(bytes: number, piece: Uint8Array): number {
+  const buffer = Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength);
+  const end = Math.max(buffer.lastIndexOf("\n\n"), buffer.lastIndexOf("\n\r\n"));
+  return end < 0 ? bytes + piece.length : piece.length - end;
+}

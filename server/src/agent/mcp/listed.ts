@@ -1,0 +1,56 @@
+/** What a server lists, as it is kept: bounded, and only tools whose arguments can be checked. */
+import { storableText } from "../storable.ts";
+import { whyNotSchema } from "../json-schema.ts";
+import type { CachedTool } from "./cached-tool.ts";
+import type { ListedTool } from "./connection.ts";
+
+const toolsMax = 200;
+const allMaxBytes = 1024 ** 2;
+const nameMaxCharacters = 200;
+const descriptionMaxCharacters = 4_000;
+/** Schemas are checked one after the other for everybody; a hostile list must not hold the rest up for long. */
+const checksMaxMs = 3_000;
+
+export interface Listed {
+  tools: CachedTool[];
+  /** By their names, with the reason. */
+  leftOut: { name: string; why: string }[];
+}
+
+export async function keptOf(listed: readonly ListedTool[]): Promise<Listed> {
+  const tools: CachedTool[] = [];
+  const leftOut: Listed["leftOut"] = [];
+  const names = new Set<string>();
+  const endMs = performance.now() + checksMaxMs;
+  let bytes = 0;
+  for (const one of listed) {
+    const tool = toKept(one);
+    bytes += JSON.stringify(tool).length;
+    const why =
+      one.name.length === 0 || one.name.length > nameMaxCharacters
+        ? `its name is not of 1 to ${nameMaxCharacters} characters`
+        : names.has(one.name)
+          ? "it is listed twice"
+          : tools.length >= toolsMax || bytes > allMaxBytes
+            ? `a toolset has at most ${toolsMax} tools of ${allMaxBytes} bytes in all`
+            : performance.now() > endMs
+              ? "there was no time to check its schema"
+              : await whyNotSchema(tool.inputSchema).then((text) => text && `its schema ${text}`);
+    names.add(one.name);
+    if (why === undefined) tools.push(tool);
+    else leftOut.push({ name: one.name.slice(0, nameMaxCharacters), why });
+  }
+  return { tools, leftOut };
+}
+
+function toKept({ name, title, description, inputSchema, annotations }: ListedTool): CachedTool {
+  return {
+    name: storableText(name),
+    description: storableText(description || title || annotations?.title || "").slice(
+      0,
+      descriptionMaxCharacters,
+    ),
+    inputSchema,
+    isRepeatable: annotations?.readOnlyHint === true || annotations?.idempotentHint === true,
+  };
+}

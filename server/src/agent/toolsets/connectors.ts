@@ -1,0 +1,101 @@
+/** MCP servers that vendors run for their own customers, and that people sign in to. By slug. */
+
+interface Listed {
+  slug: string;
+  name: string;
+  description: string;
+  url: string;
+  /** Where what the server asks for by itself is not enough. */
+  oauth_scopes?: string;
+  /** It registers no clients by itself. */
+  needs_client?: boolean;
+  docs_url: string;
+}
+
+export const connectors: readonly Listed[] = [
+  {
+    slug: "asana",
+    name: "Asana",
+    description: "Tasks, projects and goals.",
+    url: "https://mcp.asana.com/sse",
+    docs_url: "https://developers.asana.com/docs/using-asanas-mcp-server",
+  },
+  {
+    slug: "atlassian",
+    name: "Atlassian",
+    description: "Jira issues and Confluence pages.",
+    url: "https://mcp.atlassian.com/v1/mcp",
+    docs_url: "https://support.atlassian.com/rovo/docs/getting-started-with-the-atlassian-remote-mcp-server/",
+  },
+  {
+    slug: "cloudflare",
+    name: "Cloudflare",
+    description: "Workers and what they are bound to: storage, databases, queues.",
+    url: "https://bindings.mcp.cloudflare.com/mcp",
+    docs_url: "https://developers.cloudflare.com/agents/model-context-protocol/mcp-servers-for-cloudflare/",
+  },
+  {
+    slug: "cloudflare-observability",
+    name: "Cloudflare Observability",
+    description: "Logs and figures of Workers.",
+    url: "https://observability.mcp.cloudflare.com/mcp",
+    docs_url: "https://developers.cloudflare.com/agents/model-context-protocol/mcp-servers-for-cloudflare/",
+  },
+  {
+    slug: "github",
+    name: "GitHub",
+    description: "Repositories, issues, pull requests and workflows.",
+    url: "https://api.githubcopilot.com/mcp/",
+    needs_client: true,
+    docs_url: "https://github.com/github/github-mcp-server",
+  },
+  {
+    slug: "intercom",
+    name: "Intercom",
+    description: "Conversations, contacts and help articles.",
+    url: "https://mcp.intercom.com/mcp",
+    docs_url: "https://developers.intercom.com/docs/guides/mcp",
+  },
+  {
+    slug: "linear",
+    name: "Linear",
+    description: "Issues, projects and comments.",
+    url: "https://mcp.linear.app/mcp",
+    docs_url: "https://linear.app/docs/mcp",
+  },
+  {
+    slug: "neon",
+    name: "Neon",
+    description: "PostgreSQL projects, branches and queries.",
+    url: "https://mcp.neon.tech/mcp",
+    docs_url: "https://neon.com/docs/ai/neon-mcp-server",
+  },
+  {
+    slug: "notion",
+    name: "Notion",
+    description: "Pages, databases and comments.",
+    url: "https://mcp.notion.com/mcp",
+    docs_url: "https://developers.notion.com/docs/mcp",
+  },
+  {
+    slug: "sentry",
+    name: "Sentry",
+    description: "Issues, events and traces.",
+    url: "https://mcp.sentry.dev/mcp",
+    docs_url: "https://docs.sentry.io/product/sentry-mcp/",
+  },
+  {
+    slug: "stripe",
+    name: "Stripe",
+    description: "Customers, payments, invoices and subscriptions.",
+    url: "https://mcp.stripe.com",
+    docs_url: "https://docs.stripe.com/mcp",
+  },
+  {
+    slug: "supabase",
+    name: "Supabase",
+    description: "Projects, tables, queries and logs.",
+    url: "https://mcp.supabase.com/mcp",
+    docs_url: "https://supabase.com/docs/guides/getting-started/mcp",
+  },
+];

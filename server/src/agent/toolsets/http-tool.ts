@@ -1,0 +1,62 @@
+/** One call of a tool that is a request. */
+import type { App } from "#app.ts";
+import { resultMaxBytes } from "../tools/result.ts";
+import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
+import { requestOf, UnfitArguments } from "./request.ts";
+import type { HttpTool } from "./schema.ts";
+import { toldToSignIn } from "./sign-in.ts";
+import type { ToolsetRow } from "./store.ts";
+import { type Entry, wayIn } from "./way-in.ts";
+
+export async function callHttp(
+  app: App,
+  toolset: ToolsetRow,
+  http: HttpTool,
+  endUserId: string | null,
+  call: ToolCall,
+): Promise<ToolAnswer> {
+  const way = await wayIn(app, toolset, endUserId);
+  if (way.kind !== "open") return toldToSignIn(toolset, endUserId, way, call);
+  const timeout = AbortSignal.timeout(call.timeoutMs);
+  try {
+    const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };
+    const request = requestOf(http, { url: toolset.url, headers }, call.values);
+    const response = await call.fetch(request.url, {
+      method: request.method,
+      headers: request.headers,
+      ...(request.body === undefined ? {} : { body: request.body }),
+      signal: AbortSignal.any([call.signal, timeout]),
+    });
+    const text = way.hide(await readText(response));
+    if (response.ok) return { isOk: true, text };
+    // Whoever signed in is asked to again, at the next call.
+    if (response.status === 401) await way.refused();
+    return { isOk: false, text: `HTTP ${response.status}: ${text}` };
+  } catch (error) {
+    call.signal.throwIfAborted();
+    if (timeout.aborted)
+      return { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` };
+    const { message } = error as Error;
+    const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
+    return { isOk: false, text: way.hide(why).slice(0, 300) };
+  }
+}
+
+async function lettingIn({ address: { headers, token } }: Entry): Promise<Record<string, string>> {
+  const bearer = await token?.();
+  return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
+}
+
+async function readText(response: Response): Promise<string> {
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of response.body ?? []) {
+    pieces.push(piece as Uint8Array);
+    bytes += (piece as Uint8Array).length;
+    if (bytes > resultMaxBytes) break;
+  }
+  const text = new TextDecoder()
+    .decode(Buffer.concat(pieces).subarray(0, resultMaxBytes))
+    .replaceAll("\0", "\uFFFD");
+  return bytes > resultMaxBytes ? `${text}\n[cut off after ${resultMaxBytes} bytes]` : text;
+}

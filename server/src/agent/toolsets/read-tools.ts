@@ -1,0 +1,95 @@
+/**
+ * A server's tools, read and kept. What it answers is stored where the toolset is still the one that was asked; where it
+ * can't be read, that is said, and what was read before stays.
+ */
+import type { App } from "#app.ts";
+import { SingleFlight } from "#lib/single-flight.ts";
+import { mcpConnections } from "../mcp/connections.ts";
+import { keptOf, type Listed } from "../mcp/listed.ts";
+import { openMcp } from "../mcp/open.ts";
+import { whyNot } from "../mcp/why.ts";
+import { storableJson, storableText } from "../storable.ts";
+import { changeToolset, lockToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
+import { wayIn } from "./way-in.ts";
+
+const opensWithinMs = 10_000;
+const listsWithinMs = 10_000;
+const answerMaxBytes = 4 * 1024 ** 2;
+/** Of all pages. */
+const allMaxBytes = 16 * 1024 ** 2;
+const shownLeftOut = 3;
+
+const reading = new SingleFlight<ToolsetRow | undefined>();
+
+/** The row as it is then; undefined where it is gone. Whoever asks meanwhile gets the same. */
+export function readTools(
+  app: App,
+  row: ToolsetRow,
+  endUserId: string | null = null,
+): Promise<ToolsetRow | undefined> {
+  return reading.run(JSON.stringify([row.id, endUserId, row.url]), async () =>
+    keep(app, row, await outcomeOf(app, row, endUserId)),
+  );
+}
+
+const again = new WeakMap<App["db"], Map<string, number>>();
+const againAfterMs = 30_000;
+
+/** In the background, and not again for a while whatever comes of it. True where it was begun. */
+export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): Promise<unknown> | undefined {
+  const known = again.get(app.db) ?? new Map<string, number>();
+  again.set(app.db, known);
+  const now = performance.now();
+  for (const [id, untilMs] of known) if (untilMs <= now) known.delete(id);
+  if (known.has(row.id)) return undefined;
+  known.set(row.id, now + againAfterMs);
+  return readTools(app, row, endUserId).catch((error: unknown) => {
+    app.log.warn({ error, toolset: row.id }, "a toolset's tools were not read");
+  });
+}
+
+async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetChange> {
+  const way = await wayIn(app, row, endUserId);
+  if (way.kind === "auth_required")
+    return { status: "auth_required", last_error: "somebody has to sign in first" };
+  if (way.kind === "unavailable") return { status: "auth_required", last_error: way.why };
+  try {
+    const { fetch } = mcpConnections(app);
+    const connection = await openMcp(way.address, {
+      fetch,
+      timeoutMs: opensWithinMs,
+      bounds: { answerMaxBytes, allMaxBytes },
+    });
+    try {
+      return ready(app, await keptOf(await connection.tools(listsWithinMs)));
+    } finally {
+      await connection.close();
+    }
+  } catch (error) {
+    const { kind, text } = whyNot(error, way.hide);
+    if (kind === "auth_required") await way.refused();
+    const status = kind === "auth_required" ? "auth_required" : "unreachable";
+    return { status, last_error: storableText(text) };
+  }
+}
+
+function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
+  const shown = leftOut.slice(0, shownLeftOut).map(({ name, why }) => `${name} (${why})`);
+  const more = leftOut.length > shown.length ? ` and ${leftOut.length - shown.length} more` : "";
+  return {
+    status: "ready",
+    tools_cached: storableJson(tools),
+    last_refreshed_at: app.clock.now(),
+    last_error: leftOut.length === 0 ? null : storableText(`left out: ${shown.join(", ")}${more}`),
+  };
+}
+
+async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise<ToolsetRow | undefined> {
+  return app.db.transaction().execute(async (tx) => {
+    const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
+    if (!row || row.url !== asked.url) return row;
+    // Where each signs in for themselves, one who did not says nothing of the server.
+    if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
+    return changeToolset(tx, row.id, change);
+  });
+}

@@ -1,0 +1,66 @@
+/** How a call to a toolset's server is let in, for whom: by the stored secret, or by what somebody signed in for. */
+import { createHash } from "node:crypto";
+import type { App } from "#app.ts";
+import { accessFor, tokenRefused } from "../connections/access.ts";
+import type { McpPeer } from "../mcp/connections.ts";
+import type { McpAddress } from "../mcp/open.ts";
+import { hide } from "../tools/result.ts";
+import { authOf, openSecret } from "./secrets.ts";
+import type { ToolsetRow } from "./store.ts";
+
+export interface Entry {
+  kind: "open";
+  address: McpAddress;
+  /** Blanks what lets calls in. */
+  hide: (text: string) => string;
+  /** The server took it for nothing. True where another try may be let in. */
+  refused: () => Promise<boolean>;
+}
+
+export type WayIn =
+  | Entry
+  | { kind: "auth_required"; authorizeUrl: string; expiresIn: number }
+  | { kind: "unavailable"; why: string };
+
+export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null): Promise<WayIn> {
+  const { url } = row;
+  if (row.auth_type !== "oauth") {
+    const secret = openSecret(app, row);
+    const address = { url, headers: authOf(row, secret) };
+    return { kind: "open", address, hide: (text) => hide(text, secret), refused: async () => false };
+  }
+  const access = await accessFor(app, row, endUserId);
+  if (access.kind !== "token") return access;
+  const used = new Set([access.token]);
+  const token = async () => {
+    const now = await accessFor(app, row, endUserId);
+    if (now.kind !== "token") return undefined;
+    used.add(now.token);
+    return now.token;
+  };
+  return {
+    kind: "open",
+    address: { url, headers: {}, token },
+    hide: (text) => [...used].reduce(hide, text),
+    refused: async () => {
+      await tokenRefused(app, row, endUserId, [...used].at(-1) ?? "");
+      return true;
+    },
+  };
+}
+
+/** One connection for each toolset and end user, made anew when what it is made of changes. */
+export function peerOf(
+  row: ToolsetRow,
+  endUserId: string | null,
+  { address }: Entry,
+  onToolsChanged: () => void,
+): McpPeer {
+  const made = JSON.stringify([row.url, row.auth_type, address.headers]);
+  return {
+    key: JSON.stringify([row.id, endUserId]),
+    version: createHash("sha256").update(made).digest("base64"),
+    address,
+    onToolsChanged,
+  };
+}
