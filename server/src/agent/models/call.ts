@@ -8,6 +8,7 @@ import { AddressError } from "#lib/checked-lookup.ts";
 import { newCallId } from "../calls/calls.ts";
 import { storableJson, storableText } from "../storable.ts";
 import type { Message } from "./messages.ts";
+import { type Thought, Thoughts } from "./thoughts.ts";
 
 export interface Tokens {
   input: number;
@@ -85,7 +86,12 @@ async function gather(
   const calls: AskedCall[] = [];
   let asked = 0;
   let end: Pick<Answer, "finishReason" | "tokens"> | undefined;
+  const thoughts = new Thoughts();
   for await (const part of stream) {
+    if (part.type === "reasoning-start" || part.type === "reasoning-delta" || part.type === "reasoning-end") {
+      asked += thoughts.add(part);
+      requireShort(said.text.length + said.reasoning.length + asked);
+    }
     if (part.type === "text-delta" || part.type === "reasoning-delta") {
       const kind = part.type === "text-delta" ? "text" : "reasoning";
       const whole = halves[kind] + part.delta;
@@ -120,7 +126,7 @@ async function gather(
   if (end.finishReason === "content-filter")
     throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
   const { text } = said;
-  return { ...end, text, calls, message: messageOf(text, calls) };
+  return { ...end, text, calls, message: messageOf(thoughts.signed(), text, calls) };
 }
 
 function requireShort(characters: number): void {
@@ -128,7 +134,11 @@ function requireShort(characters: number): void {
     throw new ModelFailure("refused", "The model said more than an answer may hold.");
 }
 
-function messageOf(text: string, calls: readonly AskedCall[]): Answer["message"] {
+function messageOf(
+  thoughts: readonly Thought[],
+  text: string,
+  calls: readonly AskedCall[],
+): Answer["message"] {
   const asked = calls.map(({ id, tool, values }) => ({
     type: "tool-call" as const,
     toolCallId: id,
@@ -136,7 +146,7 @@ function messageOf(text: string, calls: readonly AskedCall[]): Answer["message"]
     input: values ?? {},
   }));
   const words = text === "" && asked.length > 0 ? [] : [{ type: "text" as const, text }];
-  return { role: "assistant", content: [...words, ...asked] };
+  return { role: "assistant", content: [...thoughts, ...words, ...asked] };
 }
 
 function parseObject(text: string): Record<string, unknown> | undefined {

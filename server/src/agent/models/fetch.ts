@@ -10,7 +10,7 @@ import {
   request as requestHttp,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
-import { Readable } from "node:stream";
+import { pipeline, Readable, Transform } from "node:stream";
 import type { OpenedHosts } from "#lib/addresses.ts";
 import { checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
 
@@ -18,6 +18,8 @@ export type Fetch = typeof globalThis.fetch;
 
 /** Between two pieces of an answer, and until the first: models that think before they speak take minutes. */
 const silentMs = 300_000;
+/** Of one answer as it comes over the wire: far more than any model says, and nothing that fills the memory. */
+const answerMaxBytes = 64 * 1024 ** 2;
 /** A kept connection; below what most servers allow. */
 const keptMs = 4_000;
 
@@ -66,5 +68,18 @@ function toResponse(response: IncomingMessage): Response {
     response.resume();
     return new Response(null, { status: status < 200 ? 502 : status, headers });
   }
-  return new Response(Readable.toWeb(response) as ReadableStream<Uint8Array>, { status, headers });
+  // What breaks off, or is too long, ends with the error of its reader; a reader who leaves ends the connection.
+  const bounded = pipeline(response, atMost(answerMaxBytes), () => {});
+  return new Response(Readable.toWeb(bounded) as ReadableStream<Uint8Array>, { status, headers });
+}
+
+function atMost(maxBytes: number): Transform {
+  let bytes = 0;
+  return new Transform({
+    transform(piece: Buffer, _, done) {
+      bytes += piece.length;
+      if (bytes <= maxBytes) done(null, piece);
+      else done(new Error(`the answer is longer than ${maxBytes / 1024 ** 2} MiB`));
+    },
+  });
 }

@@ -39,6 +39,13 @@ export function revive(message: Message): Message {
   return { ...message, content } as Message;
 }
 
+/** Without what a model thought: signed by its provider, it is of use to that alone, and until its tools answered. */
+export function withoutThoughts(message: Message): Message {
+  if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
+    return message;
+  return { ...message, content: message.content.filter(({ type }) => type !== "reasoning") };
+}
+
 /** Roughly: four characters are a token, and of a picture or a file in base64 sixty-four. */
 export function estimateTokens({ content }: Message): number {
   const parts = typeof content === "string" ? [content] : content;

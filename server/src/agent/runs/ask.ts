@@ -8,7 +8,7 @@ import type { AgentConfig } from "../agents/config.ts";
 import { findCredentials, openKey } from "../credentials/credentials.ts";
 import { type Answer, callModel, ModelFailure } from "../models/call.ts";
 import type { Fetch } from "../models/fetch.ts";
-import type { Message } from "../models/messages.ts";
+import { type Message, withoutThoughts } from "../models/messages.ts";
 import { type ModelAddress, openModel } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
 import type { Tool } from "../tools/tool.ts";
@@ -73,10 +73,12 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
     const credential = known.get(credential_id);
     if (!credential) continue;
     const apiKey = openKey(app, credential);
+    const messages =
+      credential.provider === "anthropic" ? asking.messages : asking.messages.map(withoutThoughts);
     const address = { provider: credential.provider, baseUrl: credential.base_url, apiKey, id };
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
-        return await askOnce(asking, openModel(address, asking.fetch), address);
+        return await askOnce({ ...asking, messages }, openModel(address, asking.fetch), address);
       } catch (error) {
         if (!(error instanceof ModelFailure)) throw error;
         last = error;

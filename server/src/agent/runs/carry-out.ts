@@ -9,7 +9,7 @@ import { getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
 import { recall } from "../memory/recall.ts";
-import type { Message } from "../models/messages.ts";
+import { type Message, withoutThoughts } from "../models/messages.ts";
 import { request } from "../calls/calls.ts";
 import { conversation, say } from "../sessions/sessions.ts";
 import type { Tool } from "../tools/tool.ts";
@@ -75,7 +75,11 @@ async function takeStep(
   const { said, before } = await conversation(app.db, run.session_id);
   requireNotGrown(run, said);
   const remembered = await recall(app.db, userOf(run, config, work));
-  const promptWith = (atMost?: number) => promptOf(config, said, { before, remembered, atMost });
+  // What was thought in earlier runs is over with them.
+  const told = said.map((one) =>
+    one.run_id === run.id ? one : { ...one, message: withoutThoughts(one.message as Message) },
+  );
+  const promptWith = (atMost?: number) => promptOf(config, told, { before, remembered, atMost });
   const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
   const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
   const needed = unavailable.find(({ isRequired }) => isRequired);

@@ -1,13 +1,12 @@
 /** What a process leaves that is killed, and what the next one makes of it. */
-import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { fileURLToPath } from "node:url";
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
+import { killedAt } from "../testing/killed-server.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { AgentRuns } from "./runs.ts";
 
@@ -27,16 +26,6 @@ afterEach(() => onKillPoint(undefined));
 function answerTwice(body: Json): { text: string[] } {
   const isRepair = String(body.messages.at(-1).content).includes("does not fit");
   return { text: isRepair ? ['{"city":', '"Bremen"}'] : ['{"town":', "1}"] };
-}
-
-/** A server that is killed at the point; resolves when it is. */
-function killedAt(point: string): Promise<string | null> {
-  const program = fileURLToPath(new URL("../../../test/programs/carry-runs.ts", import.meta.url));
-  const args = [program, JSON.stringify(host.connection), key.toString("hex"), point];
-  return new Promise((resolve) => {
-    const child = execFile(process.execPath, args, { timeout: 60_000 });
-    child.on("exit", (_, signal) => resolve(signal));
-  });
 }
 
 const count = async (table: string, runId: string) =>
@@ -65,7 +54,7 @@ test.each([
       .set({ process_id: null })
       .where("id", "=", json.run_id)
       .execute();
-    expect(await killedAt(point)).toBe("SIGKILL");
+    expect(await killedAt(host.connection, key, point)).toBe("SIGKILL");
     const next = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
     try {
       await next.start();

@@ -30,6 +30,7 @@ import { get, getOutcome, getRun, list } from "./read.ts";
 import type { AgentRuns } from "./runs.ts";
 import {
   Invoke,
+  InvokeQuery,
   InvokeResponse,
   Run,
   RunEvent,
@@ -55,6 +56,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run. A `traceparent` header makes the run part of that trace.",
     scope: "agents:invoke",
     params: AgentParams,
+    query: InvokeQuery,
     body: Invoke,
     // Pictures and files come as base64.
     bodyLimit: 16 * 1024 ** 2,
@@ -84,9 +86,16 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       keeps: ["run_id"],
       render: ({ actor, stored }) => outcome(app, actor, String(stored["run_id"])),
     },
-    handler: ({ actor, params, body, request, reply }) =>
+    handler: ({ actor, params, query, body, request, reply }) =>
       body.stream
-        ? invokeStreamed(app, runs, { actor, agent: params.agent, body, request, reply })
+        ? invokeStreamed(app, runs, {
+            actor,
+            agent: params.agent,
+            format: query.format,
+            body,
+            request,
+            reply,
+          })
         : invokeAndWait(app, runs, { actor, agent: params.agent, body, request }),
   }),
   defineRoute({
@@ -164,12 +173,20 @@ async function invokeStreamed(
   {
     actor,
     agent,
+    format,
     body,
     ...http
-  }: { actor: Actor; agent: string; body: Invoke; request: FastifyRequest; reply: FastifyReply },
+  }: {
+    actor: Actor;
+    agent: string;
+    format: "events" | "ui";
+    body: Invoke;
+    request: FastifyRequest;
+    reply: FastifyReply;
+  },
 ): Promise<typeof streamed> {
   const id = await invoke(app, runs, actor, agent, body, byApi(http.request));
-  return stream(app, runs, { actor, id, format: "events", isNew: true, ...http });
+  return stream(app, runs, { actor, id, format, isNew: true, ...http });
 }
 
 const byApi = ({ headers }: FastifyRequest): Trigger => ({

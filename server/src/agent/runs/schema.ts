@@ -99,6 +99,10 @@ export const StreamQuery = z.strictObject({
     .describe("`ui`: the same log as the AI SDK's UI message stream, version 1."),
 });
 
+export const InvokeQuery = z.strictObject({
+  format: StreamQuery.shape.format.describe("Of the answer of an invoke with `stream: true`."),
+});
+
 export const RunEvent = z
   .looseObject({
     type: z.string(),

@@ -20,7 +20,8 @@ export class UiEncoder {
     const chunks: UiChunk[] = [];
     if (!this.#isStarted && event.type !== "run.queued") {
       this.#isStarted = true;
-      chunks.push({ type: "start", messageId: event.run_id });
+      const { run_id, session_id } = event;
+      chunks.push({ type: "start", messageId: run_id, messageMetadata: { run_id, session_id } });
     }
     const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
     switch (event.type) {

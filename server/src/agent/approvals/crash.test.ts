@@ -1,0 +1,111 @@
+/** What a process leaves that is killed around a question, and what the next one makes of it. */
+import { randomBytes } from "node:crypto";
+import { expect, test } from "vitest";
+import { SecretBox } from "#lib/secret-box.ts";
+import { AgentRuns } from "../runs/runs.ts";
+import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
+import { readFrames } from "../testing/events.ts";
+import { killedAt } from "../testing/killed-server.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { startToolServer } from "../testing/tool-server.ts";
+
+const key = randomBytes(32);
+const model = await startModelServer();
+const shop = await startToolServer();
+// It takes requests and carries out nothing: what it commits is taken up by others.
+const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
+const owner = await host.person();
+const { json: toolset } = await owner.post("/v1/agent-toolsets", {
+  name: "shop",
+  kind: "http",
+  url: shop.url,
+  http_tools: [
+    { name: "sell", description: "", method: "POST", path: "/sell", parameters: { type: "object" } },
+  ],
+});
+const config = {
+  ...(await modelConfig(owner, model.url)),
+  toolsets: [{ toolset_id: toolset.id, policy: "ask" }],
+};
+await owner.post("/v1/agents", { name: "asking", config });
+
+const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
+const killed = (point: string) => killedAt(host.connection, key, point);
+
+/** A process that works until the run waits or is over, and leaves in peace. */
+async function work(runId: string): Promise<void> {
+  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+  try {
+    await runs.start();
+    await runs.settled(runId, 20_000);
+  } finally {
+    await runs.stop();
+  }
+}
+
+async function invoke(): Promise<string> {
+  shop.asked = [];
+  // One call, and then what came of it.
+  model.script(({ messages }: Json) =>
+    messages.at(-1).role === "tool"
+      ? { text: ["Done."] }
+      : { calls: [{ name: "shop__sell", arguments: '{"id":"7"}' }] },
+  );
+  const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it.", wait_s: 0 });
+  // As if the process that took it had committed it.
+  await host.app.db
+    .updateTable("agent_runs")
+    .set({ process_id: null })
+    .where("id", "=", json.run_id)
+    .execute();
+  return json.run_id as string;
+}
+
+async function approve(runId: string): Promise<void> {
+  const { status, approval } = await run(runId);
+  expect(status).toBe("pending_approval");
+  const path = `/v1/agents/runs/${runId}/approvals/${approval.request_id}`;
+  expect((await owner.post(path, { decision: "approve" })).status).toBe(200);
+}
+
+async function expectOneOf(runId: string, ...types: string[]): Promise<void> {
+  const url = `${host.baseUrl}/v1/agents/runs/${runId}/stream`;
+  const events = (await readFrames(url, { token: owner.token })).frames.map(({ data }) => data);
+  expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
+  for (const type of types) expect(events.filter((event) => event.type === type)).toHaveLength(1);
+}
+
+test.each(["agent.step.committed", "agent.approval.raised"])(
+  "a server that is killed at %s has asked once, and what is approved is done once",
+  async (point) => {
+    const runId = await invoke();
+    expect(await killed(point)).toBe("SIGKILL");
+    await work(runId);
+    expect(shop.asked).toEqual([]);
+    await approve(runId);
+    await work(runId);
+    expect(await run(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "completed" }] });
+    expect(shop.asked.map(({ body }) => body)).toEqual(['{"id":"7"}']);
+    await expectOneOf(runId, "approval.requested", "approval.resolved", "tool.completed", "run.completed");
+  },
+);
+
+test.each([
+  // The server that took the decision is gone with its answer.
+  ["agent.approval.decided", 1, "completed"],
+  ["agent.run.taken", 1, "completed"],
+  // Nobody knows whether these were heard: they are not made again.
+  ["agent.call.began", 0, "unknown"],
+  ["agent.call.answered", 1, "unknown"],
+  ["agent.call.ended", 1, "completed"],
+])("a server that is killed after a decision, at %s: the tool is never called twice", async (...of) => {
+  const [point, calls, status] = of;
+  const runId = await invoke();
+  await work(runId);
+  await approve(runId);
+  if (point !== "agent.approval.decided") expect(await killed(point)).toBe("SIGKILL");
+  await work(runId);
+  expect(await run(runId)).toMatchObject({ status: "completed", tools_called: [{ status }] });
+  expect(shop.asked).toHaveLength(calls);
+  await expectOneOf(runId, "approval.requested", "approval.resolved", "run.completed");
+});

@@ -1,0 +1,55 @@
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterAll, expect, test } from "vitest";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+import { modelFetch } from "./fetch.ts";
+
+const mebibyte = Buffer.alloc(1024 ** 2, "x");
+let ended = Promise.withResolvers<number>();
+/** Says as many mebibytes as its path is told, and how many it got rid of. */
+const server = createServer((request, response) => {
+  let left = Number(request.url?.slice(1));
+  let sent = 0;
+  response.on("close", () => ended.resolve(sent));
+  const more = () => {
+    while (left > 0) {
+      left -= 1;
+      sent += 1;
+      if (!response.write(mebibyte)) return void response.once("drain", more);
+    }
+    response.end();
+  };
+  more();
+});
+await once(server.listen(0, "127.0.0.1"), "listening");
+afterAll(() => {
+  server.closeAllConnections();
+  server.close();
+});
+const fetch = modelFetch(parseOpenedHosts(["127.0.0.0/8"]));
+const get = (mebibytes: number) =>
+  fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}/${mebibytes}`);
+
+async function read(response: Response): Promise<number> {
+  let bytes = 0;
+  for await (const piece of response.body!) bytes += (piece as Uint8Array).length;
+  return bytes;
+}
+
+test("an answer is read whole up to 64 MiB, and not beyond", async () => {
+  expect(await read(await get(3))).toBe(3 * 1024 ** 2);
+  ended = Promise.withResolvers();
+  await expect(get(1000).then(read)).rejects.toThrow("longer than 64 MiB");
+  // The server is not heard out either.
+  expect(await ended.promise).toBeLessThan(200);
+});
+
+test("a reader who leaves ends the connection", async () => {
+  ended = Promise.withResolvers();
+  const response = await get(1000);
+  const reader = response.body!.getReader();
+  await reader.read();
+  await reader.cancel();
+  expect(await ended.promise).toBeLessThan(200);
+});
