@@ -72,7 +72,7 @@ function configuration(options: SignInOptions): object {
   return {
     clients: [
       {
-        client_id: "known beforehand",
+        client_id: "known:beforehand/client",
         client_secret: "a+secret:of/the client%0123456789",
         redirect_uris: [options.redirectUri],
         grant_types: ["authorization_code", "refresh_token"],
