@@ -180,6 +180,32 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
   },
 );
 
+test("one that failed says why as long as others are kept, also where its bytes are left to a later sweep", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  differs = true;
+  const dead = Promise.withResolvers<void>();
+  onKillPoint((at) => {
+    if (at !== "backup.failed") return Promise.resolve();
+    dead.resolve();
+    return new Promise(() => {});
+  });
+  void carryOut(backups, id, signal);
+  await dead.promise.finally(() => (differs = false));
+  onKillPoint(undefined);
+  expect(await keys(addon)).toHaveLength(1);
+  await removeUnwanted(newBackups());
+  expect(await keys(addon)).toEqual([]);
+  expect(await find(addon, id)).toMatchObject({
+    status: "failed",
+    error: "Restored for a trial it was another.",
+    blob_key: null,
+  });
+  clock.advance(7 * dayMs);
+  await removeUnwanted(backups);
+  expect(await code(find(addon, id))).toBe("backup_not_found");
+});
+
 test("one that sees three servers die is not begun again", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);

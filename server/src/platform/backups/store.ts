@@ -171,10 +171,13 @@ export async function isBeingRestored(db: Db, id: string): Promise<boolean> {
 }
 
 /** Ended, and wanted no more: expired, or deleted or failed with bytes that are still there. */
-export function listToRemove(db: Db, now: Date): Promise<Pick<BackupRow, "id" | "blob_key">[]> {
+export function listToRemove(
+  db: Db,
+  now: Date,
+): Promise<Pick<BackupRow, "id" | "blob_key" | "status" | "expires_at">[]> {
   return db
     .selectFrom("backups as b")
-    .select(["b.id", "b.blob_key"])
+    .select(["b.id", "b.blob_key", "b.status", "b.expires_at"])
     .where("b.status", "in", ["completed", "failed"])
     .where((eb) =>
       eb.or([

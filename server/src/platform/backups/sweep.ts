@@ -8,8 +8,10 @@ import { dropOld, forgetBytes, listToRemove, markDeleted } from "./store.ts";
 export async function removeUnwanted({ app, blobs }: Pick<Backups, "app" | "blobs">): Promise<void> {
   const { db, clock } = app;
   const now = clock.now();
-  for (const { id, blob_key: key } of await listToRemove(db, now)) {
-    await markDeleted(db, id, now);
+  for (const { id, blob_key: key, status, expires_at } of await listToRemove(db, now)) {
+    // One that failed is listed for as long as others are: it says why.
+    const isListed = status === "failed" && (expires_at === null || expires_at > now);
+    if (!isListed) await markDeleted(db, id, now);
     await reached("backup.unwanted");
     if (key !== null) await blobs.delete(key);
     await reached("backup.bytes-gone");
