@@ -5,14 +5,15 @@
 import path from "node:path";
 import type { Image, ImageRecipe } from "../../driver.ts";
 import { Images } from "../images.ts";
-import { ADDON_RECIPES, finder, loadRecipes } from "../recipes.ts";
+import { ADDON_RECIPES, BASE_RECIPES, finder, loadRecipes } from "../recipes.ts";
 
 export const TEST_CACHE = process.env["KONTOR_TEST_CACHE"] ?? "/var/cache/kontor-test";
 export const TEST_IMAGES = path.join(TEST_CACHE, "images");
 
 export async function testRecipe(name = "debian-12"): Promise<ImageRecipe> {
   const builtIn = await loadRecipes();
-  return finder([...builtIn, ...(await loadRecipes(ADDON_RECIPES, builtIn))])(name);
+  const others = await Promise.all([ADDON_RECIPES, BASE_RECIPES].map((from) => loadRecipes(from, builtIn)));
+  return finder([...builtIn, ...others.flat()])(name);
 }
 
 /** `images` keeps it in TEST_IMAGES: a driver given that directory has the image at once. */

@@ -1,0 +1,206 @@
+/**
+ * Functions in Python on real machines: plain, async and streaming handlers, what is said of their errors and of their
+ * time, and a dependency that is installed by its lock. Packages come from where this host gets its own.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import http, { type IncomingMessage } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { run } from "@kontor/runtime/exec.ts";
+import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { eventually } from "./fixtures.ts";
+import { type Server, startServer } from "./server.ts";
+
+let server: Server;
+let made = 0;
+
+beforeAll(async () => {
+  server = await startServer({ KONTOR_POOL_SIZE: "0", KONTOR_RATE_LIMITS: "off" }, ["python-3.13"]);
+});
+afterAll(() => server?.destroy());
+
+interface Function {
+  id: string;
+  slug: string;
+  error: string | null;
+  pending_deploy: boolean;
+}
+
+async function call(method: string, { id }: Pick<Function, "id">, path = "", body?: object) {
+  return (await server.api(method, `/api/v1/functions/${id}${path}`, body ? { body } : {})).body;
+}
+
+async function deployed(handler_code: string, more: object = {}): Promise<Function> {
+  const name = `python-${(made += 1)}-${process.pid}`;
+  const body = { name, runtime: "python", handler_code, ...more };
+  const reply = await server.api("POST", "/api/v1/functions", { body });
+  expect(reply.status, JSON.stringify(reply.body)).toBe(201);
+  onTestFinished(() => call("DELETE", reply.body));
+  return deploy(reply.body);
+}
+
+async function deploy(one: Function): Promise<Function> {
+  const live = (await call("POST", one, "/deploy")) as Function;
+  expect(live).toMatchObject({ error: null, pending_deploy: false });
+  return live;
+}
+
+/** Whether a build on this host finds packages for Python; what lies on the host's own disk is not there in one. */
+async function findsPackages(): Promise<boolean> {
+  const directory = mkdtempSync(join(tmpdir(), "kontor-pip-"));
+  const { PIP_INDEX_URL: index } = await hostRegistries();
+  const from = index === undefined ? [] : ["--index-url", index];
+  const download = [
+    "download",
+    "--no-deps",
+    "--retries",
+    "0",
+    "--quiet",
+    "--dest",
+    directory,
+    ...from,
+    "idna",
+  ];
+  try {
+    const argv = ["/usr/bin/python3", "-m", "pip", "--isolated", ...download];
+    await run(argv, { cwd: "/", timeoutMs: 30_000, env: { ...process.env, PIP_CONFIG_FILE: "/dev/null" } });
+    return true;
+  } catch {
+    return false;
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+/** At its address, on a connection of its own. */
+function open({ slug }: Function, path: string): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const { port } = server.description;
+    const headers = { host: `${slug}.fn.apps.localhost` };
+    const request = http.get({ host: "127.0.0.1", port, path, headers, agent: false, timeout: 60_000 });
+    request.once("response", resolve);
+    request.once("timeout", () => request.destroy(new Error("no answer")));
+    request.once("error", reject);
+  });
+}
+
+async function ask(one: Function, path: string): Promise<{ status: number; text: string }> {
+  const response = await open(one, path);
+  let text = "";
+  for await (const piece of response.setEncoding("utf8")) text += String(piece);
+  return { status: response.statusCode ?? 0, text };
+}
+
+async function saying(one: Function, words: string): Promise<{ level: string; request_id: string | null }> {
+  interface Line {
+    text: string;
+    level: string;
+    request_id: string | null;
+  }
+  const find = async () =>
+    ((await call("GET", one, "/logs?lines=1000")).lines as Line[]).find(({ text }) => text.includes(words));
+  return (await eventually(find, (line) => line !== undefined))!;
+}
+
+const handlers = `import asyncio, time
+asked = 0
+
+async def pieces():
+    for n in range(3):
+        yield f"{n}\\n"
+        await asyncio.sleep(0.2)
+
+async def slowly():
+    await asyncio.sleep(0.01)
+    return {"awaited": True}
+
+def handler(request):
+    global asked
+    asked += 1
+    if request.path == "/async": return slowly()
+    if request.path == "/stream": return pieces(), 200, {"content-type": "text/event-stream"}
+    if request.path == "/fail": raise ValueError("canary-4711")
+    while request.path == "/slow": time.sleep(0.01)
+    print("asked", request.path)
+    return {"asked": asked, "query": request.query}
+`;
+
+test("a handler is asked, awaited and streamed, and keeps its state", { timeout: 600_000 }, async () => {
+  const one = await deployed(handlers);
+  expect(JSON.parse((await ask(one, "/?a=%C3%BC")).text)).toEqual({ asked: 1, query: { a: "ü" } });
+  expect(JSON.parse((await ask(one, "/async")).text)).toEqual({ awaited: true });
+  const response = await open(one, "/stream");
+  expect(response.headers["content-type"]).toBe("text/event-stream");
+  const pieces: string[] = [];
+  for await (const piece of response.setEncoding("utf8")) pieces.push(String(piece));
+  expect(pieces.join("")).toBe("0\n1\n2\n");
+  // As they come, not at the end.
+  expect(pieces.length).toBeGreaterThan(1);
+  expect(JSON.parse((await ask(one, "/")).text)).toMatchObject({ asked: 4 });
+  expect(await saying(one, "asked /")).toMatchObject({ level: "info" });
+});
+
+test(
+  "an error is a 500 whose traceback is in the logs alone; what is late is a 504",
+  { timeout: 600_000 },
+  async () => {
+    const one = await deployed(handlers, { timeout_seconds: 1 });
+    const failed = await ask(one, "/fail");
+    expect([failed.status, JSON.parse(failed.text).error]).toEqual([
+      500,
+      { code: "function_error", message: expect.any(String), request_id: expect.any(String) },
+    ]);
+    expect(failed.text).not.toContain("canary");
+    const { request_id } = JSON.parse(failed.text).error as { request_id: string };
+    expect(await saying(one, "ValueError: canary-4711")).toMatchObject({ level: "error", request_id });
+    expect(await saying(one, "Traceback (most recent call last)")).toMatchObject({ request_id });
+    expect(await saying(one, "handler.py")).toMatchObject({ request_id });
+
+    const late = await ask(one, "/slow");
+    expect([late.status, JSON.parse(late.text).error.code]).toEqual([504, "function_timeout"]);
+    expect(await saying(one, "Timed out")).toMatchObject({ level: "error" });
+    // The same process: it keeps what it counted.
+    expect(JSON.parse((await ask(one, "/")).text)).toMatchObject({ asked: 3 });
+  },
+);
+
+test(
+  "a dependency is installed, and by the same lock again for other code",
+  { timeout: 600_000 },
+  async ({ skip }) => {
+    if (!(await findsPackages())) skip("no index of Python packages is reached from this host");
+    const saying = (word: string) => `import idna
+def handler(request):
+    return {"word": "${word}", "is": idna.encode("bücher").decode(), "at": idna.__version__}
+`;
+    const one = await deployed(saying("one"), { dependencies: { idna: ">=3,<3.8" } });
+    const first = JSON.parse((await ask(one, "/")).text);
+    expect(first).toEqual({ word: "one", is: "xn--bcher-kva", at: expect.stringMatching(/^3\.[0-7]$/) });
+    await call("PATCH", one, "", { handler_code: saying("two") });
+    await deploy(one);
+    expect(JSON.parse((await ask(one, "/")).text)).toEqual({ ...first, word: "two" });
+    const rows = await server.sql("select lock from function_versions where function_id = $1", [one.id]);
+    expect(rows).toHaveLength(2);
+    expect(rows[0]!["lock"]).toMatch(new RegExp(`^idna==${RegExp.escape(first.at)}`, "m"));
+    expect(rows[0]).toEqual(rows[1]);
+  },
+);
+
+test(
+  "one that cannot be installed fails the deploy in the installer's words",
+  { timeout: 600_000 },
+  async () => {
+    const body = {
+      name: `python-${(made += 1)}-${process.pid}`,
+      runtime: "python",
+      handler_code: "def handler(request): return 'never'\n",
+      dependencies: { idna: "==0.0.1" },
+    };
+    const { body: one } = await server.api("POST", "/api/v1/functions", { body });
+    onTestFinished(() => call("DELETE", one));
+    const failed = (await call("POST", one, "/deploy")) as Function;
+    expect(failed).toMatchObject({ pending_deploy: true });
+    expect(failed.error).toMatch(/No matching distribution found for idna==0\.0\.1/);
+  },
+);
