@@ -2,7 +2,7 @@
  * What of a schedule is due. A server that was away catches up once, where the last time that was missed is less than
  * ten minutes ago; what else was missed is skipped, and said to be.
  */
-import { nextAfter, type Plan } from "./timing.ts";
+import { nextOf, type Plan } from "./timing.ts";
 
 export const lateMaxMs = 10 * 60_000;
 /** Of a long absence no more are recorded than these. */
@@ -16,13 +16,14 @@ export interface Due {
 }
 
 export function dueOf(plan: Plan, next: Date, now: Date): Due {
+  const nextAfter = nextOf(plan);
   const times: Date[] = [];
   let at: Date | undefined = next;
   while (at && at <= now) {
     times.push(at);
     const isMany = times.length === recordedMax;
     const from: Date = isMany ? new Date(Math.max(at.getTime(), now.getTime() - lateMaxMs)) : at;
-    at = nextAfter(plan, from);
+    at = nextAfter(from);
   }
   const last = times.at(-1);
   const isLate = last !== undefined && now.getTime() - last.getTime() >= lateMaxMs;

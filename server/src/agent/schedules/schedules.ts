@@ -23,7 +23,7 @@ import {
   lockSchedule,
   type ScheduleRow,
 } from "./store.ts";
-import { nextAfter, type Plan, TimingError } from "./timing.ts";
+import { nextOf, type Plan, TimingError } from "./timing.ts";
 import { isZone } from "./zones.ts";
 
 type Needs = Pick<App, "db" | "clock">;
@@ -122,7 +122,7 @@ function requireNext(plan: Plan, now: Date): Date {
   if (!isZone(plan.timezone))
     throw invalidField(["timezone"], "is no IANA time zone; an example is Europe/Berlin");
   try {
-    const next = nextAfter(plan, now);
+    const next = nextOf(plan)(now);
     if (next) return next;
   } catch (error) {
     throw error instanceof TimingError ? invalidField(["schedule"], error.message) : error;

@@ -41,18 +41,26 @@ export function parseTiming(text: string): Timing {
   return cronTiming(words);
 }
 
-/** The first time after `after`; undefined where none ever comes. Throws `TimingError`. */
-export function nextAfter({ schedule, timezone, anchor }: Plan, after: Date): Date | undefined {
+/** What finds the first time after another; undefined where none ever comes. */
+export type Next = (after: Date) => Date | undefined;
+
+/** Throws `TimingError`. */
+export function nextOf({ schedule, timezone, anchor }: Plan): Next {
   const timing = parseTiming(schedule);
-  return timing.kind === "every"
-    ? nextInterval(timing.minutes * minuteMs, anchor.getTime(), after.getTime())
-    : nextOnClock(timing.pattern, timezone, after.getTime());
+  if (timing.kind === "every")
+    return (after) => nextInterval(timing.minutes * minuteMs, anchor.getTime(), after.getTime());
+  const cron = cronOf(timing.pattern);
+  return (after) => nextOnClock(cron, timezone, after.getTime());
 }
 
 /** The next ones after `after`. */
 export function upcoming(plan: Plan, after: Date, count: number): Date[] {
+  const next = nextOf(plan);
   const found: Date[] = [];
-  for (let at = nextAfter(plan, after); at && found.length < count; at = nextAfter(plan, at)) found.push(at);
+  for (let at: Date | undefined = after; found.length < count; found.push(at)) {
+    at = next(at);
+    if (!at) break;
+  }
   return found;
 }
 
@@ -96,8 +104,7 @@ function nextInterval(stepMs: number, anchorMs: number, afterMs: number): Date {
   return new Date(anchorMs + steps * stepMs);
 }
 
-function nextOnClock(pattern: string, zone: string, afterMs: number): Date | undefined {
-  const cron = cronOf(pattern);
+function nextOnClock(cron: Cron, zone: string, afterMs: number): Date | undefined {
   // Moments of later local times are never earlier: the search begins at what the clock shows.
   let local: Date | null = new Date(localOf(zone, afterMs));
   for (;;) {
