@@ -2,9 +2,12 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { whyNotSchema } from "#agent/json-schema.ts";
+import { AgentRuns } from "#agent/runs/runs.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
+import { ownApi } from "#agent/workers/api.ts";
 import { verbs } from "#agent/workers/verbs.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
+import { createHttpServer } from "#http/server.ts";
 import { makeProject } from "../factories.ts";
 import { openWorld } from "./world.ts";
 
@@ -232,6 +235,44 @@ test("a run that is cancelled takes its token along at once", async () => {
   expect(await runTokens(run_id)).toEqual([]);
   const [token] = tokens;
   await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
+});
+
+test("whoever takes a run over leaves nothing of the token that it had", async () => {
+  const { name } = await agent(all);
+  tokens.clear();
+  model.script([asks("list_projects"), { until: new Promise(() => {}) }]);
+  const { run_id } = await invoke(name, { wait_s: 0 });
+  while (tokens.size === 0 || model.asked.length < 2) await sleep(10);
+  const [token] = tokens;
+  model.script([{ text: ["Done."] }]);
+  const next = new AgentRuns(app, { pauseMs: 5 });
+  await next.start(api);
+  try {
+    await next.settled(run_id, 10_000);
+    expect((await call("GET", `/v1/agents/runs/${run_id}`)).json).toMatchObject({
+      status: "completed",
+      attempts: 2,
+    });
+    expect(await runTokens(run_id)).toEqual([]);
+    await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
+  } finally {
+    await next.stop();
+  }
+});
+
+test("a server that ends tells nobody of an outcome that was none", async () => {
+  const server = await createHttpServer(
+    app,
+    { platform: [], sandbox: [], agent: [] },
+    { findActor: async () => undefined },
+  );
+  const ended = ownApi({ platform: [], sandbox: [], agent: [] }, server);
+  await server.close();
+  const stop = new AbortController();
+  const request = { method: "GET", path: "/api/v1/projects", body: undefined } as const;
+  const sent = ended.send(request, { token: "svc_none", headers: {}, signal: stop.signal });
+  setImmediate(() => stop.abort(new Error("it goes on elsewhere")));
+  await expect(sent).rejects.toThrow("it goes on elsewhere");
 });
 
 test("where the config says nothing a person is asked before anything is changed, and no token waits for them", async () => {

@@ -12,6 +12,7 @@ import { reached } from "#lib/kill-points.ts";
 import { expireDue } from "../approvals/expire.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { forgetActors } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { OwnApi } from "../workers/workers.ts";
 import { openTracing, type Tracing } from "../tracing/tracing.ts";
@@ -196,7 +197,10 @@ export class AgentRuns {
     try {
       if (taken.attempts - taken.resumed > attemptsMax)
         throw new RunFailure("internal", "It was given up after many tries.");
-      if (taken.attempts > 1) await endTokensOf(db, id);
+      if (taken.attempts > 1) {
+        await endTokensOf(db, id);
+        forgetActors(this.#app);
+      }
       await carryOut(this.#app, taken, {
         writer,
         stop,
