@@ -10,6 +10,7 @@ import { openJobs } from "#jobs/jobs.ts";
 import type { Clock } from "#lib/clock.ts";
 import { systemClock } from "#lib/clock.ts";
 import type { SecretBox } from "#lib/secret-box.ts";
+import { sandboxRoutes } from "#sandbox/api.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
 import { agentRoutes, agentSites } from "../api.ts";
@@ -75,7 +76,7 @@ export async function agentHost(
   afterAll(() => runs.stop());
   const server = await createHttpServer(
     app,
-    { platform: [], sandbox: [], agent: agentRoutes(app, runs) },
+    { platform: [], sandbox: box ? sandboxRoutes(app) : [], agent: agentRoutes(app, runs) },
     { findActor: (credential) => findActor(app, credential), raw: agentSites(app) },
   );
   afterAll(() => server.close());
