@@ -72,6 +72,7 @@ export async function startBridged(
 
 export interface Asked {
   method: string;
+  path: string;
   headers: IncomingHttpHeaders;
   body: Json;
 }
@@ -153,7 +154,12 @@ async function listen(
 ): Promise<{ url: string; server: Server }> {
   const server = createServer((request, response) => {
     void bodyOf(request)
-      .then((body) => answer({ method: request.method ?? "", headers: request.headers, body }, response))
+      .then((body) =>
+        answer(
+          { method: request.method ?? "", path: request.url ?? "", headers: request.headers, body },
+          response,
+        ),
+      )
       .catch(() => response.destroy());
   });
   await once(server.listen(0, "127.0.0.1"), "listening");

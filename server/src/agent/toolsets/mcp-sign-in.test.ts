@@ -1,0 +1,103 @@
+/** Toolsets of MCP servers that people sign in to. */
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
+import { readFrames } from "../testing/events.ts";
+import { startMcpServer } from "../testing/mcp-server.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
+
+const port = await freePort();
+const model = await startModelServer();
+const host = await agentHost({ config: { port: String(port) } });
+const owner = await host.person();
+const config = await modelConfig(owner, model.url);
+const door = await startSignInServer({
+  redirectUri: `http://127.0.0.1:${port}/connect/callback`,
+  isRegistering: true,
+});
+const server = await startMcpServer();
+server.tools = [{ name: "whoami", inputSchema: { type: "object" } }];
+const metadata = "/.well-known/oauth-protected-resource/mcp";
+const challenge = `Bearer resource_metadata="${new URL(metadata, server.url).href}"`;
+/** Those that were taken, and those that are taken no more. */
+const tokens = new Set<string>();
+const revoked = new Set<string>();
+server.before = ({ path, headers }, response) => {
+  if (path === metadata) {
+    const said = {
+      resource: server.url,
+      authorization_servers: [door.issuer],
+      scopes_supported: ["tools:use"],
+    };
+    response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(said));
+    return true;
+  }
+  const token = /^Bearer (.+)$/.exec(headers.authorization ?? "")?.[1];
+  if (token === undefined || revoked.has(token)) {
+    response.writeHead(401, { "www-authenticate": challenge }).end();
+    return true;
+  }
+  tokens.add(token);
+  return false;
+};
+
+async function freePort(): Promise<number> {
+  const free = createServer();
+  await once(free.listen(0, "127.0.0.1"), "listening");
+  const { port: found } = free.address() as AddressInfo;
+  free.close();
+  await once(free, "close");
+  return found;
+}
+
+async function runOf(name: string, tools: readonly string[]): Promise<{ log: Json[]; told: string[] }> {
+  model.script([...tools.map((tool) => ({ calls: [{ name: tool, arguments: "{}" }] })), { text: ["Done."] }]);
+  const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", end_user_id: "ada" });
+  expect(json).toMatchObject({ status: "completed", output: "Done." });
+  const url = `${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`;
+  const { frames } = await readFrames(url, { token: owner.token });
+  const said = model.asked.at(-1).messages.filter(({ role }: Json) => role === "tool");
+  return { log: frames.map(({ data }) => data), told: said.map(({ content }: Json) => content) };
+}
+
+test("an end user is asked to sign in where a tool needs it, and from then on called for, also with newer tokens", async () => {
+  const { json: set } = await owner.post("/v1/agent-toolsets", {
+    name: "theirs",
+    kind: "mcp",
+    url: server.url,
+    auth_type: "oauth",
+    oauth_per_end_user: true,
+  });
+  expect(set).toMatchObject({ status: "auth_required", tools: [] });
+  const made = await owner.post("/v1/agents", {
+    name: "caller",
+    config: { ...config, toolsets: [{ toolset_id: set.id, required: true }] },
+  });
+  expect(made.status).toBe(201);
+
+  const first = await runOf("caller", ["theirs__sign_in"]);
+  expect(first.told[0]).toContain("has to sign in to theirs");
+  const asked = first.log.find(({ type }) => type === "connection.auth_required");
+  expect(asked).toMatchObject({ toolset_id: set.id, end_user_id: "ada", expires_in: expect.any(Number) });
+  expect(JSON.stringify(model.asked)).not.toContain("/connect/");
+  const page = await new TestBrowser().signIn(asked.authorize_url, "ada");
+  expect([page.status, page.text]).toEqual([200, expect.stringContaining("You are connected")]);
+
+  const second = await runOf("caller", ["theirs__sign_in", "theirs__whoami"]);
+  expect(second.told).toEqual([expect.stringContaining("theirs__whoami"), "Done."]);
+
+  const before = tokens.size;
+  for (const token of tokens) revoked.add(token);
+  const third = await runOf("caller", ["theirs__whoami"]);
+  expect(third.told).toEqual(["Done."]);
+  expect(tokens.size).toBeGreaterThan(before);
+
+  for (const table of ["agent_toolsets", "agent_tool_calls", "agent_events", "agent_messages", "activity"]) {
+    const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);
+    for (const token of tokens) expect(JSON.stringify(rows)).not.toContain(token);
+  }
+});
