@@ -1,5 +1,5 @@
 import type { FastifyRequest } from "fastify";
-import { accountSuspended } from "#accounts/errors.ts";
+import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { type Answer, answer, defineRoute, type Route } from "#http/define-route.ts";
 import { payloadTooLarge, rateLimited } from "#http/errors.ts";
@@ -136,6 +136,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
         inputTooLarge,
         accountSuspended,
         agentPaused,
+        planLimit,
         agentNotFound,
         versionNotFound,
         credentialMissing,
