@@ -1,0 +1,274 @@
+/**
+ * kill -9 of the server at the named points of add-ons, backups and restores, on real databases: what comes after ends
+ * well, nothing that was there is lost, and nothing is left that nobody knows.
+ */
+import { existsSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Redis } from "ioredis";
+import pg from "pg";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import {
+  type Addon,
+  type Backup,
+  backedUp,
+  beginBackup,
+  beginRestore,
+  createAddon,
+  endOfBackup,
+  endOfRestore,
+  listAddons,
+  listBackups,
+  pathOf,
+  running,
+} from "./addons.ts";
+import { eventually } from "./fixtures.ts";
+import { machinesOf } from "./host-state.ts";
+import { makeProject } from "./projects.ts";
+import { type Server, startServer } from "./server.ts";
+
+let server: Server;
+let project: string;
+
+beforeAll(async () => {
+  const env = { KONTOR_POOL_SIZE: "0", KONTOR_ADDONS_PORTS: "25440-25449", KONTOR_RATE_LIMITS: "off" };
+  server = await startServer(env, ["postgres-15", "redis-7"]);
+  project = (await makeProject(server)).id;
+});
+afterAll(() => server?.destroy());
+afterEach(async () => {
+  delete server.description.env["KONTOR_KILL_AT"];
+  await server.start();
+});
+
+/** The server dies there, and another one has started when this returns. */
+async function dyingAt(point: string, act: () => Promise<unknown>): Promise<void> {
+  await server.stop();
+  server.description.env["KONTOR_KILL_AT"] = point;
+  await server.start();
+  await act().catch(() => {});
+  await eventually(
+    async () => server.pid,
+    (pid) => pid === undefined,
+    90_000,
+  );
+  delete server.description.env["KONTOR_KILL_AT"];
+  await server.start();
+}
+
+async function expectMachines(count: number): Promise<void> {
+  await eventually(
+    async () => machinesOf(server.dataDir).length,
+    (there) => there === count,
+  );
+}
+
+const volumes = () => {
+  const directory = join(server.dataDir, "volumes/eu-1");
+  return existsSync(directory) ? readdirSync(directory) : [];
+};
+
+async function remove(addon: Addon): Promise<void> {
+  expect((await server.api("DELETE", pathOf(addon))).status).toBe(204);
+  await expectNothing(addon);
+}
+
+async function expectNothing({ id }: Addon): Promise<void> {
+  await eventually(
+    () => server.sql("select 1 from addons where id = $1", [id]),
+    ({ length }) => length === 0,
+  );
+  expect(volumes()).toEqual([]);
+  await expectMachines(0);
+}
+
+async function onRedis<T>(url: string, work: (client: Redis) => Promise<T>): Promise<T> {
+  const client = new Redis(url, { maxRetriesPerRequest: 20 });
+  client.on("error", () => {});
+  try {
+    return await work(client);
+  } finally {
+    client.disconnect();
+  }
+}
+
+async function onPostgres<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
+  const client = new pg.Client({ connectionString: url });
+  client.on("error", () => {});
+  await client.connect();
+  try {
+    return await work(client);
+  } finally {
+    await client.end();
+  }
+}
+
+describe("an add-on", () => {
+  test.each(["addon.created", "addon.machine-started", "addon.admitted", "addon.up"])(
+    "whose server dies at %s comes up, once",
+    { timeout: 240_000 },
+    async (point) => {
+      const input = { kind: "redis", size: "small", public: true };
+      await dyingAt(point, () => server.api("POST", `/api/v1/projects/${project}/addons`, { body: input }));
+      const [addon, ...others] = await listAddons(server, project);
+      expect(others).toEqual([]);
+      const { public_connection_url: url } = await running(server, addon!);
+      expect(await onRedis(url!, (client) => client.set("a", "1"))).toBe("OK");
+      await expectMachines(1);
+      expect(volumes()).toHaveLength(1);
+      await remove(addon!);
+    },
+  );
+
+  test.each(["addon.machine-removed", "addon.volume-dropped"])(
+    "that is deleted is gone where its server dies at %s",
+    { timeout: 240_000 },
+    async (point) => {
+      const addon = await createAddon(server, project, { kind: "redis", size: "small" });
+      await dyingAt(point, () => server.api("DELETE", pathOf(addon)));
+      await expectNothing(addon);
+      expect((await server.api("GET", pathOf(addon))).status).toBe(404);
+    },
+  );
+});
+
+interface Kind {
+  kind: "postgres" | "redis";
+  /** What it holds from then on. */
+  write: (addon: Addon, text: string) => Promise<unknown>;
+  read: (addon: Addon) => Promise<string | null>;
+  lose: (addon: Addon) => Promise<unknown>;
+  /** What a restore put beside. */
+  beside: (addon: Addon) => Promise<string[]>;
+}
+
+const kinds: Kind[] = [
+  {
+    kind: "postgres",
+    write: ({ public_connection_url: url }, text) =>
+      onPostgres(url!, async (client) => {
+        await client.query("create table if not exists pens (colour text)");
+        await client.query("delete from pens");
+        await client.query("insert into pens values ($1)", [text]);
+      }),
+    read: ({ public_connection_url: url }) =>
+      onPostgres(url!, async (client) => {
+        const { rows } = await client.query<{ colour: string }>("select colour from pens");
+        return rows.length === 1 ? rows[0]!.colour : null;
+      }),
+    lose: ({ public_connection_url: url }) => onPostgres(url!, (client) => client.query("drop table pens")),
+    beside: ({ public_connection_url: url }) =>
+      onPostgres(url!, async (client) => {
+        const { rows } = await client.query<{ name: string }>(
+          "select datname as name from pg_database where datname like 'kontor\\_%'",
+        );
+        return rows.map(({ name }) => name);
+      }),
+  },
+  {
+    kind: "redis",
+    write: ({ public_connection_url: url }, text) => onRedis(url!, (client) => client.set("pen", text)),
+    read: ({ public_connection_url: url }) => onRedis(url!, (client) => client.get("pen")),
+    lose: ({ public_connection_url: url }) => onRedis(url!, (client) => client.flushall()),
+    beside: async () => [],
+  },
+];
+
+describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
+  let addon: Addon;
+  const blobs = () => {
+    const directory = join(server.dataDir, "backups");
+    if (!existsSync(directory)) return [];
+    const files = readdirSync(directory, { recursive: true, withFileTypes: true });
+    return files.filter((file) => file.isFile()).map(({ name }) => name);
+  };
+  /** Every backup that is listed has its bytes, and no bytes are of another. */
+  const expectBytes = async () => {
+    const listed = (await listBackups(server, addon)).filter(({ status }) => status === "completed");
+    const ids = new Set(listed.map(({ id }) => id));
+    await eventually(
+      async () => blobs().map((name) => name.split(".")[0] ?? ""),
+      (there) => there.length === ids.size && there.every((id) => ids.has(id)),
+    );
+  };
+
+  beforeAll(async () => {
+    addon = await createAddon(server, project, { kind, size: "small", public: true });
+    await write(addon, "blue");
+  }, 120_000);
+  afterAll(() => remove(addon), 60_000);
+
+  test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(
+    "a backup is made where the server dies at %s",
+    { timeout: 240_000 },
+    async (point) => {
+      let id = "";
+      await dyingAt(point, async () => (id = await beginBackup(server, addon)));
+      expect(await endOfBackup(server, addon, id)).toMatchObject({ status: "completed", error: null });
+      await expectBytes();
+      await expectMachines(1);
+    },
+  );
+
+  test(
+    "a backup that fails has failed where the server dies at it, and the next one is made",
+    { timeout: 240_000 },
+    async () => {
+      const store = join(server.dataDir, "backups");
+      let id = "";
+      await dyingAt("backup.failed", async () => {
+        // Nothing can be put into a file.
+        rmSync(store, { recursive: true, force: true });
+        writeFileSync(store, "");
+        await running(server, addon);
+        id = await beginBackup(server, addon);
+      });
+      rmSync(store);
+      expect(await endOfBackup(server, addon, id)).toMatchObject({ status: "failed" });
+      for (const { id: without } of await listBackups(server, addon))
+        expect((await server.api("DELETE", `${pathOf(addon)}/backups/${without}`)).status).toBe(204);
+      await backedUp(server, addon);
+      await expectBytes();
+    },
+  );
+
+  test.each(["backup.unwanted", "backup.bytes-gone"])(
+    "a deleted backup is gone where the server dies at %s",
+    { timeout: 240_000 },
+    async (point) => {
+      const { id } = await backedUp(server, addon);
+      await dyingAt(point, () => server.api("DELETE", `${pathOf(addon)}/backups/${id}`));
+      expect((await listBackups(server, addon)).map((one) => one.id)).not.toContain(id);
+      await expectBytes();
+    },
+  );
+
+  test.each(["restore.begun", "restore.kept", "restore.in-place", "restore.completed"])(
+    "a restore is in its place, once, where the server dies at %s",
+    { timeout: 300_000 },
+    async (point) => {
+      await write(addon, "blue");
+      const backup: Backup = await backedUp(server, addon);
+      await lose(addon);
+      await dyingAt(point, async () => {
+        await running(server, addon);
+        await beginRestore(server, addon, backup);
+      });
+      expect(await endOfRestore(server, addon)).toMatchObject({ status: "completed", error: null });
+      await running(server, addon);
+      expect(
+        await eventually(
+          () => read(addon).catch(() => null),
+          (text) => text !== null,
+        ),
+      ).toBe("blue");
+      const kept = (await listBackups(server, addon)).filter((one) => one.kind === "safety");
+      expect(kept[0]).toMatchObject({ status: "completed" });
+      await eventually(
+        () => beside(addon),
+        ({ length }) => length === 0,
+      );
+      await expectBytes();
+      await expectMachines(1);
+    },
+  );
+});
