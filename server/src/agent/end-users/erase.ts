@@ -20,11 +20,9 @@ import { holdActive, runsIn } from "../runs/erase.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { eraseSessions, holdSessions, sessionsOf } from "../sessions/erase.ts";
 import { endMachines } from "../vm/end.ts";
+import { sessionLabel } from "../vm/make.ts";
 import { hashOfEndUser } from "./id.ts";
 import type { Erased } from "./schema.ts";
-
-/** On the sandbox that is a session's machine. */
-const sessionLabel = "agent_session";
 
 type Needs = Pick<App, "db" | "secrets">;
 

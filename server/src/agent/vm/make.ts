@@ -9,6 +9,9 @@ import type { ToolUser } from "../tools/tool.ts";
 import { sandboxOf, vmOf } from "./config.ts";
 import { holdSession, type MachineRow, putMachine } from "./store.ts";
 
+/** On the sandbox: whose machine it is. */
+export const sessionLabel = "agent_session";
+
 /** Somebody else made one first. */
 class Overtaken extends Error {}
 
@@ -20,7 +23,7 @@ export async function makeMachine(
   old?: MachineRow,
 ): Promise<string | undefined> {
   const vm = vmOf(user);
-  const labels = { agent: user.agentId, agent_session: user.sessionId };
+  const labels = { agent: user.agentId, [sessionLabel]: user.sessionId };
   const input = sandboxOf(vm, actor.workspaces[0]?.sandboxTier ?? "free", labels);
   if (!input.success) throw new RunFailure("internal", "The version's `vm` makes no sandbox.");
   if (old)

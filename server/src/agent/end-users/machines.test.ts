@@ -1,0 +1,54 @@
+/** The machines of somebody who is erased. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { testHost } from "#sandbox/testing/sandbox-app.ts";
+import { agentTasks } from "../jobs.ts";
+import { agentHost, modelConfig } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { rowsWith } from "../testing/whole-database.ts";
+
+const model = await startModelServer();
+const host = await agentHost({ machines: (db) => testHost(db) });
+const { db } = host.app;
+const owner = await host.person();
+
+test("machines end with whom they were for, and what is kept of them does not say who that was", async () => {
+  const config = { ...(await modelConfig(owner, model.url)), vm: {} };
+  await owner.post("/v1/agents", { name: "builder", config });
+  const live = async (word: string) => {
+    const command = `echo ${word}`;
+    model.script([
+      { calls: [{ name: "exec", arguments: JSON.stringify({ command }) }] },
+      { text: ["Done."] },
+    ]);
+    const { json } = await owner.post("/v1/agents/builder/invoke", { input: word, end_user_id: word });
+    expect(JSON.stringify(model.asked.at(-1))).toContain(`stdout:\\n${word}`);
+    const { vm } = (await owner.get(`/v1/agents/builder/sessions/${json.session_id}`)).json;
+    return { words: [word, json.session_id, json.run_id], sandbox: vm.sandbox_id as string };
+  };
+  const ada = await live("canaryada");
+  const bob = await live("canarybob");
+  const bobBefore = await rowsWith(db, bob.words);
+  const { json } = await owner.call("DELETE", "/v1/agents/builder/end-users/canaryada");
+  expect(json).toMatchObject({ sessions: 1, vms_destroyed: 1 });
+  await host.app.jobs.startWorker(agentTasks(host.app));
+  const left = async () =>
+    (await sql`select from graphile_worker._private_jobs where payload ->> 'session' is not null`.execute(db))
+      .rows.length;
+  while ((await left()) > 0) await sleep(20);
+  expect(await rowsWith(db, ada.words)).toEqual(new Map());
+  const rows = await db
+    .selectFrom("sandboxes")
+    .select(["id", "status", "metadata"])
+    .where("id", "in", [ada.sandbox, bob.sandbox])
+    .execute();
+  const { id } = (await owner.get("/v1/agents/builder")).json;
+  expect(new Map(rows.map((row) => [row.id, [row.status, row.metadata]]))).toEqual(
+    new Map([
+      [ada.sandbox, ["terminated", { agent: id }]],
+      [bob.sandbox, ["running", { agent: id, agent_session: bob.words[1] }]],
+    ]),
+  );
+  expect(await rowsWith(db, bob.words)).toEqual(bobBefore);
+});
