@@ -1,0 +1,61 @@
+/** A run that needs somebody to sign in, and the next one, which does not. */
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
+import { expect, test } from "vitest";
+import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
+import { readFrames } from "../testing/events.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
+
+const held = createServer();
+await once(held.listen(0, "127.0.0.1"), "listening");
+const { port } = held.address() as AddressInfo;
+held.close();
+await once(held, "close");
+const host = await agentHost({ config: { port: String(port) } });
+const owner = await host.person();
+const model = await startModelServer();
+const shop = await startSignInServer({
+  redirectUri: `${host.baseUrl}/connect/callback`,
+  isRegistering: true,
+});
+
+test("a run says where its end user signs in, and the next one calls as them", async () => {
+  const made = await owner.post("/v1/agent-toolsets", {
+    name: "shop",
+    kind: "http",
+    url: shop.resource,
+    auth_type: "oauth",
+    oauth_per_end_user: true,
+    http_tools: [
+      { name: "me", description: "Who.", method: "GET", path: "/me", parameters: { type: "object" } },
+    ],
+  });
+  expect(made.status, JSON.stringify(made.json)).toBe(201);
+  const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: made.json.id }] };
+  expect((await owner.post("/v1/agents", { name: "clerk", config })).status).toBe(201);
+  const ask = async (who: string) => {
+    model.script([{ calls: [{ name: "shop__me", arguments: "{}" }] }, { text: ["Well."] }]);
+    const { json } = await owner.post("/v1/agents/clerk/invoke", { input: "Who am I?", end_user_id: who });
+    expect(json).toMatchObject({ status: "completed", output: "Well." });
+    const url = `${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`;
+    const { frames, text } = await readFrames(url, { token: owner.token });
+    const told: Json = model.asked[1].messages.at(-1).content;
+    return { told, text, link: frames.find(({ event }) => event === "connection.auth_required")?.data };
+  };
+  const before = await ask("ada");
+  expect(before.link).toMatchObject({
+    toolset_id: made.json.id,
+    end_user_id: "ada",
+    authorize_url: expect.stringMatching(/\/connect\/[\w-]{32}$/),
+    expires_in: expect.any(Number),
+  });
+  // A link is a person's, and no model's.
+  expect(before.told).not.toContain("/connect/");
+  expect((await new TestBrowser().signIn(before.link.authorize_url, "ada-at-the-shop")).status).toBe(200);
+  const after = await ask("ada");
+  expect(after.told).toContain('{"account":"ada-at-the-shop"}');
+  expect(after.link).toBeUndefined();
+  expect((await ask("bob")).link).toMatchObject({ end_user_id: "bob" });
+  expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
+});
