@@ -335,6 +335,8 @@ test("what waits is listed for its owner, told to them, and part of their worksp
   await decide(runId, requestId, "deny");
   const after = (await owner.get("/v1/agents/approvals")).json;
   expect(after.items.map(({ request_id }: Json) => request_id)).not.toContain(requestId);
+  // The next test's words are for its own run.
+  await settled(runId);
 });
 
 test("arguments that are long are in the run, not in the list", async () => {
