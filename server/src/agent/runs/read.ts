@@ -27,10 +27,10 @@ export async function getOutcome(
   if (row.status !== "pending_approval") return { row, approval: undefined };
   const approval = (await pendingByRun(app.db, [id])).get(id);
   const now = app.clock.now();
-  // Decided on meanwhile, or late.
-  const isPast =
-    !approval || (approval.expires_at <= now && (await expireIfDue(app.db, id, approval.id, now)));
-  return isPast ? { row: await getRun(app, actor, id), approval: undefined } : { row, approval };
+  if (approval && approval.expires_at > now) return { row, approval };
+  // Decided on meanwhile, or late: by now somebody else may have found that as well.
+  if (approval) await expireIfDue(app.db, id, approval.id, now);
+  return { row: await getRun(app, actor, id), approval: undefined };
 }
 
 export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{ items: Run[] }> {
