@@ -13,6 +13,15 @@ const owner = await host.person();
 const config = await modelConfig(owner, model.url);
 const directory = mkdtempSync(join(tmpdir(), "kontor-mcp-"));
 afterAll(() => rmSync(directory, { recursive: true }));
+/** Begun here, so that they end with the file. */
+const everything = {
+  streamableHttp: await startEverything("streamableHttp"),
+  sse: await startEverything("sse"),
+};
+const files = await startBridged("@modelcontextprotocol/server-filesystem", [directory]);
+const memory = await startBridged("@modelcontextprotocol/server-memory", [], {
+  MEMORY_FILE_PATH: join(directory, "memory.jsonl"),
+});
 let made = 0;
 
 async function toolset(url: string): Promise<Json> {
@@ -45,7 +54,7 @@ async function told(set: Json, calls: readonly [tool: string, values: object][])
 test.each(["streamableHttp", "sse"] as const)(
   "the tools of the reference server are an agent's, over %s",
   async (kind) => {
-    const set = await toolset(await startEverything(kind));
+    const set = await toolset(everything[kind]);
     expect(set.tools).toContainEqual(
       expect.objectContaining({
         name: "echo",
@@ -69,7 +78,7 @@ test.each(["streamableHttp", "sse"] as const)(
 
 test("files are read and written by the server for files, inside its directory alone", async () => {
   writeFileSync(join(directory, "a.txt"), "Guten Tag");
-  const set = await toolset(await startBridged("@modelcontextprotocol/server-filesystem", [directory]));
+  const set = await toolset(files);
   const [read, written, outside] = await told(set, [
     ["read_text_file", { path: join(directory, "a.txt") }],
     ["write_file", { path: join(directory, "b.txt"), content: "Moin" }],
@@ -81,8 +90,7 @@ test("files are read and written by the server for files, inside its directory a
 });
 
 test("what one run tells the server for memory, the next finds", async () => {
-  const env = { MEMORY_FILE_PATH: join(directory, "memory.jsonl") };
-  const set = await toolset(await startBridged("@modelcontextprotocol/server-memory", [], env));
+  const set = await toolset(memory);
   await told(set, [
     ["create_entities", { entities: [{ name: "Ada", entityType: "person", observations: ["likes tea"] }] }],
   ]);
