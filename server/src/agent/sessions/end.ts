@@ -4,11 +4,12 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
 import { activeRuns } from "../runs/active.ts";
+import { holdActive } from "../runs/erase.ts";
 import { endFromOutside } from "../runs/end.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { close } from "./close.ts";
 import { sessionNotFound } from "./errors.ts";
-import { lockSession } from "./store.ts";
+import { findSession, lockSession } from "./store.ts";
 
 /** One that has ended already stays so. */
 export async function end(
@@ -21,6 +22,9 @@ export async function end(
   const agent = await getAgent(app.db, actor, reference);
   const now = app.clock.now();
   const stopped = await app.db.transaction().execute(async (tx) => {
+    if (!(await findSession(tx, agent.id, id))) throw sessionNotFound();
+    // In the order in which a step is written: its run first.
+    await holdActive(tx, [id]);
     const session = await lockSession(tx, agent.id, id);
     if (!session) throw sessionNotFound();
     if (session.ended_at) return undefined;
