@@ -15,7 +15,7 @@ export interface Asked {
   answeredMs: number;
 }
 
-export interface Turn {
+interface Turn {
   text?: readonly string[];
   call?: { name: string; arguments: string };
   /** Before each piece after the first. */

@@ -83,7 +83,7 @@ async function pushed(server: Server, project: Project, fill: (directory: string
   }
 }
 
-export async function deployments(server: Server, project: Project): Promise<Deployment[]> {
+async function deployments(server: Server, project: Project): Promise<Deployment[]> {
   const { body } = await server.api("GET", `/api/v1/projects/${project.id}/deployments`);
   return body.items as Deployment[];
 }

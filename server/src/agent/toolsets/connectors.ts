@@ -17,7 +17,8 @@ export const connectors: readonly Listed[] = [
     slug: "asana",
     name: "Asana",
     description: "Tasks, projects and goals.",
-    url: "https://mcp.asana.com/sse",
+    url: "https://mcp.asana.com/v2/mcp",
+    needs_client: true,
     docs_url: "https://developers.asana.com/docs/using-asanas-mcp-server",
   },
   {

@@ -29,7 +29,7 @@ function forget(world: World): void {
 let made = 0;
 
 /** A project of the owner's, hosted here, in a team of its own: plans count them. */
-export async function project(world: World): Promise<{ project_id: string; env_id: string }> {
+async function project(world: World): Promise<{ project_id: string; env_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
   forget(world);
   const { json } = await world.call("POST", "/api/v1/projects", {
