@@ -1,6 +1,5 @@
 /**
- * Many at once: ten thousand sessions that wait for a person, and an end user with a thousand sessions who is erased. One
- * of each is made by the API; the others are its copies, row by row.
+ * Ten thousand sessions that wait for a person. One is made by the API; the others are its copies, row by row.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Server } from "../e2e/server.ts";
@@ -13,7 +12,6 @@ import { startScriptedModel } from "./scripted-model.ts";
 export const name = "agents-scale";
 
 const waiting = 10_000;
-const sessions = 1_000;
 /** Sweeps and looks of the server go round in it. */
 const settleMs = 15_000;
 
@@ -22,20 +20,19 @@ export async function run(context: BenchContext): Promise<void> {
   const env = { ...withoutPool, KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8", KONTOR_RATE_LIMITS: "off" };
   try {
     await withOwnServer(context, env, async (server, api) => {
-      await makeAgents(api, model.url);
+      await makeAgent(api, model.url);
       model.answer = ({ messages }) =>
         messages.at(-1).role === "tool"
           ? { text: ["Done."] }
           : { call: { name: "desk__look", arguments: "{}" } };
       await manyWait(context, server, api);
-      await erased(context, server, api);
     });
   } finally {
     model.close();
   }
 }
 
-async function makeAgents(api: Api, modelUrl: string): Promise<void> {
+async function makeAgent(api: Api, modelUrl: string): Promise<void> {
   const credential = await api.json<{ id: string }>("POST", "/v1/model-credentials", 201, {
     provider: "openai_compatible",
     name: "scripted",
@@ -51,13 +48,8 @@ async function makeAgents(api: Api, modelUrl: string): Promise<void> {
     ],
   });
   const model = { provider: "openai_compatible", id: "scripted", credential_id: credential.id };
-  for (const [agent, policy] of [
-    ["asking", "ask"],
-    ["clerk", "allow"],
-  ]) {
-    const toolsets = [{ toolset_id: toolset.id, policy }];
-    await api.json("POST", "/v1/agents", 201, { name: agent, config: { model, toolsets } });
-  }
+  const toolsets = [{ toolset_id: toolset.id, policy: "ask" }];
+  await api.json("POST", "/v1/agents", 201, { name: "asking", config: { model, toolsets } });
 }
 
 interface Outcome {
@@ -95,30 +87,6 @@ async function manyWait(context: BenchContext, server: Server, api: Api): Promis
   });
   context.report({ what: "list of their runs, p50", value: percentile(runs, 50), unit: "ms", samples: runs });
   await server.sql("delete from agent_sessions where id like 'ses_copy%'", []);
-}
-
-async function erased(context: BenchContext, server: Server, api: Api): Promise<void> {
-  context.progress(`an end user with ${sessions} sessions`);
-  const input = { input: "I am Ada.", end_user_id: "ada" };
-  const one = await api.json<Outcome>("POST", "/v1/agents/clerk/invoke", 200, input);
-  await copies(server, one, sessions - 1);
-  const { ms, result } = await timed(() =>
-    api.json<{ sessions: number }>("DELETE", "/v1/agents/clerk/end-users/ada", 200),
-  );
-  if (result.sessions !== sessions) throw new Error(JSON.stringify(result));
-  const [left] = await server.sql("select count(*) as count from agent_runs where end_user_id = 'ada'", []);
-  context.report({
-    what: `an end user with ${sessions} sessions erased`,
-    value: ms,
-    unit: "ms",
-    bar: { atMost: 10_000 },
-  });
-  context.report({
-    what: "runs of theirs that are left",
-    value: Number(left?.["count"]),
-    unit: "runs",
-    bar: { atMost: 0 },
-  });
 }
 
 async function samplesOf(count: number, work: () => Promise<unknown>): Promise<number[]> {

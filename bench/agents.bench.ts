@@ -1,7 +1,8 @@
 /**
  * Agent runs against a scripted model that answers at once, on a server of its own whose rate limits are off: what a
  * run costs beyond its model and its tools, how many a server does, and what it is like to follow one. Beside it, in
- * the same run, a bare loop of the AI SDK with the same model and tool: no server, no journal, nothing kept.
+ * the same run and with the same model and tool, a bare loop of the AI SDK (no server, no journal, nothing kept) and
+ * LangGraph's server for development.
  */
 import { createServer, type Server as HttpServer } from "node:http";
 import { once } from "node:events";
@@ -11,6 +12,7 @@ import { jsonSchema, stepCountIs, streamText, tool } from "ai";
 import type { Server } from "../e2e/server.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
+import { startLangGraph } from "./langgraph.ts";
 import { percentile, timed } from "./measure.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
 import { type Asked, type ScriptedModel, startScriptedModel } from "./scripted-model.ts";
@@ -173,6 +175,28 @@ async function throughput({ context, api, model, tools }: Scene): Promise<void> 
     if ((await told.text) !== "Done.") throw new Error("the bare loop was not answered");
   });
   context.report({ what: "the same by a bare loop of the AI SDK", value: bare, unit: "runs/s" });
+  await beside({ context, model, tools });
+}
+
+async function beside({ context, model, tools }: Pick<Scene, "context" | "model" | "tools">): Promise<void> {
+  context.progress("LangGraph's server");
+  const rival = await startLangGraph({ model: model.url, tools: tools.url, atOnce }).catch(
+    (error: unknown) => {
+      context.progress(`LangGraph's server is left out: ${(error as Error).message.slice(0, 200)}`);
+    },
+  );
+  if (!rival) return;
+  try {
+    const theirs = await perSecond(() => rival.run());
+    context.report({
+      what: "the same by LangGraph's development server",
+      value: theirs,
+      unit: "runs/s",
+      note: "it keeps what it knows in memory",
+    });
+  } finally {
+    rival.close();
+  }
 }
 
 async function perSecond(work: () => Promise<void>): Promise<number> {
