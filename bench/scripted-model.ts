@@ -62,7 +62,12 @@ export async function startScriptedModel(): Promise<ScriptedModel> {
 }
 
 async function speak(response: ServerResponse, model: ScriptedModel, turn: Turn): Promise<void> {
-  const head = { id: `c${model.asked.length}`, object: "chat.completion.chunk", created: 1, model: "scripted" };
+  const head = {
+    id: `c${model.asked.length}`,
+    object: "chat.completion.chunk",
+    created: 1,
+    model: "scripted",
+  };
   const send = (choice: object, more: object = {}) =>
     response.write(`data: ${JSON.stringify({ ...head, choices: [{ index: 0, ...choice }], ...more })}\n\n`);
   response.writeHead(200, { "content-type": "text/event-stream" });

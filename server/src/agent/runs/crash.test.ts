@@ -22,10 +22,10 @@ const config = {
 await owner.post("/v1/agents", { name: "crashing", config });
 afterEach(() => onKillPoint(undefined));
 
-/** Two steps: the first answer does not fit, the second does. */
-function answerTwice(body: Json): { text: string[] } {
+/** Two steps: the first answer does not fit, the second does. Between pieces there is time to store them. */
+function answerTwice(body: Json): { text: string[]; delayMs: number } {
   const isRepair = String(body.messages.at(-1).content).includes("does not fit");
-  return { text: isRepair ? ['{"city":', '"Bremen"}'] : ['{"town":', "1}"] };
+  return { text: isRepair ? ['{"city":', '"Bremen"}'] : ['{"town":', "1}"], delayMs: 30 };
 }
 
 const count = async (table: string, runId: string) =>

@@ -21,7 +21,7 @@ import { failed } from "./end.ts";
 import { failureOf, RunFailure } from "./failure.ts";
 import { forgetOutputs } from "./forget.ts";
 import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
-import { isOver } from "./states.ts";
+import { isOver, type RunStatus } from "./states.ts";
 import { traceEnded } from "./trace-ended.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
@@ -101,9 +101,9 @@ export class AgentRuns {
     this.#carriedOut.set(id, { stop, done, isAgain: false });
   }
 
-  /** Something of the run was committed: whoever follows it looks, and one that was ended from outside stops. */
-  changed(id: string): void {
-    this.#changes.emit(id);
+  /** Something of the run was committed: whoever follows it looks. `status`: what it is since then, where that is known. */
+  changed(id: string, status?: RunStatus): void {
+    this.#changes.emit(id, status);
   }
 
   /** Stops the work on a run that was ended from outside. */
@@ -114,18 +114,19 @@ export class AgentRuns {
     this.changed(id);
   }
 
-  /** Resolves when something of the run was stored, or soon; ask for it before looking. */
-  next(id: string, signal: AbortSignal): Promise<void> {
+  /** Resolves when something of the run was stored, with its status where that is known, or soon; ask before looking. */
+  next(id: string, signal: AbortSignal): Promise<RunStatus | undefined> {
     return new Promise((resolve) => {
-      const finish = () => {
+      const finish = (status?: RunStatus) => {
         clearTimeout(timer);
         this.#changes.off(id, finish);
-        signal.removeEventListener("abort", finish);
-        resolve();
+        signal.removeEventListener("abort", late);
+        resolve(status);
       };
-      const timer = setTimeout(finish, pollMs);
+      const late = () => finish();
+      const timer = setTimeout(late, pollMs);
       this.#changes.once(id, finish);
-      signal.addEventListener("abort", finish, { once: true });
+      signal.addEventListener("abort", late, { once: true });
     });
   }
 
@@ -133,11 +134,12 @@ export class AgentRuns {
   async settled(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(withinMs), this.#stopping.signal]);
+    let told: RunStatus | undefined;
     while (!signal.aborted) {
       const news = this.next(id, signal);
-      const state = await findState(this.#app.db, id);
-      if (!state || isOver(state.status) || state.status === "pending_approval") return;
-      await news;
+      const status = told ?? (await findState(this.#app.db, id))?.status;
+      if (!status || isOver(status) || status === "pending_approval") return;
+      told = await news;
     }
   }
 
@@ -191,7 +193,7 @@ export class AgentRuns {
     await reached("agent.run.taken");
     const claim = { id, attempt: taken.attempts };
     const writer = new RunWriter(this.#app, claim, {
-      stored: () => this.changed(id),
+      stored: ({ status }) => this.changed(id, status),
       broken: (error) => stop.abort(error),
     });
     try {

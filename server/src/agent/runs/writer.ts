@@ -19,18 +19,19 @@ export class RunWriter {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #claim: Claim;
   /** Told after each commit. */
-  readonly #stored: () => void;
+  readonly #stored: (row: RunRow) => void;
   /** Told once, of what can't be stored. */
   readonly #broken: (error: unknown) => void;
   #waiting: NewEvent[] = [];
   #timer: NodeJS.Timeout | undefined;
+  #dueMs = 0;
   #storing: Promise<void> = Promise.resolve();
   #lastMs = 0;
 
   constructor(
     app: Pick<App, "db" | "clock">,
     claim: Claim,
-    hooks: { stored: () => void; broken: (error: unknown) => void },
+    hooks: { stored: (row: RunRow) => void; broken: (error: unknown) => void },
   ) {
     this.#app = app;
     this.#claim = claim;
@@ -38,7 +39,10 @@ export class RunWriter {
     this.#broken = hooks.broken;
   }
 
-  /** Stored within 50 ms. A delta of what is said already goes into the event that waits. */
+  /**
+   * Stored within 50 ms; a piece of what is said at once where none was stored in the 50 ms before it, and into the
+   * event that waits where there is one. What a step begins with mostly goes along with what comes of it.
+   */
   add(type: string, data: Record<string, unknown>): void {
     const last = this.#waiting.at(-1);
     if (
@@ -50,13 +54,8 @@ export class RunWriter {
     } else {
       this.#waiting.push({ type, at: this.#app.clock.now(), data: { ...data } });
     }
-    this.#timer ??= setTimeout(
-      () => {
-        this.#timer = undefined;
-        this.#flush();
-      },
-      Math.max(0, this.#lastMs + groupMs - performance.now()),
-    );
+    const isSaid = typeof data["delta"] === "string";
+    this.#flushBy((isSaid ? this.#lastMs : performance.now()) + groupMs);
   }
 
   /** What waits, and then these, with a change of the run and whatever else belongs to it. Throws `LostRun`. */
@@ -77,7 +76,7 @@ export class RunWriter {
         await more(tx);
         return advanced;
       });
-      this.#stored();
+      this.#stored(row);
       return row;
     } catch (error) {
       // What is refused here takes nothing with it that others said.
@@ -99,6 +98,19 @@ export class RunWriter {
     return taken;
   }
 
+  #flushBy(dueMs: number): void {
+    if (this.#timer && this.#dueMs <= dueMs) return;
+    clearTimeout(this.#timer);
+    this.#dueMs = dueMs;
+    this.#timer = setTimeout(
+      () => {
+        this.#timer = undefined;
+        this.#flush();
+      },
+      Math.max(0, dueMs - performance.now()),
+    );
+  }
+
   #flush(): void {
     this.#storing = this.#storing.then(async () => {
       const events = this.#take();
@@ -108,7 +120,7 @@ export class RunWriter {
         const row = await transaction(this.#app.db, (tx) => advance(tx, this.#claim, events));
         if (!row) throw new LostRun();
         await reached("agent.events.stored");
-        this.#stored();
+        this.#stored(row);
       } catch (error) {
         this.#broken(error);
       }
