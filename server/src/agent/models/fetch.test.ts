@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, createServer as createRawServer } from "node:net";
 import { afterAll, expect, test } from "vitest";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { modelFetch } from "./fetch.ts";
@@ -52,4 +52,38 @@ test("a reader who leaves ends the connection", async () => {
   await reader.read();
   await reader.cancel();
   expect(await ended.promise).toBeLessThan(200);
+});
+
+/** What a server says that keeps to no rule. */
+async function answering(bytes: string): Promise<AsyncDisposable & { url: string }> {
+  const raw = createRawServer((socket) => {
+    socket.on("error", () => {});
+    socket.once("data", () => socket.write(bytes));
+  });
+  await once(raw.listen(0, "127.0.0.1"), "listening");
+  return {
+    url: `http://127.0.0.1:${(raw.address() as AddressInfo).port}/`,
+    async [Symbol.asyncDispose]() {
+      raw.close();
+    },
+  };
+}
+
+test.each(["099", "600", "999"])(
+  "a status that is none, %s, is an answer of a bad gateway",
+  async (status) => {
+    await using server = await answering(
+      `HTTP/1.1 ${status} What\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhm`,
+    );
+    const response = await fetch(server.url);
+    expect(response.status).toBe(502);
+    expect(await read(response)).toBe(2);
+  },
+);
+
+test("a server that wants to speak another protocol is refused", async () => {
+  await using server = await answering(
+    "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+  );
+  await expect(fetch(server.url)).rejects.toThrow("another protocol");
 });

@@ -53,20 +53,36 @@ export function modelFetch(opened: OpenedHosts): Fetch {
       });
       request.on("error", reject);
       request.on("timeout", () => request.destroy(new Error("the model said nothing for too long")));
-      request.on("response", (response) => resolve(toResponse(response)));
+      request.on("upgrade", (_, socket) => {
+        socket.destroy();
+        reject(new Error("the server wants to speak another protocol"));
+      });
+      // Nobody catches what a listener throws: it would end the process.
+      request.on("response", (response) => {
+        try {
+          resolve(toResponse(response));
+        } catch (error) {
+          response.destroy();
+          reject(error);
+        }
+      });
+      // Whatever way a connection ends, its caller does not wait on; once settled, this says nothing.
+      request.on("close", () => reject(new Error("the connection ended without an answer")));
       request.end(body ?? undefined);
     });
 }
 
 function toResponse(response: IncomingMessage): Response {
-  const status = response.statusCode ?? 502;
+  const said = response.statusCode ?? 0;
+  // A server may say any three digits; a Response takes these.
+  const status = said >= 200 && said <= 599 ? said : 502;
   const headers = new Headers();
   for (const [name, value] of Object.entries(response.headersDistinct)) {
     for (const one of value ?? []) headers.append(name, one);
   }
-  if ([204, 205, 304].includes(status) || status < 200) {
+  if ([204, 205, 304].includes(status)) {
     response.resume();
-    return new Response(null, { status: status < 200 ? 502 : status, headers });
+    return new Response(null, { status, headers });
   }
   // What breaks off, or is too long, ends with the error of its reader; a reader who leaves ends the connection.
   const bounded = pipeline(response, atMost(answerMaxBytes), () => {});
