@@ -8,6 +8,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Server } from "../e2e/server.ts";
+import { makeParts } from "./agent-parts.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { percentile } from "./measure.ts";
@@ -76,23 +77,10 @@ export async function run(context: BenchContext): Promise<void> {
   }
 }
 
-async function makeAgent(api: Api, modelUrl: string, deskUrl: string): Promise<void> {
-  const credential = await api.json<{ id: string }>("POST", "/v1/model-credentials", 201, {
-    provider: "openai_compatible",
-    name: "scripted",
-    api_key: "none",
-    base_url: modelUrl,
-  });
-  const toolset = await api.json<{ id: string }>("POST", "/v1/agent-toolsets", 201, {
-    name: "desk",
-    kind: "http",
-    url: deskUrl,
-    http_tools: [
-      { name: "mark", description: "Marks.", method: "POST", path: "/mark", parameters: { type: "object" } },
-    ],
-  });
-  const model = { provider: "openai_compatible", id: "scripted", credential_id: credential.id };
-  const config = { model, toolsets: [{ toolset_id: toolset.id }] };
+async function makeAgent(api: Api, modelUrl: string, toolsUrl: string): Promise<void> {
+  const tool = { name: "mark", method: "POST" } as const;
+  const { model, toolset_id } = await makeParts(api, { modelUrl, toolsUrl, tool });
+  const config = { model, toolsets: [{ toolset_id }] };
   await api.json("POST", "/v1/agents", 201, { name: "marker", config });
 }
 

@@ -3,6 +3,7 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Server } from "../e2e/server.ts";
+import { makeParts } from "./agent-parts.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { percentile, timed } from "./measure.ts";
@@ -33,23 +34,10 @@ export async function run(context: BenchContext): Promise<void> {
 }
 
 async function makeAgent(api: Api, modelUrl: string): Promise<void> {
-  const credential = await api.json<{ id: string }>("POST", "/v1/model-credentials", 201, {
-    provider: "openai_compatible",
-    name: "scripted",
-    api_key: "none",
-    base_url: modelUrl,
-  });
-  const toolset = await api.json<{ id: string }>("POST", "/v1/agent-toolsets", 201, {
-    name: "desk",
-    kind: "http",
-    url: modelUrl,
-    http_tools: [
-      { name: "look", description: "Looks.", method: "GET", path: "/look", parameters: { type: "object" } },
-    ],
-  });
-  const model = { provider: "openai_compatible", id: "scripted", credential_id: credential.id };
-  const toolsets = [{ toolset_id: toolset.id, policy: "ask" }];
-  await api.json("POST", "/v1/agents", 201, { name: "asking", config: { model, toolsets } });
+  const tool = { name: "look", method: "GET" } as const;
+  const { model, toolset_id } = await makeParts(api, { modelUrl, toolsUrl: modelUrl, tool });
+  const config = { model, toolsets: [{ toolset_id, policy: "ask" }] };
+  await api.json("POST", "/v1/agents", 201, { name: "asking", config });
 }
 
 interface Outcome {

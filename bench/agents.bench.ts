@@ -10,6 +10,7 @@ import type { AddressInfo } from "node:net";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { jsonSchema, stepCountIs, streamText, tool } from "ai";
 import type { Server } from "../e2e/server.ts";
+import { makeParts } from "./agent-parts.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { startLangGraph } from "./langgraph.ts";
@@ -55,25 +56,12 @@ export async function run(context: BenchContext): Promise<void> {
   }
 }
 
-async function makeAgents({ api, model, tools }: Scene): Promise<void> {
-  const credential = await api.json<{ id: string }>("POST", "/v1/model-credentials", 201, {
-    provider: "openai_compatible",
-    name: "scripted",
-    api_key: "none",
-    base_url: model.url,
-  });
-  const toolset = await api.json<{ id: string }>("POST", "/v1/agent-toolsets", 201, {
-    name: "desk",
-    kind: "http",
-    url: tools.url,
-    http_tools: [
-      { name: "look", description: "Looks.", method: "GET", path: "/look", parameters: { type: "object" } },
-    ],
-  });
-  const use = { provider: "openai_compatible", id: "scripted", credential_id: credential.id };
-  await api.json("POST", "/v1/agents", 201, { name: "plain", config: { model: use } });
-  const toolsets = [{ toolset_id: toolset.id }];
-  await api.json("POST", "/v1/agents", 201, { name: "clerk", config: { model: use, toolsets } });
+async function makeAgents({ api, model: { url: modelUrl }, tools: { url: toolsUrl } }: Scene): Promise<void> {
+  const tool = { name: "look", method: "GET" } as const;
+  const { model, toolset_id } = await makeParts(api, { modelUrl, toolsUrl, tool });
+  await api.json("POST", "/v1/agents", 201, { name: "plain", config: { model } });
+  const config = { model, toolsets: [{ toolset_id }] };
+  await api.json("POST", "/v1/agents", 201, { name: "clerk", config });
 }
 
 interface Outcome {
