@@ -1,5 +1,6 @@
 /**
- * Ten thousand sessions that wait for a person. One is made by the API; the others are its copies, row by row.
+ * Ten thousand sessions that wait for a person, and an end user with a thousand sessions who is erased. One of each is
+ * made by the API; the others are its copies, row by row.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Server } from "../e2e/server.ts";
@@ -21,23 +22,29 @@ export async function run(context: BenchContext): Promise<void> {
   const env = { ...withoutPool, KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8", KONTOR_RATE_LIMITS: "off" };
   try {
     await withOwnServer(context, env, async (server, api) => {
-      await makeAgent(api, model.url);
+      await makeAgents(api, model.url);
       model.answer = ({ messages }) =>
         messages.at(-1).role === "tool"
           ? { text: ["Done."] }
           : { call: { name: "desk__look", arguments: "{}" } };
       await manyWait(context, server, api);
+      await erase(context, server, api);
     });
   } finally {
     model.close();
   }
 }
 
-async function makeAgent(api: Api, modelUrl: string): Promise<void> {
+async function makeAgents(api: Api, modelUrl: string): Promise<void> {
   const tool = { name: "look", method: "GET" } as const;
   const { model, toolset_id } = await makeParts(api, { modelUrl, toolsUrl: modelUrl, tool });
-  const config = { model, toolsets: [{ toolset_id, policy: "ask" }] };
-  await api.json("POST", "/v1/agents", 201, { name: "asking", config });
+  for (const [agent, policy] of [
+    ["asking", "ask"],
+    ["clerk", "allow"],
+  ]) {
+    const config = { model, toolsets: [{ toolset_id, policy }] };
+    await api.json("POST", "/v1/agents", 201, { name: agent, config });
+  }
 }
 
 interface Outcome {
@@ -75,6 +82,63 @@ async function manyWait(context: BenchContext, server: Server, api: Api): Promis
   });
   context.report({ what: "list of their runs, p50", value: percentile(runs, 50), unit: "ms", samples: runs });
   await server.sql("delete from agent_sessions where id like 'ses_copy%'", []);
+}
+
+const sessions = 1_000;
+
+/** Of a person with a thousand sessions, each with two runs that called a tool, as the server writes them. */
+async function erase(context: BenchContext, server: Server, api: Api): Promise<void> {
+  context.progress("erase an end user");
+  const body = { input: "Go.", end_user_id: "bench" };
+  const { run_id, session_id } = await api.json<Outcome>("POST", "/v1/agents/clerk/invoke", 200, body);
+  const copy = (table: string, values: string, from = "") =>
+    server.sql(
+      `insert into ${table} select (jsonb_populate_record(t, ${values})).* from ${table} as t, generate_series(1, $1::int) as n ${from}`,
+      [sessions - 1],
+    );
+  const session = `'${session_id}-' || n`;
+  await copy("agent_sessions", `jsonb_build_object('id', ${session})`, `where t.id = '${session_id}'`);
+  const run = `t.run_id || '-' || n`;
+  for (const half of ["", "-b"]) {
+    const mine = `where t.run_id = '${run_id}'`;
+    const of = `${run} || '${half}'`;
+    await copy(
+      "agent_runs",
+      `jsonb_build_object('id', t.id || '-' || n || '${half}', 'session_id', ${session})`,
+      `where t.id = '${run_id}'`,
+    );
+    await copy("agent_steps", `jsonb_build_object('run_id', ${of})`, mine);
+    await copy("agent_events", `jsonb_build_object('run_id', ${of})`, mine);
+    await copy(
+      "agent_tool_calls",
+      `jsonb_build_object('run_id', ${of}, 'id', t.id || '-' || n || '${half}')`,
+      mine,
+    );
+    const seq = half === "" ? "t.seq" : "t.seq + 100";
+    await copy(
+      "agent_messages",
+      `jsonb_build_object('run_id', ${of}, 'session_id', ${session}, 'seq', ${seq})`,
+      mine,
+    );
+  }
+  const { ms } = await timed(async () => {
+    const erased = await api.json<{ sessions: number }>("DELETE", "/v1/agents/clerk/end-users/bench", 200);
+    if (erased.sessions !== sessions) throw new Error(JSON.stringify(erased));
+  });
+  for (const table of ["agent_runs", "agent_steps", "agent_events", "agent_messages", "agent_tool_calls"]) {
+    const name = table === "agent_runs" ? "id" : "run_id";
+    const [row] = await server.sql(`select count(*) as left from ${table} where ${name} like $1`, [
+      `${run_id}%`,
+    ]);
+    if (Number(row?.["left"]) !== 0) throw new Error(`${table}: ${JSON.stringify(row)}`);
+  }
+  context.report({
+    what: `erase an end user with ${sessions} sessions`,
+    value: ms,
+    unit: "ms",
+    bar: { atMost: 10_000 },
+    note: "n=1; two runs of two steps and a tool in each, no machines; nothing left",
+  });
 }
 
 async function samplesOf(count: number, work: () => Promise<unknown>): Promise<number[]> {

@@ -48,7 +48,6 @@ export async function run(context: BenchContext): Promise<void> {
       await throughput(scene);
       await tokenToClient(scene);
       await resume(scene);
-      await erase(scene);
     });
   } finally {
     model.close();
@@ -305,64 +304,6 @@ async function resume({ context, server, api, model }: Scene): Promise<void> {
     samples: first,
     bar: { atMost: 20 },
     note,
-  });
-}
-
-const sessions = 1_000;
-
-/** Of a person with a thousand sessions, each with two runs that called a tool, as the server writes them. */
-async function erase({ context, server, api, model }: Scene): Promise<void> {
-  context.progress("erase an end user");
-  model.answer = twoSteps;
-  const body = { input: "Go.", end_user_id: "bench" };
-  const { run_id, session_id } = await api.json<Outcome>("POST", "/v1/agents/clerk/invoke", 200, body);
-  const copy = (table: string, values: string, from = "") =>
-    server.sql(
-      `insert into ${table} select (jsonb_populate_record(t, ${values})).* from ${table} as t, generate_series(1, $1::int) as n ${from}`,
-      [sessions - 1],
-    );
-  const session = `'${session_id}-' || n`;
-  await copy("agent_sessions", `jsonb_build_object('id', ${session})`, `where t.id = '${session_id}'`);
-  const run = `t.run_id || '-' || n`;
-  for (const half of ["", "-b"]) {
-    const mine = `where t.run_id = '${run_id}'`;
-    const of = `${run} || '${half}'`;
-    await copy(
-      "agent_runs",
-      `jsonb_build_object('id', t.id || '-' || n || '${half}', 'session_id', ${session})`,
-      `where t.id = '${run_id}'`,
-    );
-    await copy("agent_steps", `jsonb_build_object('run_id', ${of})`, mine);
-    await copy("agent_events", `jsonb_build_object('run_id', ${of})`, mine);
-    await copy(
-      "agent_tool_calls",
-      `jsonb_build_object('run_id', ${of}, 'id', t.id || '-' || n || '${half}')`,
-      mine,
-    );
-    const seq = half === "" ? "t.seq" : "t.seq + 100";
-    await copy(
-      "agent_messages",
-      `jsonb_build_object('run_id', ${of}, 'session_id', ${session}, 'seq', ${seq})`,
-      mine,
-    );
-  }
-  const { ms } = await timed(async () => {
-    const erased = await api.json<{ sessions: number }>("DELETE", "/v1/agents/clerk/end-users/bench", 200);
-    if (erased.sessions !== sessions) throw new Error(JSON.stringify(erased));
-  });
-  for (const table of ["agent_runs", "agent_steps", "agent_events", "agent_messages", "agent_tool_calls"]) {
-    const name = table === "agent_runs" ? "id" : "run_id";
-    const [row] = await server.sql(`select count(*) as left from ${table} where ${name} like $1`, [
-      `${run_id}%`,
-    ]);
-    if (Number(row?.["left"]) !== 0) throw new Error(`${table}: ${JSON.stringify(row)}`);
-  }
-  context.report({
-    what: `erase an end user with ${sessions} sessions`,
-    value: ms,
-    unit: "ms",
-    bar: { atMost: 10_000 },
-    note: "n=1; two runs of two steps and a tool in each, no machines; nothing left",
   });
 }
 
