@@ -45,6 +45,10 @@ export async function carryOut(app: App, taken: RunRow, given: Work): Promise<vo
     let run = taken;
     let goesOn = true;
     while (goesOn) ({ run, goesOn } = await takeStep(app, config, run, work));
+  } catch (error) {
+    // Calls beside the one that failed go no further.
+    stop.abort(error);
+    throw error;
   } finally {
     clearTimeout(clock);
     await access?.close();
@@ -69,9 +73,8 @@ async function takeStep(
 ): Promise<{ run: RunRow; goesOn: boolean }> {
   const { writer, stop, fetch, pauseMs } = work;
   requireWithinLimits(config, run);
-  const startedAt = app.clock.now();
-  const startedMs = performance.now();
   if ((await settleCalls(app, config, run, work)) === "waiting") return { run, goesOn: false };
+  const startedAt = app.clock.now();
   const { said, before } = await conversation(app.db, run.session_id);
   requireNotGrown(run, said);
   const remembered = await recall(app.db, userOf(run, config, work));
@@ -121,7 +124,7 @@ async function takeStep(
   const end = faults.length === 0 && !isAsking ? completed(answer.text, total, finishedAt) : undefined;
   const changed = await writer.commit(
     [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
-    { ...end?.change, steps: 1, tokens: answer.tokens, activeMs: performance.now() - startedMs },
+    { ...end?.change, steps: 1, tokens: answer.tokens },
     async (tx) => {
       await insertStep(tx, {
         run_id: run.id,

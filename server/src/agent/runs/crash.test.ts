@@ -141,3 +141,20 @@ test("a server that stops leaves its runs to the next, at once", async () => {
     output: '{"city":"Ulm"}',
   });
 });
+
+test("a run outlives more orderly stops than it may have crashes", async () => {
+  const never = Promise.withResolvers<void>();
+  model.script([{ until: never.promise }]);
+  const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
+  for (let stops = 1; stops <= 12; stops += 1) {
+    const runs = new AgentRuns(host.app, { pauseMs: 5 });
+    await runs.start();
+    await expect.poll(() => model.asked.length).toBe(stops);
+    await runs.stop();
+  }
+  expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toMatchObject({
+    status: "running",
+    attempts: 12,
+  });
+  never.resolve();
+});

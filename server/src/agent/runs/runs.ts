@@ -7,6 +7,7 @@
 import { EventEmitter } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
+import { isPassing } from "#db/passing.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
 import { expireDue } from "../approvals/expire.ts";
@@ -228,9 +229,11 @@ export class AgentRuns {
     const { db, clock, log } = this.#app;
     if (error instanceof LostRun) return;
     if (error instanceof Interrupted) {
-      await writer.close();
-      return releaseRun(db, { id: run.id, attempt: run.attempts });
+      const activeMs = await writer.close();
+      return releaseRun(db, { id: run.id, attempt: run.attempts }, activeMs);
     }
+    // The next look takes it up again, from its last whole step.
+    if (isPassing(error)) throw error;
     const failure = failureOf(error);
     if (failure.code === "internal") log.error({ error, run: run.id }, "a run failed by our fault");
     const { event, change } = failed(failure, clock.now());

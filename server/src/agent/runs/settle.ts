@@ -37,7 +37,6 @@ export async function settleCalls(
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
   const calls = await requested(app.db, run.id, run.steps);
   const turns = new Semaphore(callsAtOnce);
-  const startedMs = performance.now();
   const results = await Promise.all(
     calls.map((call) =>
       turns.run(() => {
@@ -50,10 +49,10 @@ export async function settleCalls(
   work.stop.signal.throwIfAborted();
   const first = calls.find((_, index) => results[index] === undefined);
   if (first) {
-    await wait(app, config, { run, call: first, work, activeMs: performance.now() - startedMs });
+    await wait(app, config, { run, call: first, work });
     return "waiting";
   }
-  await work.writer.commit([], { activeMs: performance.now() - startedMs }, (tx) =>
+  await work.writer.commit([], {}, (tx) =>
     say(tx, run.session_id, [{ runId: run.id, kind: "tools", message: toolMessage(results as Told[]) }]),
   );
   await reached("agent.calls.told");
@@ -76,7 +75,7 @@ interface Asked {
 async function wait(
   app: App,
   config: AgentConfig,
-  { run, call, work, activeMs }: { run: RunRow; call: Call; work: Work; activeMs: number },
+  { run, call, work }: { run: RunRow; call: Call; work: Work },
 ): Promise<void> {
   const at = app.clock.now();
   const { expires_in_seconds: seconds, on_expire: onExpire } = config.approvals;
@@ -99,7 +98,7 @@ async function wait(
     { type: "approval.requested", at, data },
     { type: "run.pending_approval", at, data: { request_id: asked.id } },
   ];
-  await work.writer.commit(events, { status: "pending_approval", process_id: null, activeMs }, (tx) =>
+  await work.writer.commit(events, { status: "pending_approval", process_id: null }, (tx) =>
     raise(tx, asked),
   );
   await reached("agent.approval.raised");

@@ -173,11 +173,15 @@ export function takeRun(
     .executeTakeFirst();
 }
 
-/** Another process may take it. */
-export async function releaseRun(db: Db, { id, attempt }: Claim): Promise<void> {
+/** Another process may take it: that this one let go of it is no sign of a fault. */
+export async function releaseRun(db: Db, { id, attempt }: Claim, activeMs: number): Promise<void> {
   await db
     .updateTable("agent_runs")
-    .set({ process_id: null })
+    .set((eb) => ({
+      process_id: null,
+      resumed: eb("resumed", "+", 1),
+      active_ms: eb("active_ms", "+", activeMs),
+    }))
     .where("id", "=", id)
     .where("attempts", "=", attempt)
     .where("status", "=", "running")
@@ -191,6 +195,7 @@ export type RunChange = Partial<
   >
 > & {
   steps?: number;
+  /** Whole ones. */
   activeMs?: number;
   /** It goes on after a decision. */
   isResumed?: true;
@@ -256,7 +261,7 @@ function changeRow(
       last_event_id: eb("last_event_id", "+", events),
       ...(steps ? { steps: eb("steps", "+", steps) } : {}),
       ...(isResumed ? { resumed: eb("resumed", "+", 1) } : {}),
-      ...(activeMs ? { active_ms: eb("active_ms", "+", Math.round(activeMs)) } : {}),
+      ...(activeMs ? { active_ms: eb("active_ms", "+", activeMs) } : {}),
       ...(tokens
         ? {
             input_tokens: eb("input_tokens", "+", tokens.input),

@@ -28,6 +28,7 @@ export interface AgentRunsTable {
   last_event_id: Generated<number>;
   process_id: string | null;
   attempts: Generated<number>;
+  /** How often it was taken anew for no fault: after a decision, or from a process that stopped as it should. */
   resumed: Generated<number>;
   created_at: Date;
   started_at: Date | null;

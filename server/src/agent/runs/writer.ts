@@ -1,7 +1,8 @@
 /**
  * The log of a run while it is written. Events are stored before anybody is told of them; what a model says comes in
- * many small pieces, so those of 50 ms are stored together, and a piece that comes alone at once. A store that fails,
- * because the run is somebody else's by now or the database is away, ends the work at its next turn.
+ * many small pieces, so those of 50 ms are stored together, and a piece that comes alone at once. The time that the run
+ * is worked on goes along with whatever is stored, each millisecond once. A store that fails, because the run is
+ * somebody else's by now or the database is away, ends the work at its next turn.
  */
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
@@ -27,6 +28,8 @@ export class RunWriter {
   #dueMs = 0;
   #storing: Promise<void> = Promise.resolve();
   #lastMs = 0;
+  /** Up to here the run's time is in its row, or in what is being stored. */
+  #countedMs = performance.now();
 
   constructor(
     app: Pick<App, "db" | "clock">,
@@ -69,9 +72,10 @@ export class RunWriter {
     await this.#storing;
     // Calls of tools end beside one another: the run's row puts their commits in an order.
     const waiting = this.#take();
+    const activeMs = this.#lap();
     try {
       const row = await transaction(this.#app.db, async (tx) => {
-        const advanced = await advance(tx, this.#claim, [...waiting, ...events], change);
+        const advanced = await advance(tx, this.#claim, [...waiting, ...events], { ...change, activeMs });
         if (!advanced) throw new LostRun();
         await more(tx);
         return advanced;
@@ -79,17 +83,26 @@ export class RunWriter {
       this.#stored(row);
       return row;
     } catch (error) {
-      // What is refused here takes nothing with it that others said.
+      // What is refused here takes nothing with it that others said, nor the time that went by.
       this.#waiting.unshift(...waiting);
+      this.#countedMs -= activeMs;
       throw error;
     }
   }
 
-  /** What waits is thrown away. */
-  async close(): Promise<void> {
+  /** What waits is thrown away. Answers the time that no row counts yet. */
+  async close(): Promise<number> {
     clearTimeout(this.#timer);
     this.#waiting = [];
     await this.#storing;
+    return this.#lap();
+  }
+
+  /** Whole milliseconds since the last. Calls end beside one another, so it is time that is counted, not theirs. */
+  #lap(): number {
+    const ms = Math.floor(performance.now() - this.#countedMs);
+    this.#countedMs += ms;
+    return ms;
   }
 
   #take(): NewEvent[] {
@@ -116,12 +129,14 @@ export class RunWriter {
       const events = this.#take();
       if (events.length === 0) return;
       this.#lastMs = performance.now();
+      const activeMs = this.#lap();
       try {
-        const row = await transaction(this.#app.db, (tx) => advance(tx, this.#claim, events));
+        const row = await transaction(this.#app.db, (tx) => advance(tx, this.#claim, events, { activeMs }));
         if (!row) throw new LostRun();
         await reached("agent.events.stored");
         this.#stored(row);
       } catch (error) {
+        this.#countedMs -= activeMs;
         this.#broken(error);
       }
     });
