@@ -168,6 +168,7 @@ class Loop:
                 self._loop = made
         # Not a Future, which has a Condition; see Watch.
         ended = SimpleQueue()
+        left = SimpleQueue()
         tasks = []
 
         async def settle():
@@ -177,11 +178,16 @@ class Loop:
                 ended.put((None, error))
 
         def start():
-            tasks.append(self._loop.create_task(settle()))
+            task = self._loop.create_task(settle())
+            # Also of one that is cancelled before its first step, which none of its own code hears of.
+            task.add_done_callback(left.put)
+            tasks.append(task)
 
         def cancel():
             for task in tasks:
                 task.cancel()
+            if not tasks:
+                left.put(None)
 
         try:
             self._loop.call_soon_threadsafe(start)
@@ -194,6 +200,8 @@ class Loop:
                     pass
         except TimedOut:
             self._loop.call_soon_threadsafe(cancel)
+            # As long as it runs on it counts: a loop that is blocked serves nobody, and only the process's end ends that.
+            left.get()
             raise
         if error is not None:
             raise error

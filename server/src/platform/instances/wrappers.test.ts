@@ -416,17 +416,51 @@ async def ended(end):
     expect(served.said.filter(({ t }) => /TimedOut|thread|Too many/.test(String(t)))).toEqual([]);
   });
 
-  test("ends where ten requests run on after their time", async () => {
+  test("goes on where a loop was blocked and is free again", async () => {
     const served = await serve(
       "python",
+      `import time
+async def handler(request):
+    if request.path == "/blocks": time.sleep(1)
+    return "free"
+`,
+      { env: { KONTOR_TIMEOUT_MS: "300" } },
+    );
+    const asked = ["/blocks", ...Array.from({ length: 11 }, () => "/")];
+    const answers = await Promise.all(asked.map((path) => fetch(served.url + path)));
+    expect(answers[0]!.status).toBe(504);
+    await expect.poll(async () => (await fetch(served.url)).status, { timeout: 10_000 }).toBe(200);
+    expect(served.said.filter(({ t }) => String(t).includes("Too many"))).toEqual([]);
+  });
+
+  test.each([
+    [
+      "run on after their time",
       `import time
 def handler(request):
     while True:
         try: time.sleep(0.01)
         except BaseException: pass
 `,
-      { env: { KONTOR_TIMEOUT_MS: "300" } },
-    );
+    ],
+    [
+      "wait for a loop that one of them blocks",
+      `import time
+async def handler(request):
+    time.sleep(600)
+`,
+    ],
+    [
+      "are async and do not end when they are cancelled",
+      `import asyncio
+async def handler(request):
+    while True:
+        try: await asyncio.sleep(600)
+        except BaseException: pass
+`,
+    ],
+  ])("ends where ten requests %s", async (_, code) => {
+    const served = await serve("python", code, { env: { KONTOR_TIMEOUT_MS: "300" } });
     const answers = await Promise.all(Array.from({ length: 10 }, () => fetch(served.url)));
     expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 504));
     expect(await served.ended).toBe(1);
