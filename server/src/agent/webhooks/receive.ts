@@ -147,11 +147,11 @@ async function findKnown(
 
 function inputOf(app: Needs, webhook: WebhookRow, delivery: Delivery, now: Date): string {
   const secret = openSecret(app, webhook);
-  const text = fill(webhook.input_template, deliveredOf(delivery, webhook, secret, now));
+  const delivered = deliveredOf(delivery, webhook, secret, now);
   // A sender that repeats the secret in the body tells it to no model.
-  const input = text.replaceAll(secret, "…");
+  const input = fill(webhook.input_template, delivered, { maxBytes: inputMaxBytes, secret });
+  if (input === undefined) throw inputTooLarge(inputMaxBytes);
   if (input.trim() === "") throw inputEmpty();
-  if (Buffer.byteLength(input) > inputMaxBytes) throw inputTooLarge(inputMaxBytes);
   return input;
 }
 

@@ -7,11 +7,12 @@ const secret = "whsec_c2VjcmV0LW9mLWEtd2ViaG9vaw==";
 function told(
   template: string,
   body: string,
-  options: { headers?: Record<string, string>; query?: unknown } = {},
-): string {
+  options: { headers?: Record<string, string>; query?: unknown; maxBytes?: number } = {},
+): string | undefined {
   const delivery = { headers: options.headers ?? {}, query: options.query ?? {}, body: Buffer.from(body) };
   const webhook = { id: "agw_1", name: "forge" };
-  return fill(template, deliveredOf(delivery, webhook, secret, new Date("2030-01-01T00:00:00Z")));
+  const delivered = deliveredOf(delivery, webhook, secret, new Date("2030-01-01T00:00:00Z"));
+  return fill(template, delivered, { maxBytes: options.maxBytes ?? 2 ** 20, secret });
 }
 
 const issue = JSON.stringify({ issue: { title: 'a "b"', tags: ["x", { y: 1 }], none: null, n: 7 } });
@@ -47,6 +48,23 @@ test("nothing is read from what objects have by themselves, and what comes is no
 test("a body that is too deep to be written is a text", () => {
   const deep = "[".repeat(200_000) + "]".repeat(200_000);
   expect(told("{{body}}", deep)).toBe(deep);
+});
+
+test("what would be too long is given up at the place that does not fit", () => {
+  const maxBytes = 64 * 1024;
+  expect(told("{{body}}!", "ä".repeat(maxBytes / 2 - 1), { maxBytes })).toHaveLength(maxBytes / 2);
+  expect(told("{{body}}!", "ä".repeat(maxBytes / 2), { maxBytes })).toBeUndefined();
+  let written = 0;
+  const body = { toJSON: () => ((written += 1), "x".repeat(2 ** 20)) };
+  const delivered = { body, headers: {}, query: {}, webhook: {}, received_at: "" };
+  expect(fill("{{body}}".repeat(1024), delivered, { maxBytes, secret })).toBeUndefined();
+  expect(written).toBe(1);
+});
+
+test("a secret is shown in no place, nor put together by two, and what hides it counts", () => {
+  const [begin, end] = [secret.slice(0, 9), secret.slice(9)];
+  expect(told("{{body.a}}{{body.b}}", JSON.stringify({ a: begin, b: end }))).toBe("…");
+  expect(told("{{body}} {{body}}", `${secret}x${secret}`, { maxBytes: 15 })).toBe("…x… …x…");
 });
 
 test("what lets somebody in, or proves something, is no header that a template sees", () => {

@@ -18,12 +18,36 @@ export function whyNotTemplate(template: string): string | undefined {
   return undefined;
 }
 
-/** Strings as they are, all else as compact JSON, what is not there as nothing. */
-export function fill(template: string, delivered: Delivered): string {
-  return template.replaceAll(place, (_, inside: string) => {
-    const value = lookUp(delivered, pathOf(inside) ?? []);
-    return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
-  });
+export interface FillLimits {
+  maxBytes: number;
+  /** Shown in no place, nor put together by several; "…" stands there. */
+  secret: string;
+}
+
+/**
+ * Strings as they are, all else as compact JSON, what is not there as nothing. Undefined where it would be more than
+ * `maxBytes` of UTF-8: a template that repeats a large body is given up at the first one that does not fit.
+ */
+export function fill(
+  template: string,
+  delivered: Delivered,
+  { maxBytes, secret }: FillLimits,
+): string | undefined {
+  const hide = (text: string) => text.replaceAll(secret, "…");
+  const pieces: string[] = [];
+  let bytes = 0;
+  // Text and the insides of places by turns.
+  for (const [index, part] of template.split(place).entries()) {
+    const piece = hide(index % 2 === 0 ? part : textOf(lookUp(delivered, pathOf(part) ?? [])));
+    bytes += Buffer.byteLength(piece);
+    if (bytes > maxBytes) return undefined;
+    pieces.push(piece);
+  }
+  return hide(pieces.join(""));
+}
+
+function textOf(value: unknown): string {
+  return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
 }
 
 function pathOf(inside: string): string[] | undefined {

@@ -310,6 +310,12 @@ test("an input that is empty or too large is refused, as is a body past its limi
     status: 413,
     json: { code: "payload_too_large" },
   });
+  // As text it would be a gigabyte.
+  const many = await webhook(of, { input_template: "{{body}}".repeat(1024) });
+  expect(await deliver(many, "x".repeat(1024 ** 2))).toMatchObject({
+    status: 413,
+    json: { code: "input_too_large" },
+  });
 });
 
 test("a body of any type is taken, and a secret that it repeats reaches no model", async () => {
