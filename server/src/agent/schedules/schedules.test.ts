@@ -85,6 +85,11 @@ test("a schedule says when it runs, and is changed, switched off and deleted", a
     message: "Look well.",
     next_run_at: "2030-01-01T12:00:00.000Z",
   });
+  for (const nothing of [{}, { enabled: true }])
+    expect(await of.call("PATCH", path, nothing)).toMatchObject({
+      status: 200,
+      json: { enabled: true, message: "Look well.", next_run_at: "2030-01-01T12:00:00.000Z" },
+    });
   expect((await of.call("DELETE", path)).status).toBe(204);
   expect((await of.call("DELETE", path)).json.code).toBe("schedule_not_found");
   expect((await of.call("PATCH", path, {})).json.code).toBe("schedule_not_found");
@@ -96,7 +101,7 @@ test("a schedule says when it runs, and is changed, switched off and deleted", a
     .execute();
   expect(deeds.map(({ action }) => action)).toEqual([
     "agent_schedule.created",
-    ...Array.from({ length: 3 }, () => "agent_schedule.updated"),
+    ...Array.from({ length: 5 }, () => "agent_schedule.updated"),
     "agent_schedule.deleted",
   ]);
 });

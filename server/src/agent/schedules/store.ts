@@ -50,7 +50,12 @@ export async function changeSchedule(
   id: string,
   change: Partial<Omit<ScheduleRow, "id" | "workspace_id" | "agent_id" | "created_at">>,
 ): Promise<void> {
-  await tx.updateTable("agent_schedules").set(change).where("id", "=", id).execute();
+  await tx
+    .updateTable("agent_schedules")
+    // An update of nothing is no SQL.
+    .set({ ...change, id })
+    .where("id", "=", id)
+    .execute();
 }
 
 export function deleteSchedule(tx: Db, agentId: string, id: string): Promise<ScheduleRow | undefined> {
