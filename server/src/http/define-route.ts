@@ -5,6 +5,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { z } from "zod";
 import type { Actor, Scope } from "#accounts/actor.ts";
+import type { Db } from "#db/db.ts";
 import type { ErrorRow } from "#lib/errors.ts";
 import type { Socket } from "./web-socket.ts";
 
@@ -19,6 +20,11 @@ export interface RouteInput<P, Q, B> {
   body: B;
   request: FastifyRequest;
   reply: FastifyReply;
+  /**
+   * What of the answer is kept, as the last statement of the transaction that makes it: a retry with the same
+   * `Idempotency-Key` is told of it even where this server dies before it answers. Without a key it does nothing.
+   */
+  note: (tx: Db, kept: Readonly<Record<string, unknown>>) => Promise<void>;
 }
 
 /** The name of what we speak on sockets of our own, for whoever must name something (browsers with a token). */

@@ -2,8 +2,8 @@
  * The first answer again, for a caller who does not know whether their request arrived. A key's row is written as
  * `running` before the handler and finished with the answer after it. While a request runs, its process keeps
  * extending the row's `expires_at`; a process that died stops, and within seconds a retry may take the key over.
- * (What the dead process had committed by then stays: the retry is then a second request. Verbs that must not
- * happen twice even so keep a key of their own.)
+ * (What the dead process had committed by then stays: the retry is then a second request. A verb that must not happen
+ * twice even so notes what it made in its own transaction: a retry is then told of that.)
  */
 import { createHash, randomUUID } from "node:crypto";
 import { type Kysely, sql } from "kysely";
@@ -19,6 +19,8 @@ const keptMs = 24 * 3600_000;
 const leaseMs = 30_000;
 const beatMs = 10_000;
 const sweepMs = 600_000;
+/** Of what is replayed of a request that made something and never answered. */
+const notedStatus = 202;
 
 export interface KeyedRequest {
   /** Token id, or `user:` and the user id. */
@@ -111,7 +113,7 @@ export class IdempotencyKeys {
             process_id: row.ref("excluded.process_id"),
             expires_at: row.ref("excluded.expires_at"),
           }))
-          .where("idempotency_keys.expires_at", "<", now),
+          .where(isOver(now)),
       )
       .returning("key")
       .executeTakeFirst();
@@ -127,8 +129,25 @@ export class IdempotencyKeys {
     // Released between the two statements: the first request failed just now.
     if (!row) throw idempotencyInProgress();
     if (row.body_hash !== request.bodyHash) throw idempotencyConflict();
+    const text = row.body as string | null;
+    // What it made is noted, and its process is gone.
+    if (row.state === "running" && text !== null && row.expires_at < this.#clock.now())
+      return { status: notedStatus, headers: {}, text };
     if (row.state === "running" || row.status === null) throw idempotencyInProgress();
-    return { status: row.status, headers: row.headers ?? {}, text: row.body as string | null };
+    return { status: row.status, headers: row.headers ?? {}, text };
+  }
+
+  /**
+   * What the request made, in the transaction that makes it, as its last statement: JSON text that a replay is made of
+   * where no answer is ever stored. Throws, and so takes the transaction back, where somebody took the key over.
+   */
+  async note(tx: Db, request: KeyedRequest, text: string): Promise<void> {
+    const noted = await this.#own(request, tx)
+      .where("body", "is", null)
+      .set({ body: JSON.stringify(text) })
+      .returning("key")
+      .executeTakeFirst();
+    if (!noted) throw idempotencyInProgress();
   }
 
   /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
@@ -146,9 +165,20 @@ export class IdempotencyKeys {
       .catch((error: unknown) => this.#log.error({ error }, "an idempotent answer was not stored"));
   }
 
-  /** Nothing worth repeating happened: the next request with this key is a first one again. */
+  /** Nothing worth repeating happened, and the next request with this key is a first one again; what is noted stays. */
   async release(request: KeyedRequest): Promise<void> {
     this.#running--;
+    await this.#release(request).catch((error: unknown) =>
+      this.#log.error({ error }, "an idempotency key was not released"),
+    );
+  }
+
+  async #release(request: KeyedRequest): Promise<void> {
+    const expiresAt = new Date(this.#clock.now().getTime() + keptMs);
+    await this.#own(request)
+      .where("body", "is not", null)
+      .set({ state: "done", status: notedStatus, headers: "{}", expires_at: expiresAt })
+      .execute();
     await this.#db
       .deleteFrom("idempotency_keys")
       .where("caller", "=", request.caller)
@@ -156,8 +186,7 @@ export class IdempotencyKeys {
       .where("key", "=", request.key)
       .where("process_id", "=", this.#process)
       .where("state", "=", "running")
-      .execute()
-      .catch((error: unknown) => this.#log.error({ error }, "an idempotency key was not released"));
+      .execute();
   }
 
   close(): void {
@@ -172,8 +201,8 @@ export class IdempotencyKeys {
       .where("key", "=", key);
   }
 
-  #own({ caller, route, key }: KeyedRequest) {
-    return this.#db
+  #own({ caller, route, key }: KeyedRequest, db: Db = this.#db) {
+    return db
       .updateTable("idempotency_keys")
       .where("caller", "=", caller)
       .where("route", "=", route)
@@ -196,16 +225,22 @@ export class IdempotencyKeys {
   async #sweep(): Promise<void> {
     await this.#db
       .deleteFrom("idempotency_keys")
-      .where("expires_at", "<", sql<Date>`${this.#clock.now()}`)
+      .where(isOver(this.#clock.now()))
       .execute()
       .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
   }
 }
 
+/** What nobody is answered from any more. A request that noted what it made counts as answered when it began. */
+const isOver = (now: Date) =>
+  sql<boolean>`(idempotency_keys.expires_at < ${now} and (idempotency_keys.state = 'done'
+    or idempotency_keys.body is null
+    or idempotency_keys.created_at < ${new Date(now.getTime() - keptMs)}))`;
+
 /** What a route answered for runs that are to leave no trace: their ids are in the answers, a caller's words in the keys. */
 export async function forgetAnswers(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
   // Read as text: jsonb takes no NUL, and an answer may hold one.
-  await sql`delete from idempotency_keys where route = ${route} and state = 'done'
+  await sql`delete from idempotency_keys where route = ${route}
     and substring(body #>> '{}' from '"run_id":"([^"]+)"') = any(${sql.val([...runIds])}::text[])`.execute(
     tx,
   );

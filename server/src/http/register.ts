@@ -8,7 +8,7 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
-import { Answer, type Route, type SocketDefinition, streamed } from "./define-route.ts";
+import { Answer, type Route, type RouteInput, type SocketDefinition, streamed } from "./define-route.ts";
 import { lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
 import {
   hashRequest,
@@ -71,8 +71,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     handler: async (request, reply) => {
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      const run = async (): Promise<Encoded | undefined> => {
-        const result = await route.handler({ ...input, actor: request.actor, request, reply });
+      const run = async (note: Note): Promise<Encoded | undefined> => {
+        const result = await route.handler({ ...input, actor: request.actor, request, reply, note });
         return result === streamed ? undefined : encode(result);
       };
       try {
@@ -192,19 +192,21 @@ function checkLength(request: FastifyRequest, limitBytes: number): void {
   if (Number(length) > limitBytes) throw payloadTooLarge(limitBytes);
 }
 
+type Note = RouteInput<never, never, never>["note"];
+
 /** Runs once per key; without a key, runs. Undefined where the handler streamed. */
 async function replayOrRun(
   route: Route,
   keys: IdempotencyKeys,
   request: FastifyRequest,
   input: ParsedInput,
-  run: () => Promise<Encoded | undefined>,
+  run: (note: Note) => Promise<Encoded | undefined>,
   encode: (result: unknown) => Encoded,
 ): Promise<Encoded | undefined> {
   const takesKey =
     typeof route.idempotent === "function" ? route.idempotent(input.body) : route.idempotent === true;
   const key = takesKey ? parseIdempotencyKey(request.headers["idempotency-key"]) : undefined;
-  if (key === undefined) return run();
+  if (key === undefined) return run(async () => {});
   const { actor } = request;
   const keyed: KeyedRequest = {
     caller: actor.tokenId ?? `user:${actor.userId}`,
@@ -220,7 +222,7 @@ async function replayOrRun(
   }
   if (stored) return toReplay(stored);
   try {
-    const answer = await run();
+    const answer = await run((tx, kept) => keys.note(tx, keyed, JSON.stringify(kept)));
     if (answer === undefined || answer.raw) await keys.release(keyed);
     else await keys.finish(keyed, toStored(answer, route));
     return answer;

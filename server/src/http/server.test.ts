@@ -1,6 +1,7 @@
 /** The HTTP layer on its own: three made-up routes, a real database, no accounts. */
 import { request as httpRequest } from "node:http";
 import { Readable } from "node:stream";
+import { sql } from "kysely";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
@@ -109,9 +110,12 @@ function routesOf(api: Api, prefix: string): Route[] {
       operationId: `${api}Fail`,
       responses: { 200: z.object({}), 202: z.object({ id: z.int() }) },
       idempotent: true,
-      handler: async ({ params }) => {
+      handler: async ({ params, note }) => {
         made++;
         const how = (params as { how: string }).how;
+        if (how.startsWith("noted")) await database.db.transaction().execute((tx) => note(tx, { id: made }));
+        if (how === "noted-crash") throw new Error("after the commit");
+        if (how === "noted-wait") await new Promise<void>((resolve) => (release = resolve));
         if (how === "teapot") throw teapot();
         if (how === "crash") throw new Error(`the pipe ${secretInDetail} burst`);
         if (how === "wait") await new Promise<void>((resolve) => (release = resolve));
@@ -449,6 +453,60 @@ test("a key whose request still runs is 409 with Retry-After, and taken over whe
     .values({ ...died, process_id: crypto.randomUUID(), expires_at: new Date(clock.now().getTime() - 1) })
     .execute();
   expect((await call("POST", "/v1/fail/x", { headers: { "idempotency-key": "key-3" } })).status).toBe(202);
+});
+
+test("what a request noted of what it made is replayed where no answer came of it", async () => {
+  const as = (key: string) => ({ headers: { "idempotency-key": key } });
+  const before = made;
+  expect((await call("POST", "/v1/fail/noted-crash", as("noted-1"))).status).toBe(500);
+  const again = await call("POST", "/v1/fail/noted-crash", as("noted-1"));
+  expect([again.status, again.json, again.headers["idempotent-replayed"]]).toEqual([
+    202,
+    { id: before + 1 },
+    "true",
+  ]);
+
+  const running = call("POST", "/v1/fail/noted-wait", as("noted-2"));
+  const row = () =>
+    database.db.selectFrom("idempotency_keys").selectAll().where("key", "=", "noted-2").executeTakeFirst();
+  await expect.poll(async () => (await row())?.body).toBe(JSON.stringify({ id: before + 2 }));
+  expect((await call("POST", "/v1/fail/noted-wait", as("noted-2"))).json.code).toBe(
+    "idempotency_in_progress",
+  );
+  // Its process is gone: nobody extends the row.
+  await sql`update idempotency_keys set process_id = gen_random_uuid() where key = 'noted-2'`.execute(
+    database.db,
+  );
+  clock.advance(31_000);
+  const after = await call("POST", "/v1/fail/noted-wait", as("noted-2"));
+  expect([after.status, after.json]).toEqual([202, { id: before + 2 }]);
+  release();
+  await running;
+  expect(made).toBe(before + 2);
+});
+
+test("a request that lost its key to another begins nothing", async () => {
+  const { forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
+  const slow = new IdempotencyKeys(database.db, clock, silentLog);
+  const next = new IdempotencyKeys(database.db, clock, silentLog);
+  const request = { caller: "c", route: "r", key: "lost", bodyHash: "h" };
+  expect(await slow.begin(request)).toBeUndefined();
+  clock.advance(31_000);
+  expect(await next.begin(request)).toBeUndefined();
+  await expect(slow.note(database.db, request, "{}")).rejects.toThrow("still running");
+  const text = '{"run_id":"run_1"}';
+  await next.note(database.db, request, text);
+  clock.advance(31_000);
+  expect(await slow.begin(request)).toEqual({ status: 202, headers: {}, text });
+  clock.advance(24 * 3600_000);
+  expect(await slow.begin(request)).toBeUndefined();
+  await slow.note(database.db, request, text);
+  // What is to leave no trace goes from here as well, answered or not.
+  await forgetAnswers(database.db, "r", ["run_1"]);
+  const rows = database.db.selectFrom("idempotency_keys").select("key").where("key", "=", "lost");
+  expect(await rows.execute()).toEqual([]);
+  slow.close();
+  next.close();
 });
 
 test("a refusal is replayed, a fault is not; a key of another shape is refused", async () => {

@@ -2,7 +2,14 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import type { Actor } from "#accounts/actor.ts";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
-import { type Answer, answer, defineRoute, type Route, streamed } from "#http/define-route.ts";
+import {
+  type Answer,
+  answer,
+  defineRoute,
+  type Route,
+  type RouteInput,
+  streamed,
+} from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
@@ -86,7 +93,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       keeps: ["run_id"],
       render: ({ actor, stored }) => outcome(app, actor, String(stored["run_id"])),
     },
-    handler: ({ actor, params, query, body, request, reply }) =>
+    handler: ({ actor, params, query, body, request, reply, note }) =>
       body.stream
         ? invokeStreamed(app, runs, {
             actor,
@@ -96,7 +103,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
             request,
             reply,
           })
-        : invokeAndWait(app, runs, { actor, agent: params.agent, body, request }),
+        : invokeAndWait(app, runs, { actor, agent: params.agent, body, request, note }),
   }),
   defineRoute({
     ...common,
@@ -160,9 +167,20 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
 async function invokeAndWait(
   app: App,
   runs: AgentRuns,
-  { actor, agent, body, request }: { actor: Actor; agent: string; body: Invoke; request: FastifyRequest },
+  {
+    actor,
+    agent,
+    body,
+    request,
+    note,
+  }: { actor: Actor; agent: string; body: Invoke } & Pick<
+    RouteInput<unknown, unknown, unknown>,
+    "request" | "note"
+  >,
 ): Promise<Answer> {
-  const id = await invoke(app, runs, actor, agent, body, byApi(request));
+  // The run may be waited for for minutes: a retry after this server died is told of it, and begins no other.
+  const within: Trigger["within"] = (tx, run) => note(tx, { run_id: run.id });
+  const id = await invoke(app, runs, actor, agent, body, { ...byApi(request), within });
   await runs.settled(id, body.wait_s * 1000);
   return outcome(app, actor, id);
 }

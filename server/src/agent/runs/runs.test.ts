@@ -429,6 +429,30 @@ test("the same key asks once: the replay is the run as it is by then", async () 
   expect(JSON.stringify(rows)).not.toContain("once");
 });
 
+test("a key whose server died while its caller waited is told of the run that began, and begins no other", async () => {
+  const may = Promise.withResolvers<void>();
+  model.script([{ text: ["once"], until: may.promise }]);
+  const name = await agent();
+  const ask = () =>
+    owner.call("POST", `/v1/agents/${name}/invoke`, { input: "Hi", wait_s: 60 }, { "idempotency-key": "k2" });
+  const first = ask();
+  const runs = async () => (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
+  await expect.poll(async () => (await runs()).length).toBe(1);
+  expect((await ask()).json.code).toBe("idempotency_in_progress");
+  // As a server leaves it that is killed: nobody extends the row.
+  await host.app.db
+    .updateTable("idempotency_keys")
+    .set({ process_id: crypto.randomUUID(), expires_at: new Date(Date.now() - 1) })
+    .where("key", "=", "k2")
+    .execute();
+  const again = await ask();
+  expect([again.status, again.json.run_id]).toEqual([202, (await runs())[0].run_id]);
+  expect(again.headers.get("idempotent-replayed")).toBe("true");
+  may.resolve();
+  expect((await first).json).toMatchObject({ run_id: again.json.run_id, status: "completed" });
+  expect(await runs()).toHaveLength(1);
+});
+
 test("after an hour what was said is gone from run and log, whose numbers stay", async () => {
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
