@@ -17,7 +17,7 @@ import { hashOf } from "./links.ts";
 import { cookieName, isOpener, LinkRefused, openUnderway, requireLive } from "./open.ts";
 import type { Provider } from "./provider.ts";
 import { sealTokens } from "./sealed.ts";
-import { deleteClient, findLink, type LinkRow, lockLink, putConnection, useLink } from "./store.ts";
+import { findLink, forgetRegistered, type LinkRow, lockLink, putConnection, useLink } from "./store.ts";
 import { exchange, type Client, type Tokens } from "./tokens.ts";
 import { owner, type SignInToolset } from "./toolset.ts";
 
@@ -85,7 +85,7 @@ async function connect(
   ).catch(async (error: unknown) => {
     // The next sign-in registers anew.
     if (error instanceof SignInFault && error.code === "invalid_client")
-      await deleteClient(app.db, toolset.id, client.client_id);
+      await forgetRegistered(app.db, toolset.id, client.client_id);
     throw error;
   });
   await reached("agent.connect.exchanged");

@@ -11,7 +11,7 @@ import { openClientSecret } from "../toolsets/secrets.ts";
 import { SignInFault } from "./fault.ts";
 import { providerFetch } from "./fetch.ts";
 import { metadataOf, type Provider } from "./provider.ts";
-import { findClient, putClient } from "./store.ts";
+import { findClient, pinClient, putClient } from "./store.ts";
 import type { AuthMethod, Client } from "./tokens.ts";
 import type { SignInToolset } from "./toolset.ts";
 
@@ -50,6 +50,7 @@ export async function clientFor(app: Needs, toolset: SignInToolset, provider: Pr
   if (toolset.oauth_client_id !== null) {
     const secret = openClientSecret(app, toolset);
     const client_id = toolset.oauth_client_id;
+    await requireItsProvider(app, toolset, client_id, provider);
     return secret === undefined
       ? { client_id, token_endpoint_auth_method: "none" }
       : { client_id, client_secret: secret, token_endpoint_auth_method: methodOf(provider, true) };
@@ -64,6 +65,32 @@ export async function clientFor(app: Needs, toolset: SignInToolset, provider: Pr
     );
   }
   return (await registered(app, toolset, provider)) ?? register(app, toolset, provider);
+}
+
+/**
+ * Whoever the server names would get the client's secret: the first is whom the client was made for, until it is given
+ * anew.
+ */
+async function requireItsProvider(
+  app: Needs,
+  toolset: SignInToolset,
+  clientId: string,
+  { issuer }: Provider,
+): Promise<void> {
+  const pinned = await app.db.transaction().execute((tx) =>
+    pinClient(tx, {
+      toolset_id: toolset.id,
+      issuer,
+      redirect_uri: redirectUri(app.config),
+      client_id: clientId,
+      sealed: app.secrets.seal(JSON.stringify({ client_id: clientId }), place(toolset.id)),
+      expires_at: null,
+    }),
+  );
+  if (pinned === issuer) return;
+  throw new SignInFault(
+    "The server now names another provider than the client was made for. Send the toolset's oauth_client_id and oauth_client_secret again if that is meant.",
+  );
 }
 
 async function registered(

@@ -10,6 +10,7 @@ import { agentTasks } from "../jobs.ts";
 import { findById } from "../toolsets/find.ts";
 import { accessFor, tokenRefused } from "./access.ts";
 import { forgetConnections } from "./forget.ts";
+import { forgetRegistered } from "./store.ts";
 
 const port = await freePort();
 const base = `http://127.0.0.1:${port}`;
@@ -148,6 +149,27 @@ test("a client that was registered beforehand is used as it is", async () => {
   expect(shop.calls.at(-1)?.client).toBe("known:beforehand/client");
   await expire(set.id);
   expect(await tokenOf(set.id).then(calls)).toBe(200);
+});
+
+test("a client of one provider is shown to no other that the server names later", async () => {
+  const client = {
+    oauth_client_id: "known:beforehand/client",
+    oauth_client_secret: "a+secret:of/the client%0123456789",
+  };
+  const set = await connected(client);
+  const evil = await startSignInServer({ redirectUri });
+  // As the server names another one: it lies behind the same address.
+  await sql`update agent_toolsets set url = ${evil.resource} where id = ${set.id}`.execute(app.db);
+  const begin = () => owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
+  expect(await begin()).toMatchObject({
+    status: 424,
+    json: { code: "sign_in_unavailable", detail: expect.stringContaining("another provider") },
+  });
+  // A provider that takes the client for none is still the one that it was made for.
+  await forgetRegistered(app.db, set.id, client.oauth_client_id);
+  expect((await begin()).status).toBe(424);
+  expect((await owner.call("PATCH", `/v1/agent-toolsets/${set.id}`, client)).status).toBe(200);
+  expect((await begin()).status).toBe(200);
 });
 
 test("one that has to be registered is registered once for a toolset", async () => {

@@ -34,6 +34,11 @@ export async function forgetSignIns(tx: Db, toolsetId: string): Promise<void> {
   await deleteClient(tx, toolsetId);
 }
 
+/** The client is given anew: the next sign-in says whom it is for. */
+export async function forgetProvider(tx: Db, toolsetId: string): Promise<void> {
+  await deleteClient(tx, toolsetId);
+}
+
 export async function revokeLater(
   tx: Db,
   connections: readonly Pick<ConnectionRow, "id" | "sealed" | "provider">[],

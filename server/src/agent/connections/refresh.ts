@@ -10,7 +10,7 @@ import { SingleFlight } from "#lib/single-flight.ts";
 import { SignInFault } from "./fault.ts";
 import { revokeLater } from "./forget.ts";
 import { openTokens, sealTokens } from "./sealed.ts";
-import { type ConnectionRow, deleteClient, endRefresh, findConnection, takeRefresh } from "./store.ts";
+import { type ConnectionRow, endRefresh, findConnection, forgetRegistered, takeRefresh } from "./store.ts";
 import { refreshTokens } from "./tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -88,7 +88,7 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
 
 async function failed(app: Needs, row: ConnectionRow, fault: SignInFault): Promise<Outcome> {
   const { client } = openTokens(app, row.id, row.sealed);
-  if (fault.code === "invalid_client") await deleteClient(app.db, row.toolset_id, client.client_id);
+  if (fault.code === "invalid_client") await forgetRegistered(app.db, row.toolset_id, client.client_id);
   if (fault.code === "invalid_grant" || fault.code === "invalid_client") {
     await endRefresh(app.db, row, { status: "needs_reauth" });
     return "needs_reauth";

@@ -194,11 +194,55 @@ export async function putClient(db: Db, client: ClientRow): Promise<void> {
     .execute();
 }
 
-/** The provider knows it no more, or it is another toolset's matter now. */
-export async function deleteClient(db: Db, toolsetId: string, clientId?: string): Promise<void> {
+/**
+ * The issuer that the client of a toolset belongs to: this one where none was known. Undefined where the toolset's client
+ * is another by now, or it is gone.
+ */
+export async function pinClient(tx: Db, client: ClientRow): Promise<string | undefined> {
+  const { toolset_id: id, client_id } = client;
+  const toolset = await tx
+    .selectFrom("agent_toolsets")
+    .select("oauth_client_id")
+    .where("id", "=", id)
+    .forKeyShare()
+    .executeTakeFirst();
+  if (toolset?.oauth_client_id !== client_id) return undefined;
+  const { toolset_id: _, ...change } = client;
+  await tx
+    .insertInto("agent_oauth_clients")
+    .values(client)
+    .onConflict((conflict) =>
+      // One that was registered before the toolset named its own.
+      conflict
+        .column("toolset_id")
+        .doUpdateSet(change)
+        .where("agent_oauth_clients.client_id", "!=", client_id),
+    )
+    .execute();
+  return (await findClient(tx, id))?.issuer;
+}
+
+/** A client that we registered, and that the provider knows no more. */
+export async function forgetRegistered(db: Db, toolsetId: string, clientId: string): Promise<void> {
   await db
     .deleteFrom("agent_oauth_clients")
     .where("toolset_id", "=", toolsetId)
-    .$if(clientId !== undefined, (query) => query.where("client_id", "=", clientId!))
+    .where("client_id", "=", clientId)
+    .where((eb) =>
+      eb.not(
+        eb.exists(
+          eb
+            .selectFrom("agent_toolsets")
+            .select("id")
+            .where("id", "=", toolsetId)
+            .where("oauth_client_id", "=", clientId),
+        ),
+      ),
+    )
     .execute();
+}
+
+/** With whom the toolset's people sign in is asked anew. */
+export async function deleteClient(db: Db, toolsetId: string): Promise<void> {
+  await db.deleteFrom("agent_oauth_clients").where("toolset_id", "=", toolsetId).execute();
 }

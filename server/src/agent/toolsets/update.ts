@@ -2,7 +2,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { forgetSignIns } from "../connections/forget.ts";
+import { forgetProvider, forgetSignIns } from "../connections/forget.ts";
 import {
   addressOf,
   requireAddress,
@@ -28,6 +28,8 @@ export async function update(app: App, actor: Actor, id: string, input: ToolsetU
     requireOwnKind(row.kind, input.http_tools ?? row.http_tools);
     requireOneWayIn(row.auth_type === "oauth", input);
     if (isMoving(row, input)) await forgetSignIns(tx, id);
+    if (input.oauth_client_id !== undefined || input.oauth_client_secret !== undefined)
+      await forgetProvider(tx, id);
     const changed = await changeToolset(tx, id, changeOf(app, row, input));
     requireClient(changed.oauth_client_id, changed.oauth_client_secret_sealed !== null);
     await recordActivity(tx, actor, "agent_toolset.updated", target(row), row.workspace_id, {
