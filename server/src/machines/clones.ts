@@ -4,12 +4,11 @@
  * becomes of the model meanwhile is no matter to it. Those bytes have no row: a server that ended leaves them to the
  * sweep of the next start. All clones of one call are somebody's in one transaction, or none of them is anybody's.
  */
-import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
 import type { Database } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
-import { restoreFailed, snapshotDamaged, snapshotIncompatible } from "./errors.ts";
+import { isForGood, restoreFailed, snapshotDamaged, snapshotIncompatible } from "./errors.ts";
 import { orderFor, release } from "./placement.ts";
 import { openEnv, sealEnv } from "./sealed-env.ts";
 import {
@@ -128,9 +127,7 @@ export async function bringUpClones(app: Needs, places: readonly Place[]): Promi
   const results = await Promise.allSettled(places.map((place) => bringBack(app, place, { isClone: true })));
   const failed = results.find((result) => result.status === "rejected");
   if (!failed) return;
-  const { cause } = failed.reason as { cause?: unknown };
-  const isForGood = cause instanceof RuntimeError && cause.kind === "not_restorable";
-  throw isForGood ? snapshotDamaged() : failed.reason;
+  throw isForGood(failed.reason as Error) ? snapshotDamaged() : failed.reason;
 }
 
 /** The clones are their owners' from this transaction on. */

@@ -59,6 +59,11 @@ export const restoreFailed = defineError("restore_failed", 503, (cause: unknown)
   cause,
 }));
 
+/** Of a `restoreFailed`: nothing can be started from that snapshot any more, for its bytes are damaged or gone. */
+export function isForGood({ cause }: { cause?: unknown }): boolean {
+  return cause instanceof RuntimeError && cause.kind === "not_restorable";
+}
+
 export const volumeMissing = defineError("volume_missing", 503, (cause: unknown) => ({
   detail:
     "The volume's data is not at its place on the host; is the disk of its region mounted? Nothing was made in its stead.",

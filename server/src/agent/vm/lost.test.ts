@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
-import { modelConfig } from "../testing/agent-app.ts";
+import { type Json, modelConfig } from "../testing/agent-app.ts";
 import {
   agent,
   box,
@@ -57,34 +57,56 @@ test("a machine that ends under a call fails its run with vm_lost", async () => 
   await expect.poll(async () => (await running()).error_code, { timeout: 20_000 }).toBe("vm_lost");
 });
 
-test("a machine that can't be started from its snapshot is given up, and its run says so", async () => {
+/** A session whose machine holds a file and is on disk. */
+async function parked(): Promise<{ name: string; session_id: string }> {
   const name = await agent({ park_after_seconds: 0 });
-  script([exec("true")]);
+  script([exec("echo kept > file")]);
   const { session_id } = await invoke(name);
   await wait(session_id, 1);
   await parkIdle(host.app);
   expect((await machineOf(name, session_id)).status).toBe("parked");
-  for (let tries = 0; tries < 3; tries += 1)
-    box.driver.fail("restore", new RuntimeError("failed", "no such luck"));
-  expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
+  return { name, session_id };
+}
+
+const failing = (verb: "create" | "restore", error: RuntimeError) => {
+  for (let tries = 0; tries < 20; tries += 1) box.driver.fail(verb, error);
+};
+
+test("a machine whose snapshot is damaged is given up, and its run says so", async () => {
+  const { name, session_id } = await parked();
+  failing("restore", new RuntimeError("not_restorable", "a byte is not what it was"));
   script([exec("true")]);
   expect(await invoke(name, { session_id })).toMatchObject({ status: "failed", error_code: "vm_lost" });
   box.driver.heal();
   expect((await sandboxes(session_id)).map(({ status }) => status)).toEqual(["terminated"]);
 });
 
+test("one that a host can't start at the moment keeps what is in it: the model is told, and a later call tries again", async () => {
+  const { name, session_id } = await parked();
+  failing("restore", new RuntimeError("failed", "no such luck"));
+  script([exec("cat file")]);
+  expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
+  expect(told().at(-1)).toMatch(/^There is no machine for this: .*snapshot, which is kept/);
+  expect((await machineOf(name, session_id)).status).toBe("parked");
+  box.driver.heal();
+  script([exec("cat file")]);
+  expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
+  expect(told().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
+});
+
 test("what keeps a machine from being made is told to the model, and the next call tries again", async () => {
   const name = await agent();
-  box.driver.fail("create", new RuntimeError("failed", "no"));
-  box.driver.fail("create", new RuntimeError("failed", "no"));
-  script([exec("true")], [exec("true")]);
-  const { status, session_id } = await invoke(name);
-  box.driver.heal();
-  expect(status).toBe("completed");
-  expect(told()[0]).toMatch(/^There is no machine for this: |^exit code: 0$/);
-  script([exec("true")]);
-  await invoke(name, { session_id });
-  expect(told().at(-1)).toBe("exit code: 0");
+  failing("create", new RuntimeError("failed", "no"));
+  model.script((body: Json) => {
+    const answers = body.messages.filter(({ role }: Json) => role === "tool").length;
+    // By its second call the host is well again.
+    if (answers === 1) box.driver.heal();
+    return answers === 2
+      ? { text: ["Done."] }
+      : { calls: [{ name: "exec", arguments: '{"command":"true"}' }] };
+  });
+  expect(await invoke(name)).toMatchObject({ status: "completed" });
+  expect(told()).toEqual([expect.stringMatching(/^There is no machine for this: /), "exit code: 0"]);
 });
 
 test("a session that ends takes its machine along, in use or parked", async () => {

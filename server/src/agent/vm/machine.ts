@@ -13,7 +13,7 @@ import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { SingleFlight } from "#lib/single-flight.ts";
-import { restoreFailed, snapshotDamaged, snapshotIncompatible } from "#machines/errors.ts";
+import { isForGood, restoreFailed } from "#machines/errors.ts";
 import { sandboxNotFound, sandboxTerminated, whyTerminated } from "#sandbox/sandboxes/errors.ts";
 import { keepAlive } from "#sandbox/sandboxes/keep-alive.ts";
 import { statesOf } from "#sandbox/sandboxes/overview.ts";
@@ -36,7 +36,7 @@ export interface Place {
 /** Longer than a pause takes; whoever waits for less has gone by then. */
 const parkingMaxMs = 200_000;
 const lookEveryMs = 100;
-/** A snapshot is kept where it could not be started from: a host that is short of something may have it a moment later. */
+/** A host that is short of something may have it a moment later; where it is short of it for longer, the model is told. */
 const resumeTries = 3;
 const resumePauseMs = 1_000;
 
@@ -136,6 +136,6 @@ const isOneOf = (error: unknown, rows: readonly { code: string }[]): boolean =>
 
 export const isGone = (error: unknown): boolean => isOneOf(error, [sandboxTerminated, sandboxNotFound]);
 
-/** Restores no more here, or would not. */
+/** Whatever else kept it from being started may pass, and what was in the machine is kept for that long. */
 const isUnrestorable = (error: unknown): boolean =>
-  isOneOf(error, [restoreFailed, snapshotDamaged, snapshotIncompatible]);
+  isOneOf(error, [restoreFailed]) && isForGood(error as DomainError);
