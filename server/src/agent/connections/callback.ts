@@ -17,7 +17,15 @@ import { hashOf } from "./links.ts";
 import { cookieName, isOpener, LinkRefused, openUnderway, requireLive } from "./open.ts";
 import type { Provider } from "./provider.ts";
 import { sealTokens } from "./sealed.ts";
-import { findLink, forgetRegistered, type LinkRow, lockLink, putConnection, useLink } from "./store.ts";
+import {
+  findLink,
+  forgetRegistered,
+  holdToolset,
+  type LinkRow,
+  lockLink,
+  putConnection,
+  useLink,
+} from "./store.ts";
 import { exchange, type Client, type Tokens } from "./tokens.ts";
 import { owner, type SignInToolset } from "./toolset.ts";
 
@@ -117,7 +125,8 @@ async function keep(
   const sealed = sealTokens(app, id, { access_token, refresh_token, client });
   const provider = link.provider!;
   // Meanwhile the toolset may have gone, or moved to where these tokens must not go, or the person been erased.
-  if (!(await lockLink(tx, link.nonce_hash))) return revokeLater(tx, [{ id, sealed, provider }]);
+  const isWanted = (await holdToolset(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
+  if (!isWanted) return revokeLater(tx, [{ id, sealed, provider }]);
   await putConnection(tx, {
     id,
     toolset_id: toolset.id,

@@ -8,7 +8,9 @@ import { agentHost, type Json, type Person } from "../testing/agent-app.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 import { agentTasks } from "../jobs.ts";
 import { findById } from "../toolsets/find.ts";
+import { deleteConnections } from "./store.ts";
 import { accessFor, tokenRefused } from "./access.ts";
+import { askToSignIn } from "./ask.ts";
 import { forgetConnections } from "./forget.ts";
 import { forgetRegistered } from "./store.ts";
 
@@ -64,6 +66,16 @@ const connections = async (id: string) =>
 const row = async (id: string) => (await findById(app.db, id))!;
 const access = async (id: string, endUser: string | null = null) => accessFor(app, await row(id), endUser);
 
+/** As a run tells it. */
+async function linkFor(id: string, who: string): Promise<string> {
+  let told = "";
+  await askToSignIn(app, { id }, who, async ({ authorize_url }, store) => {
+    told = authorize_url;
+    await app.db.transaction().execute(store);
+  });
+  return told;
+}
+
 test("somebody signs in by a link, and the agent calls as them", async () => {
   const set = await toolset();
   expect(await access(set.id)).toMatchObject({ kind: "unavailable" });
@@ -113,12 +125,12 @@ const grants = () => shop.tokenRequests.map(({ grant, status }) => [grant, statu
 
 test("each end user signs in for themselves, and nobody calls as another", async () => {
   const set = await toolset({ oauth_per_end_user: true });
-  const first = await access(set.id, "ada");
-  expect(first).toMatchObject({ kind: "auth_required", authorizeUrl: expect.stringContaining("/connect/") });
-  // Asked again, the same link: a step asks more than once.
-  expect(await access(set.id, "ada")).toMatchObject({ authorizeUrl: (first as Json).authorizeUrl });
-  expect(await access(set.id, "bob")).not.toMatchObject({ authorizeUrl: (first as Json).authorizeUrl });
-  await new TestBrowser().signIn((first as Json).authorizeUrl, "ada-at-the-shop");
+  expect(await access(set.id, "ada")).toEqual({ kind: "auth_required", who: "ada" });
+  const first = await linkFor(set.id, "ada");
+  // Asked again, the same link: a session asks more than once.
+  expect(await linkFor(set.id, "ada")).toBe(first);
+  expect(await linkFor(set.id, "bob")).not.toBe(first);
+  await new TestBrowser().signIn(first, "ada-at-the-shop");
   const token = await tokenOf(set.id, "ada");
   expect(await calls(token)).toBe(200);
   expect(shop.calls.at(-1)?.account).toBe("ada-at-the-shop");
@@ -276,7 +288,7 @@ test("where nothing newer is to be had, somebody has to sign in again", async ()
   expect(await access(set.id, "ada")).toMatchObject({ kind: "auth_required" });
   expect(await connections(set.id)).toMatchObject([{ end_user_id: "ada", status: "needs_reauth" }]);
   shop.before = undefined;
-  await new TestBrowser().signIn(((await access(set.id, "ada")) as Json).authorizeUrl, "ada");
+  await new TestBrowser().signIn(await linkFor(set.id, "ada"), "ada");
   expect(await connections(set.id)).toMatchObject([{ status: "connected" }]);
 });
 
@@ -425,6 +437,24 @@ test("an end user who is erased is forgotten, and what is under way for them com
     const { rows } = await sql`select from ${sql.table(table)} where toolset_id = ${set.id}`.execute(app.db);
     expect(rows).toEqual([]);
   }
+});
+
+test("a sign-in that ends while somebody disconnects comes to nothing, and neither is in the other's way", async () => {
+  const set = await toolset();
+  const browser = new TestBrowser();
+  const back = await browser.signIn(await start(set.id), "ada", redirectUri);
+  const ending = await app.db.transaction().execute(async (tx) => {
+    await sql`select from agent_toolsets where id = ${set.id} for update`.execute(tx);
+    const page = browser.get(back.url);
+    const waiting = sql`
+      select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    await expect.poll(async () => (await waiting.execute(app.db)).rows.length).toBe(1);
+    await deleteConnections(tx, [set.id], "-");
+    return { page };
+  });
+  expect((await ending.page).status).toBe(200);
+  expect(await connections(set.id)).toEqual([]);
+  await expect.poll(() => shop.revocations.length, { timeout: 10_000 }).toBe(1);
 });
 
 test("a sign-in whose server dies in the middle is begun again with a new link", async () => {

@@ -2,6 +2,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
 import { invalidField } from "../errors.ts";
 import { getToolset, requireWritable } from "../toolsets/toolsets.ts";
 import { clientFor, publicBase, sitePrefix } from "./clients.ts";
@@ -40,18 +41,21 @@ export async function start(
   } catch (error) {
     throw error instanceof SignInFault ? signInUnavailable(error.message) : error;
   }
-  return makeLink(app, toolset, endUserId, input.return_url ?? null);
+  const { link, store } = newLink(app, toolset, endUserId, input.return_url ?? null);
+  await app.db.transaction().execute(store);
+  return link;
 }
 
-export async function makeLink(
-  app: Pick<App, "db" | "config" | "clock">,
+/** It works once it is stored. */
+export function newLink(
+  app: Pick<App, "config" | "clock">,
   toolset: Pick<SignInToolset, "id">,
   endUserId: string,
   returnUrl: string | null,
-): Promise<SignInLink> {
+): { link: SignInLink; store: (tx: Db) => Promise<void> } {
   const nonce = randomBytes(24).toString("base64url");
   const now = app.clock.now();
-  await app.db.transaction().execute((tx) =>
+  const store = (tx: Db) =>
     insertLink(
       tx,
       {
@@ -63,9 +67,9 @@ export async function makeLink(
         expires_at: new Date(now.getTime() + linkSeconds * 1000),
       },
       new Date(now.getTime() - rememberedMs),
-    ),
-  );
-  return { authorize_url: publicBase(app.config) + sitePrefix + nonce, expires_in: linkSeconds };
+    );
+  const link = { authorize_url: publicBase(app.config) + sitePrefix + nonce, expires_in: linkSeconds };
+  return { link, store };
 }
 
 /** All it is kept as: whoever reads the table can't open a link. */

@@ -16,9 +16,12 @@ import { refreshTokens } from "./tokens.ts";
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export class Refreshed {
+  /** Whose it is: another sign-in makes another. */
+  readonly connection: string;
   readonly token: string;
 
-  constructor(token: string) {
+  constructor(connection: string, token: string) {
+    this.connection = connection;
     this.token = token;
   }
 }
@@ -79,7 +82,7 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
     const isKept = await endRefresh(app.db, row, { sealed, expires_at, scope });
     // Whoever disconnected meanwhile meant these as well.
     if (!isKept) await revokeLater(app.db, [{ ...row, sealed }]);
-    return isKept ? new Refreshed(tokens.access_token) : "needs_reauth";
+    return isKept ? new Refreshed(row.id, tokens.access_token) : "needs_reauth";
   } catch (error) {
     if (!(error instanceof SignInFault)) throw error;
     return failed(app, row, error);
@@ -107,7 +110,7 @@ async function unrefreshable(app: Needs, row: ConnectionRow): Promise<Outcome> {
 }
 
 function tokenOf(app: Needs, row: ConnectionRow): Refreshed {
-  return new Refreshed(openTokens(app, row.id, row.sealed).access_token);
+  return new Refreshed(row.id, openTokens(app, row.id, row.sealed).access_token);
 }
 
 function isStale({ clock }: Needs, { expires_at }: ConnectionRow): boolean {

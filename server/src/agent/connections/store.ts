@@ -110,6 +110,20 @@ export async function deleteConnections(
     .execute();
 }
 
+/**
+ * False where it is gone. Before a link or a connection of it is touched: who changes or deletes the toolset holds it
+ * first, and then its links.
+ */
+export async function holdToolset(tx: Db, id: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom("agent_toolsets")
+    .select("id")
+    .where("id", "=", id)
+    .forKeyShare()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 /** And away with those that nobody can use any more. */
 export async function insertLink(
   tx: Db,
@@ -119,7 +133,18 @@ export async function insertLink(
   >,
   forgottenBefore: Date,
 ): Promise<void> {
-  await tx.deleteFrom("agent_connect_links").where("expires_at", "<", forgottenBefore).execute();
+  await holdToolset(tx, link.toolset_id);
+  await tx
+    .deleteFrom("agent_connect_links")
+    .where("nonce_hash", "in", (eb) =>
+      eb
+        .selectFrom("agent_connect_links")
+        .select("nonce_hash")
+        .where("expires_at", "<", forgottenBefore)
+        .forUpdate()
+        .skipLocked(),
+    )
+    .execute();
   await tx.insertInto("agent_connect_links").values(link).execute();
 }
 

@@ -16,7 +16,7 @@ export async function callHttp(
   call: ToolCall,
 ): Promise<ToolAnswer> {
   const way = await wayIn(app, toolset, endUserId);
-  if (way.kind !== "open") return toldToSignIn(toolset, endUserId, way, call);
+  if (way.kind !== "open") return toldToSignIn(app, toolset, endUserId, way, call);
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };

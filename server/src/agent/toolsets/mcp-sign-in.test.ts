@@ -96,6 +96,16 @@ test("an end user is asked to sign in where a tool needs it, and from then on ca
   expect(third.told).toEqual(["Done."]);
   expect(tokens.size).toBeGreaterThan(before);
 
+  // Another account of theirs is another connection: the server may keep things in one that are nobody else's.
+  const opened = () => server.methods().filter((method) => method === "initialize").length;
+  const kept = opened();
+  await runOf("caller", ["theirs__whoami"]);
+  expect(opened()).toBe(kept);
+  const { json: link } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, { end_user_id: "ada" });
+  await new TestBrowser().signIn(link.authorize_url, "ada-elsewhere");
+  await runOf("caller", ["theirs__whoami"]);
+  expect(opened()).toBe(kept + 1);
+
   for (const table of ["agent_toolsets", "agent_tool_calls", "agent_events", "agent_messages", "activity"]) {
     const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);
     for (const token of tokens) expect(JSON.stringify(rows)).not.toContain(token);

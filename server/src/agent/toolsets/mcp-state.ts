@@ -62,7 +62,7 @@ export function signInTool(app: App, row: ToolsetRow, endUserId: string | null):
     isRepeatable: true,
     call: async (call) => {
       const way = await wayIn(app, row, endUserId);
-      if (way.kind !== "open") return toldToSignIn(row, endUserId, way, call);
+      if (way.kind !== "open") return toldToSignIn(app, row, endUserId, way, call);
       const read = await readTools(app, row, endUserId);
       const names = read ? knownTools(read).map(({ name }) => `${row.name}__${name}`) : [];
       return names.length > 0

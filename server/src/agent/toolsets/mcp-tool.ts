@@ -21,12 +21,12 @@ export async function callMcp(
   call: ToolCall,
 ): Promise<ToolAnswer> {
   const way = await wayIn(app, row, endUserId);
-  if (way.kind !== "open") return toldToSignIn(row, endUserId, way, call);
+  if (way.kind !== "open") return toldToSignIn(app, row, endUserId, way, call);
   const first = await ask(app, row, tool, { endUserId, way, call });
   if (first !== "not let in") return first;
   // What is not let in was not done.
   const next = await wayIn(app, row, endUserId);
-  if (next.kind !== "open") return toldToSignIn(row, endUserId, next, call);
+  if (next.kind !== "open") return toldToSignIn(app, row, endUserId, next, call);
   const second = await ask(app, row, tool, { endUserId, way: next, call });
   return second === "not let in" ? { isOk: false, text: `${row.name} does not let the call in.` } : second;
 }

@@ -1,22 +1,22 @@
 /** What comes of a call that nobody signed in for. */
+import type { App } from "#app.ts";
+import { askToSignIn } from "../connections/ask.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
 import type { ToolsetRow } from "./store.ts";
 import type { Entry, WayIn } from "./way-in.ts";
 
 /** Why nothing was called. Who follows the run learns where to sign in; the model does not, for a link is a person's. */
-export function toldToSignIn(
+export async function toldToSignIn(
+  app: App,
   { id, name }: ToolsetRow,
   endUserId: string | null,
   way: Exclude<WayIn, Entry>,
   call: ToolCall,
-): ToolAnswer {
+): Promise<ToolAnswer> {
   if (way.kind === "unavailable") return { isOk: false, text: `${name} can't be used now: ${way.why}.` };
-  call.say("connection.auth_required", {
-    toolset_id: id,
-    end_user_id: endUserId,
-    authorize_url: way.authorizeUrl,
-    expires_in: way.expiresIn,
-  });
+  await askToSignIn(app, { id }, way.who, (link, store) =>
+    call.sayWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
+  );
   const text = `Somebody has to sign in to ${name} first. They were given a link; ask them to open it, and call again when they have.`;
   return { isOk: false, text };
 }

@@ -11,36 +11,43 @@ import type { ToolsetRow } from "./store.ts";
 export interface Entry {
   kind: "open";
   address: McpAddress;
+  /** Of what somebody signed in for: whose. Null: the stored secret's. */
+  connection: string | null;
   /** Blanks what lets calls in. */
   hide: (text: string) => string;
   /** The server took it for nothing. True where another try may be let in. */
   refused: () => Promise<boolean>;
 }
 
-export type WayIn =
-  | Entry
-  | { kind: "auth_required"; authorizeUrl: string; expiresIn: number }
-  | { kind: "unavailable"; why: string };
+export type WayIn = Entry | { kind: "auth_required"; who: string } | { kind: "unavailable"; why: string };
 
 export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null): Promise<WayIn> {
   const { url } = row;
   if (row.auth_type !== "oauth") {
     const secret = openSecret(app, row);
     const address = { url, headers: authOf(row, secret) };
-    return { kind: "open", address, hide: (text) => hide(text, secret), refused: async () => false };
+    return {
+      kind: "open",
+      address,
+      connection: null,
+      hide: (text) => hide(text, secret),
+      refused: async () => false,
+    };
   }
   const access = await accessFor(app, row, endUserId);
   if (access.kind !== "token") return access;
   const used = new Set([access.token]);
   const token = async () => {
     const now = await accessFor(app, row, endUserId);
-    if (now.kind !== "token") return undefined;
+    // What was begun as one account does not go on as another.
+    if (now.kind !== "token" || now.connection !== access.connection) return undefined;
     used.add(now.token);
     return now.token;
   };
   return {
     kind: "open",
     address: { url, headers: {}, token },
+    connection: access.connection,
     hide: (text) => [...used].reduce(hide, text),
     refused: async () => {
       await tokenRefused(app, row, endUserId, [...used].at(-1) ?? "");
@@ -53,10 +60,10 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
 export function peerOf(
   row: ToolsetRow,
   endUserId: string | null,
-  { address }: Entry,
+  { address, connection }: Entry,
   onToolsChanged: () => void,
 ): McpPeer {
-  const made = JSON.stringify([row.url, row.auth_type, address.headers]);
+  const made = JSON.stringify([row.url, row.auth_type, row.oauth_per_end_user, connection, address.headers]);
   return {
     key: JSON.stringify([row.id, endUserId]),
     version: createHash("sha256").update(made).digest("base64"),
