@@ -23,10 +23,12 @@ import {
   insertApproval,
   listWaiting,
   pendingOfRuns,
+  type PendingRow,
 } from "./store.ts";
 import type { Decider } from "./tables.ts";
 
 export type ApprovalRecord = ApprovalRow;
+export type PendingApproval = PendingRow;
 
 const listedMax = 100;
 const listedArgumentsMaxBytes = 16 * 1024;
@@ -129,10 +131,15 @@ export async function approvalsByCall(db: Db, runId: string): Promise<Map<string
   return new Map((await approvalsOfRun(db, runId)).map((row) => [row.call_id, row]));
 }
 
-/** What each of these runs waits for, by the run. */
-export async function pendingByRun(db: Db, runIds: readonly string[]): Promise<Map<string, ApprovalRow>> {
+/** What each of these runs waits for, by the run. Arguments beyond `argumentsMaxBytes` are left out. */
+export async function pendingByRun(
+  db: Db,
+  runIds: readonly string[],
+  argumentsMaxBytes: number | null = null,
+): Promise<Map<string, PendingApproval>> {
   if (runIds.length === 0) return new Map();
-  return new Map((await pendingOfRuns(db, runIds)).map((row) => [row.run_id, row]));
+  const rows = await pendingOfRuns(db, runIds, argumentsMaxBytes);
+  return new Map(rows.map((row) => [row.run_id, row]));
 }
 
 /** What calls said goes with what their runs said. */

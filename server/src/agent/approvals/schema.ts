@@ -1,7 +1,7 @@
 /** The wire of approvals. */
 import { z } from "zod";
 import type { Decision } from "./states.ts";
-import type { ApprovalRow, WaitingRow } from "./store.ts";
+import type { PendingRow, WaitingRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -19,7 +19,10 @@ export const Approval = z
   .object({
     request_id: z.string(),
     tool: z.string(),
-    arguments: z.record(z.string(), z.unknown()),
+    arguments: z
+      .record(z.string(), z.unknown())
+      .nullable()
+      .describe("Null in a list where they take more than 16 KiB; the run has them."),
     expires_at: timestamp,
   })
   .nullable();
@@ -48,10 +51,10 @@ export const ApprovalList = z
   .object({ items: z.array(WaitingApproval), total: z.int() })
   .meta({ id: "AgentApprovalList" });
 
-export function toApproval(row: ApprovalRow | undefined): Approval {
+export function toApproval(row: PendingRow | undefined): Approval {
   if (!row) return null;
   const { id, tool, expires_at } = row;
-  return { request_id: id, tool, arguments: row.arguments ?? {}, expires_at: expires_at.toISOString() };
+  return { request_id: id, tool, arguments: row.arguments, expires_at: expires_at.toISOString() };
 }
 
 export function toWaiting({ id, created_at, expires_at, ...row }: WaitingRow): WaitingApproval {

@@ -26,11 +26,25 @@ export function approvalsOfRun(db: Db, runId: string): Promise<ApprovalRow[]> {
   return db.selectFrom("agent_approvals").selectAll().where("run_id", "=", runId).execute();
 }
 
-/** What each of these runs waits for. */
-export function pendingOfRuns(db: Db, runIds: readonly string[]): Promise<ApprovalRow[]> {
+/** What a run shows of what it waits for. */
+export type PendingRow = Pick<ApprovalRow, "id" | "run_id" | "tool" | "arguments" | "expires_at">;
+
+/** What each of these runs waits for. Arguments beyond `argumentsMaxBytes` are left out. */
+export function pendingOfRuns(
+  db: Db,
+  runIds: readonly string[],
+  argumentsMaxBytes: number | null = null,
+): Promise<PendingRow[]> {
   return db
     .selectFrom("agent_approvals")
-    .selectAll()
+    .select([
+      "id",
+      "run_id",
+      "tool",
+      "expires_at",
+      sql<ApprovalRow["arguments"]>`case when ${argumentsMaxBytes}::integer is null
+        or octet_length(arguments::text) <= ${argumentsMaxBytes}::integer then arguments end`.as("arguments"),
+    ])
     .where("run_id", "=", anyOf(runIds))
     .where("status", "=", "pending")
     .execute();

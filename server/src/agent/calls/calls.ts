@@ -5,9 +5,18 @@
  */
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
-import { type CallRow, callsOfRuns, callsOfStep, changeCall, forgetWords, insertCalls } from "./store.ts";
+import {
+  type CalledRow,
+  type CallRow,
+  callsOfRuns,
+  callsOfStep,
+  changeCall,
+  forgetWords,
+  insertCalls,
+} from "./store.ts";
 
 export type Call = CallRow;
+export type Called = CalledRow;
 
 export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
@@ -54,7 +63,7 @@ export function ended(tx: Db, id: string, outcome: Outcome, at: Date): Promise<v
 }
 
 /** Those of each run that began, or were decided on. */
-export async function called(db: Db, runIds: readonly string[]): Promise<Map<string, Call[]>> {
+export async function called(db: Db, runIds: readonly string[]): Promise<Map<string, Called[]>> {
   if (runIds.length === 0) return new Map();
   const rows = await callsOfRuns(db, runIds);
   return Map.groupBy(

@@ -23,11 +23,17 @@ export function callsOfStep(db: Db, runId: string, step: number): Promise<CallRo
     .execute();
 }
 
+/** A call without what it said and was told, which may be long. */
+export type CalledRow = Pick<
+  CallRow,
+  "id" | "run_id" | "tool" | "toolset_id" | "status" | "started_at" | "finished_at"
+>;
+
 /** Of several runs, in the order they were asked for. */
-export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CallRow[]> {
+export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRow[]> {
   return db
     .selectFrom("agent_tool_calls")
-    .selectAll()
+    .select(["id", "run_id", "tool", "toolset_id", "status", "started_at", "finished_at"])
     .where("run_id", "=", sql<string>`any(${sql.val([...runIds])}::text[])`)
     .orderBy("step")
     .orderBy("position")

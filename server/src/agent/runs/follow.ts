@@ -5,13 +5,14 @@ import { type RunEvent, toEvent } from "./schema.ts";
 import { isOver } from "./states.ts";
 import { eventsAfter, findState, type RunView } from "./store.ts";
 
-const eventsAtOnce = 500;
+/** What one reader has in memory at a time. */
+const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 
 /** For whoever was allowed to see it. Ends after the last event of a run that is over. */
 export async function* follow(
-  app: Pick<App, "db">,
+  app: Pick<App, "db" | "clock">,
   runs: AgentRuns,
-  run: Pick<RunView, "id" | "session_id">,
+  run: Pick<RunView, "id" | "session_id" | "expired" | "output_expires_at">,
   after: number,
   signal: AbortSignal,
 ): AsyncGenerator<RunEvent> {
@@ -20,12 +21,12 @@ export async function* follow(
     const waiting = new AbortController();
     const news = runs.next(run.id, AbortSignal.any([signal, waiting.signal]));
     try {
-      const rows = await eventsAfter(app.db, run.id, seq, eventsAtOnce);
+      const { rows, isAll } = await eventsAfter(app.db, run.id, seq, atOnce);
       for (const row of rows) {
         seq = row.seq;
-        yield toEvent(run, row);
+        yield toEvent(run, row, app.clock.now());
       }
-      if (rows.length === eventsAtOnce) continue;
+      if (!isAll) continue;
       const last = rows.at(-1);
       if (last ? last.type === "run.completed" || last.type === "run.failed" : await isRead(app, run.id, seq))
         return;

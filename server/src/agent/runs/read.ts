@@ -3,7 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
-import { type ApprovalRecord, pendingByRun } from "../approvals/approvals.ts";
+import { type PendingApproval, pendingByRun } from "../approvals/approvals.ts";
 import { expireIfDue } from "../approvals/expire.ts";
 import { called } from "../calls/calls.ts";
 import { runNotFound } from "./errors.ts";
@@ -11,6 +11,10 @@ import { type Run, type RunQuery, toRun } from "./schema.ts";
 import { findRun, listRuns, type RunView } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
+
+/** A hundred runs are some megabytes, whatever they said. */
+const listedOutputMaxBytes = 64 * 1024;
+const listedArgumentsMaxBytes = 16 * 1024;
 
 export async function get(app: Needs, actor: Actor, id: string): Promise<Run> {
   const [{ row, approval }, calls] = await Promise.all([getOutcome(app, actor, id), called(app.db, [id])]);
@@ -22,7 +26,7 @@ export async function getOutcome(
   app: Needs,
   actor: Actor,
   id: string,
-): Promise<{ row: RunView; approval: ApprovalRecord | undefined }> {
+): Promise<{ row: RunView; approval: PendingApproval | undefined }> {
   const row = await getRun(app, actor, id);
   if (row.status !== "pending_approval") return { row, approval: undefined };
   const approval = (await pendingByRun(app.db, [id])).get(id);
@@ -37,6 +41,7 @@ export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{
   const agentId = query.agent === undefined ? undefined : (await getAgent(app.db, actor, query.agent)).id;
   const rows = await listRuns(app.db, workspaceIds(actor), {
     limit: query.limit,
+    outputMaxBytes: listedOutputMaxBytes,
     ...(agentId === undefined ? {} : { agentId }),
     ...(query.session_id === undefined ? {} : { sessionId: query.session_id }),
     ...(query.status === undefined ? {} : { status: query.status }),
@@ -44,7 +49,10 @@ export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{
   const now = app.clock.now();
   const ids = rows.map(({ id }) => id);
   const waiting = rows.filter(({ status }) => status === "pending_approval").map(({ id }) => id);
-  const [calls, approvals] = await Promise.all([called(app.db, ids), pendingByRun(app.db, waiting)]);
+  const [calls, approvals] = await Promise.all([
+    called(app.db, ids),
+    pendingByRun(app.db, waiting, listedArgumentsMaxBytes),
+  ]);
   const items = rows.map((row) =>
     toRun(row, { calls: calls.get(row.id) ?? [], approval: approvals.get(row.id), now }),
   );

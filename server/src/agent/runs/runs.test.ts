@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { forgetActors } from "#accounts/find-actor.ts";
+import { called } from "../calls/calls.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
@@ -463,6 +464,35 @@ test("after an hour what was said is gone from run and log, whose numbers stay",
   expect(JSON.stringify(events)).not.toMatch(/secret plan|hmm/);
   expect(events.find(({ type }) => type === "message.delta")).toMatchObject({ expired: true });
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
+});
+
+test("the hour is over to the minute: the log tells nothing of what the sweep has yet to take", async () => {
+  model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
+  const { json } = await invoke(await agent());
+  const seqs = (await eventsOf(json.run_id)).map(({ seq }) => seq);
+  await sql`update agent_runs set output_expires_at = now() where id = ${json.run_id}`.execute(host.app.db);
+  const events = await eventsOf(json.run_id);
+  expect(JSON.stringify(events)).not.toMatch(/secret plan|hmm/);
+  expect(events.find(({ type }) => type === "message.delta")).toMatchObject({ expired: true });
+  expect(events.find(({ type }) => type === "step.completed")).not.toHaveProperty("expired");
+  expect(events.map(({ seq }) => seq)).toEqual(seqs);
+});
+
+test("a list is short whatever its runs said", async () => {
+  const long = "x".repeat(64 * 1024 + 1);
+  model.script([{ text: [long] }]);
+  const name = await agent();
+  const { json } = await invoke(name);
+  expect(json.output).toBe(long);
+  await sql`insert into agent_tool_calls (id, run_id, step, position, tool, arguments, status, result)
+    values ('call_long', ${json.run_id}, 1, 0, 'look', '{"a": 1}', 'completed', 'long')`.execute(host.app.db);
+  const [listed] = (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
+  expect(listed).toMatchObject({ output: null, status: "completed", output_expires_at: expect.any(String) });
+  expect(listed.tools_called).toMatchObject([{ call_id: "call_long", tool: "look" }]);
+  expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toEqual({ ...listed, output: long });
+  const [call] = (await called(host.app.db, [json.run_id])).get(json.run_id)!;
+  expect(Object.keys(call!)).not.toContain("result");
+  expect(Object.keys(call!)).not.toContain("arguments");
 });
 
 test("what a model says is stored as characters, and one in two pieces is one", async () => {

@@ -2,11 +2,12 @@
 import { z } from "zod";
 import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
-import type { ApprovalRecord } from "../approvals/approvals.ts";
+import type { PendingApproval } from "../approvals/approvals.ts";
 import { Approval, toApproval } from "../approvals/schema.ts";
 import { runErrorCodes, runStatuses } from "./states.ts";
-import type { Call } from "../calls/calls.ts";
+import type { Called } from "../calls/calls.ts";
 import type { EventRow, RunView } from "./store.ts";
+import { speaking, words } from "./words.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -36,7 +37,10 @@ const outcome = {
   session_id: z.string(),
   status: z.enum(runStatuses),
   error_code: z.enum(runErrorCodes).nullable(),
-  output: z.string().nullable().describe("For an hour."),
+  output: z
+    .string()
+    .nullable()
+    .describe("For an hour. Null in a list where it takes more than 64 KiB; the run has it."),
   approval: Approval.describe("While the run is `pending_approval`."),
 };
 
@@ -117,7 +121,7 @@ export type RunEvent = z.output<typeof RunEvent>;
 /** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
 export function toRun(
   row: RunView,
-  beside: { calls: readonly Call[]; approval: ApprovalRecord | undefined; now: Date },
+  beside: { calls: readonly Called[]; approval: PendingApproval | undefined; now: Date },
 ): Run {
   const { calls, approval, now } = beside;
   return {
@@ -146,13 +150,13 @@ export function toRun(
 
 export function toInvokeResponse(
   row: RunView,
-  beside: { approval: ApprovalRecord | undefined; now: Date },
+  beside: { approval: PendingApproval | undefined; now: Date },
 ): InvokeResponse {
   const { run_id, session_id, status, error_code, output, approval } = toRun(row, { calls: [], ...beside });
   return { run_id, session_id, session_created: row.session_created, status, error_code, output, approval };
 }
 
-function toCalled(call: Call): Run["tools_called"][number] {
+function toCalled(call: Called): Run["tools_called"][number] {
   const { started_at, finished_at, status } = call;
   return {
     call_id: call.id,
@@ -165,15 +169,25 @@ function toCalled(call: Call): Run["tools_called"][number] {
   };
 }
 
-export function toEvent(run: Pick<RunView, "session_id">, row: EventRow): RunEvent {
+export function toEvent(
+  run: Pick<RunView, "session_id" | "expired" | "output_expires_at">,
+  row: EventRow,
+  now: Date,
+): RunEvent {
+  const data = isExpired(run, now) && speaking.includes(row.type) ? withoutWords(row.data) : row.data;
   return {
     type: row.type,
     seq: row.seq,
     run_id: row.run_id,
     session_id: run.session_id,
     at: row.at.toISOString(),
-    ...row.data,
+    ...data,
   };
+}
+
+function withoutWords(data: Record<string, unknown>): Record<string, unknown> {
+  const rest = Object.entries(data).filter(([name]) => !words.includes(name));
+  return { ...Object.fromEntries(rest), expired: true };
 }
 
 export function tokensOf(

@@ -7,6 +7,7 @@ import { forgetCalls } from "../calls/calls.ts";
 import { storableJson } from "../storable.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, AgentStepsTable } from "./tables.ts";
+import { speaking, words } from "./words.ts";
 
 export type RunRow = Selectable<AgentRunsTable>;
 export type EventRow = Selectable<AgentEventsTable>;
@@ -58,6 +59,38 @@ export function findActive(
     .execute();
 }
 
+/** All but what a run said, which may be long. */
+const shortColumns = [
+  "id",
+  "workspace_id",
+  "agent_id",
+  "session_id",
+  "session_created",
+  "version",
+  "end_user_id",
+  "trigger_type",
+  "trigger_id",
+  "traceparent",
+  "status",
+  "error_code",
+  "error_message",
+  "output_expires_at",
+  "expired",
+  "steps",
+  "input_tokens",
+  "output_tokens",
+  "cached_input_tokens",
+  "reasoning_tokens",
+  "active_ms",
+  "last_event_id",
+  "process_id",
+  "attempts",
+  "resumed",
+  "created_at",
+  "started_at",
+  "finished_at",
+] as const;
+
 const views = (db: Db) =>
   db
     .selectFrom("agent_runs")
@@ -91,12 +124,28 @@ export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
     .executeTakeFirst();
 }
 
+/** Outputs beyond `outputMaxBytes` are left out. */
 export function listRuns(
   db: Db,
   workspaceIds: readonly string[],
-  wanted: { agentId?: string; sessionId?: string; status?: RunStatus; limit: number },
+  wanted: {
+    agentId?: string;
+    sessionId?: string;
+    status?: RunStatus;
+    limit: number;
+    outputMaxBytes: number;
+  },
 ): Promise<RunView[]> {
-  let query = views(db).where("agent_runs.workspace_id", "=", among(workspaceIds));
+  let query = db
+    .selectFrom("agent_runs")
+    .innerJoin("agents", "agents.id", "agent_runs.agent_id")
+    .select(shortColumns.map((name) => `agent_runs.${name}` as const))
+    .select([
+      "agents.name as agent",
+      sql<string | null>`case when octet_length(agent_runs.output) <= ${wanted.outputMaxBytes}
+        then agent_runs.output end`.as("output"),
+    ])
+    .where("agent_runs.workspace_id", "=", among(workspaceIds));
   if (wanted.agentId !== undefined) query = query.where("agent_runs.agent_id", "=", wanted.agentId);
   if (wanted.sessionId !== undefined) query = query.where("agent_runs.session_id", "=", wanted.sessionId);
   if (wanted.status !== undefined) query = query.where("agent_runs.status", "=", wanted.status);
@@ -313,15 +362,28 @@ export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
 
 // ---- following
 
-export function eventsAfter(db: Db, id: string, seq: number, limit: number): Promise<EventRow[]> {
-  return db
-    .selectFrom("agent_events")
-    .selectAll()
-    .where("run_id", "=", id)
-    .where("seq", ">", seq)
-    .orderBy("seq")
-    .limit(limit)
-    .execute();
+/**
+ * The next events, as many as are at most `rowsMax` and take at most `bytesMax`, and in any case one. `isAll`: there
+ * were no more of them. What is stored compressed is measured as it is stored first, so that no page reads far more
+ * than it is.
+ */
+export async function eventsAfter(
+  db: Db,
+  id: string,
+  seq: number,
+  { rowsMax, bytesMax }: { rowsMax: number; bytesMax: number },
+): Promise<{ rows: EventRow[]; isAll: boolean }> {
+  const { rows } = await sql<EventRow & { found: number }>`
+    select run_id, seq, type, at, data, found from (
+      select *, sum(octet_length(data::text)) over (order by seq) as bytes from (
+        select *, sum(pg_column_size(data)) over (order by seq) as stored_bytes,
+          row_number() over (order by seq) as place, count(*) over () as found from (
+          select run_id, seq, type, at, data from agent_events
+          where run_id = ${id} and seq > ${seq} order by seq limit ${rowsMax}) as following) as sized
+      where stored_bytes <= ${bytesMax} or place = 1) as measured
+    where bytes <= ${bytesMax} or place = 1 order by seq`.execute(db);
+  const found = rows[0]?.found ?? 0;
+  return { rows, isAll: rows.length === found && found < rowsMax };
 }
 
 export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "last_event_id"> | undefined> {
@@ -354,28 +416,16 @@ export async function expireOutput(tx: Db, id: string, isBroken = false): Promis
     .set({
       data: isBroken
         ? '{"expired": true}'
-        : sql<string>`((data::jsonb - '{delta,text,output,arguments,result_preview}'::text[])
+        : sql<string>`((data::jsonb - ${sql.val([...words])}::text[])
           || '{"expired": true}'::jsonb)::json`,
     })
     .where("run_id", "=", id)
-    .where("type", "in", speaking)
+    .where("type", "=", anyOf(speaking))
     .execute();
   await forgetCalls(tx, [id]);
   await forgetApprovals(tx, [id]);
   await tx.updateTable("agent_runs").set({ expired: true, output: null }).where("id", "=", id).execute();
 }
-
-/** Types of events that repeat what somebody said. */
-const speaking = [
-  "message.delta",
-  "message.completed",
-  "reasoning.delta",
-  "tool.input",
-  "tool.completed",
-  "tool.failed",
-  "approval.requested",
-  "run.completed",
-];
 
 // ---- erasing
 

@@ -1,8 +1,10 @@
 import { uiMessageChunkSchema } from "ai";
+import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
+import { eventsAfter } from "./store.ts";
 
 const model = await startModelServer();
 const host = await agentHost();
@@ -77,6 +79,37 @@ test("a reader who comes back goes on exactly where it was, while the run goes o
     expect(frames.map(({ data }) => data)).toEqual(whole.slice(after));
   }
   expect((await stream(json.run_id, { lastEventId: 100_000 })).frames).toEqual([]);
+});
+
+test("a log of large events is read a page at a time, and told whole", async () => {
+  model.script([{ text: ["Hi"] }]);
+  const { json } = await invoke();
+  const { db } = host.app;
+  const last = (await stream(json.run_id)).frames.length;
+  // What is stored in a few kilobytes may be large, and what does not shrink as well.
+  const large = ["repeat('x', 2000000)", "repeat('y', 600000)", "repeat('z', 400000)", "repeat('w', 10)"];
+  for (const [index, text] of large.entries())
+    await sql`insert into agent_events (run_id, seq, type, at, data) values (${json.run_id}, ${last + index + 1},
+      'note', now(), json_build_object('text', ${sql.raw(text)}))`.execute(db);
+  await sql`insert into agent_events (run_id, seq, type, at, data) select ${json.run_id}, ${last} + n, 'note', now(),
+    json_build_object('text', (select string_agg(md5(g::text || n), '') from generate_series(1, 20000) as g))
+    from generate_series(5, 8) as n`.execute(db);
+  await sql`insert into agent_events (run_id, seq, type, at, data)
+    values (${json.run_id}, ${last + 9}, 'run.completed', now(), '{}')`.execute(db);
+  const pages: number[][] = [];
+  let seq = last;
+  for (let isAll = false; !isAll;) {
+    const page = await eventsAfter(db, json.run_id, seq, { rowsMax: 500, bytesMax: 2 ** 20 });
+    pages.push(page.rows.map((row) => row.seq - last));
+    seq = page.rows.at(-1)!.seq;
+    isAll = page.isAll;
+  }
+  expect(pages).toEqual([[1], [2, 3, 4], [5], [6], [7], [8, 9]]);
+  expect((await eventsAfter(db, json.run_id, seq, { rowsMax: 500, bytesMax: 1 })).isAll).toBe(true);
+  const two = await eventsAfter(db, json.run_id, 0, { rowsMax: 2, bytesMax: 2 ** 20 });
+  expect([two.rows.length, two.isAll]).toEqual([2, false]);
+  const { frames } = await stream(json.run_id, { lastEventId: last });
+  expect(frames.map(({ id }) => Number(id) - last)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
 });
 
 test("an invoke that streams answers the run's events, and goes on when its caller hangs up", async () => {

@@ -1,0 +1,13 @@
+/** Where events repeat what somebody said: that goes an hour after the run ended, and their numbers stay. */
+export const speaking: readonly string[] = [
+  "message.delta",
+  "message.completed",
+  "reasoning.delta",
+  "tool.input",
+  "tool.completed",
+  "tool.failed",
+  "approval.requested",
+  "run.completed",
+];
+
+export const words: readonly string[] = ["delta", "text", "output", "arguments", "result_preview"];
