@@ -27,7 +27,9 @@ import { traceEnded } from "./trace-ended.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
-const atOnceMax = 200;
+const atOnceMax = 1_000;
+/** Of one workspace: whoever has much to do, or tools that take a day, keeps nobody else waiting. */
+const ofOneMax = 50;
 const lookEveryMs = 1_000;
 const forgetEveryMs = 60_000;
 /** Of what another process stores nobody here is told. */
@@ -42,6 +44,7 @@ export class AgentRuns {
   readonly #app: App;
   readonly #hostId: string | null;
   readonly #pauseMs: number;
+  readonly #ofOneMax: number;
   readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void>; isAgain: boolean }>();
   readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #stopping = new AbortController();
@@ -49,12 +52,19 @@ export class AgentRuns {
   #api: OwnApi | undefined;
   #tracing: Tracing | undefined;
   #looking: Promise<void> | undefined;
+  /** Some had no place: the next that is free is theirs at once. */
+  #areLeft = false;
+  #filling: Promise<void> | undefined;
 
-  /** `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. */
-  constructor(app: App, options: { hostId?: string | null; pauseMs?: number } = {}) {
+  /**
+   * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
+   * of one workspace at once.
+   */
+  constructor(app: App, options: { hostId?: string | null; pauseMs?: number; ofOneMax?: number } = {}) {
     this.#app = app;
     this.#hostId = options.hostId ?? null;
     this.#pauseMs = options.pauseMs ?? 500;
+    this.#ofOneMax = options.ofOneMax ?? ofOneMax;
   }
 
   get processId(): string {
@@ -76,6 +86,7 @@ export class AgentRuns {
     const all = [...this.#carriedOut.values()];
     for (const { stop } of all) stop.abort(new Interrupted());
     await Promise.all([...all.map(({ done }) => done), this.#looking]);
+    await this.#filling;
     await this.#tracing?.close();
     await mcpConnections(this.#app).closeAll();
   }
@@ -89,7 +100,10 @@ export class AgentRuns {
       held.isAgain = true;
       return;
     }
-    if (this.#carriedOut.size >= atOnceMax) return;
+    if (this.#carriedOut.size >= atOnceMax) {
+      this.#areLeft = true;
+      return;
+    }
     const stop = new AbortController();
     const done = this.#run(id, stop, this.#fetch)
       .catch((error: unknown) => this.#app.log.error({ error, run: id }, "a run was left for another try"))
@@ -144,17 +158,30 @@ export class AgentRuns {
     }
   }
 
-  /** Takes runs that nobody carries out. */
-  async look(): Promise<void> {
+  /** Takes runs that nobody carries out; answers how many. */
+  async look(): Promise<number> {
     const free = atOnceMax - this.#carriedOut.size;
-    if (free <= 0) return;
+    if (free <= 0) return 0;
     const ids = await findOrphans(this.#app.db, {
       processId: this.processId,
       hostId: this.#hostId,
       carriedOut: [...this.#carriedOut.keys()],
       limit: free,
+      ofOneMax: this.#ofOneMax,
     });
     for (const id of ids) this.begin(id);
+    return ids.length;
+  }
+
+  async #fill(): Promise<void> {
+    this.#areLeft = false;
+    try {
+      if ((await this.look()) > 0) this.#areLeft = true;
+    } catch (error) {
+      this.#app.log.warn({ error }, "runs that wait were not looked for");
+    } finally {
+      this.#filling = undefined;
+    }
   }
 
   async #keepLooking(): Promise<void> {
@@ -187,9 +214,12 @@ export class AgentRuns {
 
   async #run(id: string, stop: AbortController, fetch: Fetch): Promise<void> {
     const { db, clock } = this.#app;
-    const who = { processId: this.processId, hostId: this.#hostId };
+    const who = { processId: this.processId, hostId: this.#hostId, ofOneMax: this.#ofOneMax };
     const taken = await takeRun(db, id, who, clock.now());
-    if (!taken) return;
+    if (!taken) {
+      this.#areLeft = true;
+      return;
+    }
     const trace = this.#tracing?.of(taken);
     await reached("agent.run.taken");
     const claim = { id, attempt: taken.attempts };
@@ -217,6 +247,7 @@ export class AgentRuns {
     } finally {
       await writer.close();
       await this.#traced(id, taken.attempts);
+      if (this.#areLeft && !this.#stopping.signal.aborted) this.#filling ??= this.#fill();
     }
   }
 

@@ -174,20 +174,36 @@ export function lastRuns(
 
 // ---- carrying out
 
-/** Runs that wait to be carried out or whose process is gone, the oldest first. */
+/**
+ * Runs that wait to be carried out or whose process is gone: of each workspace the oldest first, and no more than it has
+ * places left beside those that are carried out here.
+ */
 export async function findOrphans(
   db: Db,
-  who: { processId: string; hostId: string | null; carriedOut: readonly string[]; limit: number },
+  who: {
+    processId: string;
+    hostId: string | null;
+    carriedOut: readonly string[];
+    limit: number;
+    ofOneMax: number;
+  },
 ): Promise<string[]> {
-  const rows = await db
-    .selectFrom("agent_runs")
-    .select("id")
-    .where("status", "in", ["queued", "running"])
-    .where("id", "<>", sql<string>`all(${sql.val([...who.carriedOut])}::text[])`)
-    .where(isFree(who))
-    .orderBy("created_at")
-    .limit(who.limit)
-    .execute();
+  const carriedOut = sql`${sql.val([...who.carriedOut])}::text[]`;
+  const { rows } = await sql<{ id: string }>`
+    with held as (
+      select workspace_id, count(*) as count from agent_runs
+      where status in ('queued', 'running') and id = any(${carriedOut})
+      group by workspace_id
+    ), waiting as (
+      select id, workspace_id, created_at,
+        row_number() over (partition by workspace_id order by created_at, id) as turn
+      from agent_runs
+      where status in ('queued', 'running') and id <> all(${carriedOut}) and ${isFree(who)}
+    )
+    select id from waiting left join held using (workspace_id)
+    where turn + coalesce(held.count, 0) <= ${who.ofOneMax}
+    order by turn, created_at
+    limit ${who.limit}`.execute(db);
   return rows.map(({ id }) => id);
 }
 
@@ -200,11 +216,17 @@ const isFree = ({ processId, hostId }: { processId: string; hostId: string | nul
     select from processes where processes.id = agent_runs.process_id
       and seen_at > now() - interval '6.5 seconds' and host_id is distinct from ${hostId}))`;
 
-/** The run, for this process alone to carry out; undefined where somebody has it, or it is over. */
+/** Its own from before, or one more of a workspace that has a place left here. */
+const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number }) =>
+  sql<boolean>`((status = 'running' and process_id = ${processId}) or ${ofOneMax} > (
+    select count(*) from agent_runs as other where other.workspace_id = agent_runs.workspace_id
+      and other.status = 'running' and other.process_id = ${processId}))`;
+
+/** The run, for this process alone to carry out; undefined where somebody has it, it has no place, or is over. */
 export function takeRun(
   db: Db,
   id: string,
-  who: { processId: string; hostId: string | null },
+  who: { processId: string; hostId: string | null; ofOneMax: number },
   now: Date,
 ): Promise<RunRow | undefined> {
   return db
@@ -218,6 +240,7 @@ export function takeRun(
     .where("id", "=", id)
     .where("status", "in", ["queued", "running"])
     .where(isFree(who))
+    .where(hasPlace(who))
     .returningAll()
     .executeTakeFirst();
 }

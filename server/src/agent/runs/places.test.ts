@@ -1,0 +1,49 @@
+/** Who is carried out where there is more to do than places. */
+import { expect, test } from "vitest";
+import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { AgentRuns } from "./runs.ts";
+
+const model = await startModelServer();
+const host = await agentHost({ isIdle: true });
+
+async function runsOf(person: Person, count: number): Promise<string[]> {
+  await person.post("/v1/agents", { name: "many", config: await modelConfig(person, model.url) });
+  const asked = Array.from({ length: count }, () =>
+    person.post("/v1/agents/many/invoke", { input: person.userId, wait_s: 0 }),
+  );
+  return (await Promise.all(asked)).map(({ json }) => json.run_id as string);
+}
+
+async function statuses(person: Person): Promise<string[]> {
+  const { json } = await person.get("/v1/agents/runs");
+  return json.items.map(({ status }: Json) => status as string).toSorted();
+}
+
+test("a workspace with much to do keeps no other waiting, and has its turn as its places come free", async () => {
+  const [busy, other] = [await host.person(), await host.person()];
+  const may = Promise.withResolvers<void>();
+  model.script((body: Json) => ({
+    text: ["Done."],
+    ...(body.messages.at(-1).content === busy.userId ? { until: may.promise } : {}),
+  }));
+  const many = await runsOf(busy, 7);
+  const [one] = await runsOf(other, 1);
+  const runs = new AgentRuns(host.app, { pauseMs: 5, ofOneMax: 2 });
+  await runs.start();
+  try {
+    await runs.settled(one!, 20_000);
+    expect(await statuses(other)).toEqual(["completed"]);
+    await expect.poll(() => statuses(busy)).toEqual([...Array(5).fill("queued"), "running", "running"]);
+    // One that is asked for now has no place either.
+    runs.begin(many.at(-1)!);
+    await runs.look();
+    expect(model.asked.filter(({ messages }) => messages.at(-1).content === busy.userId)).toHaveLength(2);
+    may.resolve();
+    for (const id of many) await runs.settled(id, 20_000);
+    expect(await statuses(busy)).toEqual(Array(7).fill("completed"));
+  } finally {
+    may.resolve();
+    await runs.stop();
+  }
+});
