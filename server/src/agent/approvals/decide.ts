@@ -29,6 +29,7 @@ export async function decide(
 ): Promise<Run> {
   const wanted = decisions[decision];
   const now = app.clock.now();
+  let lapsesNow = false;
   const outcome = await app.db.transaction().execute(async (tx): Promise<ApprovalStatus> => {
     const run = await lockRun(tx, runId, workspaceIds(actor));
     if (!run) throw runNotFound();
@@ -37,6 +38,7 @@ export async function decide(
     if (approval.status !== "pending") return approval.status;
     if (approval.expires_at <= now) {
       await expire(tx, approval, now);
+      lapsesNow = true;
       return "expired";
     }
     await settle(tx, actor, approval, { status: wanted, at: now });
@@ -44,8 +46,11 @@ export async function decide(
   });
   await reached("agent.approval.decided");
   // Also where it was too late, or decided before by a process that is gone: the run may go on.
-  runs.begin(runId);
-  runs.changed(runId);
+  if (lapsesNow) await runs.lapsed(runId);
+  else {
+    runs.begin(runId);
+    runs.changed(runId);
+  }
   if (outcome === "expired") throw approvalExpired();
   if (outcome !== wanted) throw approvalDecided(outcome);
   return get(app, actor, runId);

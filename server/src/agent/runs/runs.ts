@@ -121,6 +121,13 @@ export class AgentRuns {
     this.#changes.emit(id, status);
   }
 
+  /** Nobody decided in time: the run goes on, or is over. */
+  async lapsed(id: string): Promise<void> {
+    await this.#traced(id);
+    this.begin(id);
+    this.changed(id);
+  }
+
   /** Stops the work on a run that was ended from outside. */
   drop(id: string): void {
     const carriedOut = this.#carriedOut.get(id);
@@ -205,11 +212,7 @@ export class AgentRuns {
   /** What nobody decided on in time goes on, or is over. */
   async #expire(): Promise<void> {
     const ids = await expireDue(this.#app, this.#app.clock.now());
-    for (const id of ids) {
-      await this.#traced(id);
-      this.begin(id);
-      this.changed(id);
-    }
+    for (const id of ids) await this.lapsed(id);
   }
 
   async #run(id: string, stop: AbortController, fetch: Fetch): Promise<void> {
@@ -241,6 +244,7 @@ export class AgentRuns {
         pauseMs: this.#pauseMs,
         api: this.#api,
         trace,
+        traceparent: taken.traceparent,
       });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);

@@ -17,6 +17,7 @@ import { storableText } from "../storable.ts";
 import { hasUntoldCalls, say } from "../sessions/sessions.ts";
 import type { Tool, ToolUser } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
+import { untraced } from "../tracing/tracing.ts";
 import type { RunRow } from "./store.ts";
 import type { Work } from "./work.ts";
 
@@ -162,7 +163,7 @@ async function carryOutCall(
   config: AgentConfig,
   call: Call,
   tool: Tool,
-  { writer, stop, fetch, trace }: Work,
+  { writer, stop, fetch, trace, traceparent }: Work,
 ): Promise<Outcome> {
   stop.signal.throwIfAborted();
   const at = app.clock.now();
@@ -170,24 +171,24 @@ async function carryOutCall(
   await writer.commit([started], {}, (tx) => began(tx, call.id, at));
   call.started_at = at;
   await reached("agent.call.began");
-  const traced = trace?.tool(call, fetch);
+  const traced = trace?.tool(call, fetch) ?? untraced({ traceparent }, fetch);
   const asked = tool.call({
     id: call.id,
     values: call.arguments as Record<string, unknown>,
     timeoutMs: config.limits.tool_timeout_seconds * 1000,
     signal: stop.signal,
-    fetch: traced?.fetch ?? fetch,
-    headers: traced?.headers ?? {},
+    fetch: traced.fetch,
+    headers: traced.headers,
     say: (type, data) => writer.add(type, data),
     sayWith: async (type, data, change) => {
       await writer.commit([{ type, at: app.clock.now(), data }], {}, change);
     },
   });
   const { isOk, text } = await asked.catch((error: unknown) => {
-    traced?.end({ isOk: false, text: "" });
+    traced.end({ isOk: false, text: "" });
     throw error;
   });
-  traced?.end({ isOk, text });
+  traced.end({ isOk, text });
   await reached("agent.call.answered");
   return { status: isOk ? "completed" : "failed", result: text };
 }

@@ -17,6 +17,8 @@ export interface Work {
   tellAtMost?: number;
   /** Undefined where nobody looks. */
   trace?: RunTrace | undefined;
+  /** The caller's header. */
+  traceparent: string | null;
   /** The server's own API, where there is one. */
   api?: OwnApi | undefined;
   /** Of this run to it; undefined where its config grants nothing. */

@@ -142,6 +142,68 @@ test("a run is a trace: the agent, its model's answers and its tools' calls", as
   }
 });
 
+test("what a caller says of its trace is passed on where nobody looks", async () => {
+  const plain = await agentHost();
+  const unsampled = caller.replace(/01$/, "00");
+  for (const [one, header] of [
+    [host, unsampled],
+    [plain, caller],
+  ] as const) {
+    const person = await one.person();
+    const toolset = await person.post("/v1/agent-toolsets", {
+      name: "set",
+      kind: "http",
+      url: tools.url,
+      http_tools: [
+        { name: "find", description: "Finds.", method: "GET", path: "/find", parameters: { type: "object" } },
+      ],
+    });
+    const { json } = await person.post("/v1/agents", {
+      name: "passing-on",
+      config: {
+        ...(await modelConfig(person, model.url)),
+        toolsets: [{ toolset_id: toolset.json.id }],
+      },
+    });
+    model.script([{ calls: [{ name: "set__find", arguments: "{}" }] }, { text: ["Done."] }]);
+    await person.call("POST", `/v1/agents/${json.name}/invoke`, { input: "Hi" }, { traceparent: header });
+    expect(tools.asked.at(-1)!.headers["traceparent"]).toBe(header);
+  }
+  expect(spans()).toEqual([]);
+});
+
+test("a decision that comes too late ends the trace of the run that it fails", async () => {
+  const toolset = await owner.post("/v1/agent-toolsets", {
+    name: "late",
+    kind: "http",
+    url: tools.url,
+    http_tools: [
+      { name: "sell", description: "Sells.", method: "POST", path: "/sell", parameters: { type: "object" } },
+    ],
+  });
+  const { json } = await owner.post("/v1/agents", {
+    name: "late",
+    config: {
+      ...config,
+      toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }],
+      approvals: { on_expire: "fail" },
+    },
+  });
+  model.script([{ calls: [{ name: "late__sell", arguments: "{}" }] }]);
+  const run = await invoke(json.name);
+  const request = run.approval.request_id as string;
+  await host.app.db
+    .updateTable("agent_approvals")
+    .set({ expires_at: new Date(Date.now() - 1) })
+    .where("id", "=", request)
+    .execute();
+  const path = `/v1/agents/runs/${run.run_id}/approvals/${request}`;
+  expect((await owner.post(path, { decision: "approve" })).json.code).toBe("approval_expired");
+  const all = await spansOf(2);
+  const root = all.find((span) => span.name === "invoke_agent late");
+  expect(attributesOf(root)["error.type"]).toBe("approval_expired");
+});
+
 test("what was told and said is in no span", async () => {
   const name = await agent();
   model.script([{ text: ["A word of the model's."] }]);

@@ -122,6 +122,24 @@ export interface ChatAsked {
   temperature: number | undefined;
 }
 
+/** How whoever is asked on the way hears of the trace, and how a call's own part in it ends. */
+export interface ToolTrace {
+  fetch: Fetch;
+  headers: Readonly<Record<string, string>>;
+  end: (outcome: { isOk: boolean; text: string }) => void;
+}
+
+/** Of a run that has no spans here: what its caller said is passed on as it is. */
+export function untraced({ traceparent }: Pick<TracedRun, "traceparent">, fetch: Fetch): ToolTrace {
+  const headers: Record<string, string> = traceparent === null ? {} : { traceparent };
+  return { headers, fetch: withHeaders(fetch, headers), end: () => {} };
+}
+
+function withHeaders(fetch: Fetch, headers: Readonly<Record<string, string>>): Fetch {
+  return (input, init) =>
+    fetch(input, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } });
+}
+
 /** Of one attribute. */
 const saidMaxCharacters = 256 * 1024;
 
@@ -170,21 +188,13 @@ export class RunTrace {
   }
 
   /** `headers` and `fetch` say what is asked on the way which span it is part of. */
-  tool(
-    call: Pick<Call, "id" | "tool" | "arguments">,
-    fetch: Fetch,
-  ): {
-    fetch: Fetch;
-    headers: Readonly<Record<string, string>>;
-    end: (outcome: { isOk: boolean; text: string }) => void;
-  } {
+  tool(call: Pick<Call, "id" | "tool" | "arguments">, fetch: Fetch): ToolTrace {
     const startedAt = this.#ways.clock.now();
     const spanId = spanIdOf(`${call.id} ${startedAt.getTime()}`);
     const headers = { traceparent: toTraceparent(this.#context, spanId) };
     return {
       headers,
-      fetch: (input, init) =>
-        fetch(input, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } }),
+      fetch: withHeaders(fetch, headers),
       end: ({ isOk, text }) => {
         this.#add(spanId, `execute_tool ${call.tool}`, "internal", startedAt, {
           error: isOk ? undefined : "tool_failed",
