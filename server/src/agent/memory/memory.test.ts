@@ -106,7 +106,7 @@ test("a change of the memory is in the run's log, with the fact or not at all", 
     expect.stringContaining("full"),
     "Saved.",
     "Forgotten.",
-    "There is no such fact.",
+    "There is no such fact (any more).",
   ]);
   const url = `${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`;
   const { frames } = await readFrames(url, { token: owner.token });
@@ -118,6 +118,8 @@ test("a change of the memory is in the run's log, with the fact or not at all", 
     ["a", "save"],
     ["a", "delete"],
   ]);
+  // What is not there is as forgotten as was wished; what was not saved is not.
+  expect(frames.filter(({ event }) => event === "tool.failed")).toHaveLength(1);
   expect(await memoryOf(name, "eve")).toMatchObject({ entries: [], total: 0 });
 });
 

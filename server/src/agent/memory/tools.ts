@@ -64,14 +64,21 @@ const object = (properties: Record<string, unknown>) => ({
 });
 
 /** Taken back with the transaction it is thrown in. */
-class Unchanged extends Error {}
+class Unchanged extends Error {
+  readonly isOk: boolean;
+
+  constructor(text: string, { isOk }: { isOk: boolean }) {
+    super(text);
+    this.isOk = isOk;
+  }
+}
 
 async function changing(work: Promise<void>, text: string): Promise<ToolAnswer> {
   try {
     await work;
     return { isOk: true, text };
   } catch (error) {
-    if (error instanceof Unchanged) return { isOk: false, text: error.message };
+    if (error instanceof Unchanged) return { isOk: error.isOk, text: error.message };
     throw error;
   }
 }
@@ -97,6 +104,7 @@ async function save(
     if (await saveFact(tx, owner, fact, allowed)) return;
     throw new Unchanged(
       `The memory is full: at most ${allowed.entries} facts and ${ownerMaxMiB} MiB. Delete what matters least first.`,
+      { isOk: false },
     );
   });
   return changing(work, "Saved.");
@@ -105,7 +113,9 @@ async function save(
 async function forget(owner: Owner, call: ToolCall): Promise<ToolAnswer> {
   const { key: name } = call.values as { key: string };
   const work = call.sayWith("memory.updated", { key: name, op: "delete" }, async (tx) => {
-    if ((await deleteFacts(tx, owner, name)) === 0) throw new Unchanged("There is no such fact.");
+    // As is wished, and told again where a server died between the deed and its answer.
+    if ((await deleteFacts(tx, owner, name)) === 0)
+      throw new Unchanged("There is no such fact (any more).", { isOk: true });
   });
   return changing(work, "Forgotten.");
 }

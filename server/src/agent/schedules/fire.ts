@@ -27,6 +27,9 @@ type Needs = Pick<App, "db" | "clock">;
 /** Somebody else was here first, or the schedule was changed. */
 class NotDue extends Error {}
 
+/** The time was run for already: the clock was set back, or somebody switched it off and on. */
+class HasRun extends Error {}
+
 /** What keeps an agent from running because somebody wants it so. */
 const meant: ReadonlySet<string> = new Set(["agent_paused", "account_suspended"]);
 
@@ -41,8 +44,13 @@ export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): 
     await reached("agent.schedule.committed");
   } catch (error) {
     if (error instanceof NotDue) return;
-    if (!(error instanceof DomainError)) throw error;
-    await pass(app, schedule, due, now, error.code).catch((again: unknown) => {
+    const isKnown = error instanceof DomainError || error instanceof HasRun;
+    if (!isKnown) throw error;
+    const passing =
+      error instanceof HasRun
+        ? transaction(app.db, (tx) => moveOn(tx, schedule, due, now))
+        : pass(app, schedule, due, now, error.code);
+    await passing.catch((again: unknown) => {
       if (!(again instanceof NotDue)) throw again;
     });
   }
@@ -65,13 +73,8 @@ async function begin(
     id,
     within: async (tx, run) => {
       await moveOn(tx, schedule, due, now);
-      await insertRunning(tx, {
-        schedule_id: id,
-        tick: due.tick,
-        status: "running",
-        run_id: run.id,
-        at: now,
-      });
+      const tick: NewTick = { schedule_id: id, tick: due.tick, status: "running", run_id: run.id, at: now };
+      if (!(await insertRunning(tx, tick))) throw new HasRun();
       const last = { last_run_at: now, last_run_id: run.id, last_status: null, last_error: null };
       await changeSchedule(tx, id, last);
       await reached("agent.schedule.commits");

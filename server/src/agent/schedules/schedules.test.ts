@@ -1,3 +1,4 @@
+import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
 import { findActor } from "#accounts/find-actor.ts";
@@ -275,4 +276,71 @@ test("sessions that schedules leave take nobody's place, and end after an hour",
   clock.advance(61 * minuteMs);
   await scheduler.tidy();
   expect(await live()).toMatchObject([{ id: mine.json.session_id }]);
+});
+
+test("sessions in which runs wait, however many, keep no other from its end", async () => {
+  const of = await owner();
+  model.script([{ text: ["Yes."] }]);
+  await schedule(of, { schedule: "every 1m" });
+  await pass(of, minuteMs);
+  await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
+  const [left] = (await of.get(`${of.agent}/sessions`)).json.items;
+  // Each unused for longer than the one that is left.
+  await sql`
+    with waiting as (
+      insert into agent_sessions (id, agent_id, workspace_id, version, is_triggered, created_at, last_used_at)
+      select 'ses_waiting' || n, agent_id, workspace_id, version, true, created_at, created_at - interval '1 day'
+      from agent_sessions, generate_series(1, 100) as n where id = ${left.id}
+      returning id)
+    insert into agent_runs
+      select (jsonb_populate_record(r, jsonb_build_object(
+        'id', 'run_' || w.id, 'session_id', w.id, 'status', 'pending_approval',
+        'finished_at', null, 'settled_at', null))).*
+      from agent_runs r, waiting w where r.session_id = ${left.id}`.execute(host.app.db);
+  clock.advance(61 * minuteMs);
+  await scheduler.tidy();
+  expect((await of.get(`${of.agent}/sessions/${left.id}`)).json.status).toBe("ended");
+  expect((await of.get(`${of.agent}/sessions/ses_waiting1`)).json.status).not.toBe("ended");
+  await sql`delete from agent_sessions where id like 'ses_waiting%'`.execute(host.app.db);
+});
+
+test("an account whose plan was a larger one is within its plan again once it begins a session", async () => {
+  const of = await owner("starter");
+  model.script([{ text: ["Yes."] }]);
+  await schedule(of, { schedule: "every 1m" });
+  await pass(of, minuteMs);
+  const [left] = (await of.get(`${of.agent}/sessions`)).json.items;
+  await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
+  await sql`
+    insert into agent_sessions (id, agent_id, workspace_id, version, is_triggered, created_at, last_used_at)
+    select 'ses_larger' || n, agent_id, workspace_id, version, true, created_at, last_used_at
+    from agent_sessions, generate_series(1, 4) as n where id = ${left.id}`.execute(host.app.db);
+  const { json } = await of.post(`${of.agent}/invoke`, { input: "Hello." });
+  expect(json).toMatchObject({ status: "completed" });
+  const { items } = (await of.get(`${of.agent}/sessions`)).json;
+  expect(items.filter(({ status }: Json) => status !== "ended")).toHaveLength(2);
+});
+
+test("a time that was run for already, as where the clock was set back, goes by", async () => {
+  const of = await owner();
+  model.script([{ text: ["Yes."] }]);
+  const { id, next_run_at } = await schedule(of, { schedule: "every 1m" });
+  await pass(of, minuteMs);
+  const [run, ...none] = await runsOf(of);
+  expect(none).toEqual([]);
+  await host.app.db
+    .updateTable("agent_schedules")
+    .set({ next_run_at: new Date(next_run_at) })
+    .where("id", "=", id)
+    .execute();
+  await pass(of, 0);
+  expect((await runsOf(of)).map(({ run_id }) => run_id)).toEqual([run!.run_id]);
+  expect(await only(of)).toMatchObject({
+    next_run_at: new Date(Date.parse(next_run_at) + minuteMs).toISOString(),
+    last_status: "completed",
+    last_run_id: run!.run_id,
+  });
+  await pass(of, minuteMs);
+  expect(await runsOf(of)).toHaveLength(2);
+  expect(await ticksOf(id)).toMatchObject([{ status: "completed" }, { status: "completed" }]);
 });

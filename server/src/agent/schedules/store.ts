@@ -117,9 +117,15 @@ export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<vo
     .execute();
 }
 
-/** For the one run of this time; a second one breaks the transaction it comes in. */
-export async function insertRunning(tx: Db, tick: NewTick): Promise<void> {
-  await tx.insertInto("agent_schedule_ticks").values(tick).execute();
+/** For the one run of this time; false where there was one, or it went by. */
+export async function insertRunning(tx: Db, tick: NewTick): Promise<boolean> {
+  const row = await tx
+    .insertInto("agent_schedule_ticks")
+    .values(tick)
+    .onConflict((conflict) => conflict.doNothing())
+    .returning("tick")
+    .executeTakeFirst();
+  return row !== undefined;
 }
 
 export interface EndedTick {

@@ -10,19 +10,12 @@ import { findTriggered, lockCounts, lockSession, type SessionRow } from "./store
 
 const keptMs = 3_600_000;
 const atOnce = 100;
-/** As many as a plan has at most. */
-const inWorkspaceMax = 1000;
-
-/** False where none can go. The caller holds the workspace's counts. */
-export async function makeRoom(tx: Db, workspaceId: string, now: Date): Promise<boolean> {
-  const all = await findTriggered(tx, { workspaceId }, inWorkspaceMax);
-  const busy = await activeRuns(
-    tx,
-    all.map(({ id }) => id),
-  );
-  const oldest = all.find(({ id }) => !busy.has(id));
-  if (oldest) await close(tx, oldest.id, now);
-  return oldest !== undefined;
+/** Ends so many, or none and answers false where fewer can go. The caller holds the workspace's counts. */
+export async function makeRoom(tx: Db, workspaceId: string, places: number, now: Date): Promise<boolean> {
+  const oldest = await findTriggered(tx, { workspaceId }, places);
+  if (oldest.length < places) return false;
+  for (const { id } of oldest) await close(tx, id, now);
+  return true;
 }
 
 export async function endLeft({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<void> {

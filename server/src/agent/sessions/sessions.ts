@@ -78,9 +78,10 @@ export interface NewSession {
 /** The caller has asked for `holdCounts`. */
 export async function open(tx: Db, input: NewSession): Promise<SessionRow> {
   const allowed = planLimits[input.workspace.plan].liveSessions;
-  if ((await countLive(tx, input.workspace.id)) >= allowed) {
-    if (!(await makeRoom(tx, input.workspace.id, input.at))) throw sessionCapReached(allowed);
-  }
+  // More than one where the plan was a larger one.
+  const places = (await countLive(tx, input.workspace.id)) + 1 - allowed;
+  if (places > 0 && !(await makeRoom(tx, input.workspace.id, places, input.at)))
+    throw sessionCapReached(allowed);
   const session = await insertSession(tx, {
     id: newId("ses_"),
     agent_id: input.agentId,

@@ -1,6 +1,7 @@
 /** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import { activeStatuses } from "../runs/states.ts";
 import { storableJson } from "../storable.ts";
 import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
 
@@ -184,7 +185,7 @@ export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
   await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
 }
 
-/** Sessions that live and that no caller began, the longest unused first. */
+/** Sessions that live and that no caller began, the longest unused first; none in which a run is under way. */
 export function findTriggered(
   db: Db,
   wanted: { workspaceId?: string; unusedSince?: Date },
@@ -194,7 +195,18 @@ export function findTriggered(
     .selectFrom("agent_sessions")
     .selectAll()
     .where("is_triggered", "=", true)
-    .where("ended_at", "is", null);
+    .where("ended_at", "is", null)
+    .where((eb) =>
+      eb.not(
+        eb.exists(
+          eb
+            .selectFrom("agent_runs as r")
+            .select("r.id")
+            .whereRef("r.session_id", "=", "agent_sessions.id")
+            .where("r.status", "in", activeStatuses),
+        ),
+      ),
+    );
   if (wanted.workspaceId !== undefined) query = query.where("workspace_id", "=", wanted.workspaceId);
   if (wanted.unusedSince !== undefined) query = query.where("last_used_at", "<", wanted.unusedSince);
   return query.orderBy("last_used_at").limit(limit).execute();

@@ -87,7 +87,7 @@ export async function receive(
         type: "webhook",
         id: webhook.id,
         within: async (tx, run) => {
-          await note(tx, webhook, delivery, run, now);
+          await note(app, tx, webhook, delivery, run);
           Object.assign(received, { run_id: run.id, session_id: run.session_id });
           await reached("agent.webhook.commits");
         },
@@ -109,13 +109,15 @@ export function forgetDeliveries(db: Db, now: Date): Promise<void> {
 
 /** What the webhook is by now, and not as it was when the delivery came, decides. */
 async function note(
+  { clock }: Needs,
   tx: Db,
   webhook: WebhookRow,
   { headers }: Delivery,
   run: BegunRun,
-  now: Date,
 ): Promise<void> {
   const row = await lockWebhook(tx, webhook.id);
+  // It may have waited over midnight: whoever was let in first has counted in the new day.
+  const now = clock.now();
   if (!row) throw webhookNotFound();
   if (!row.secret_sealed.equals(webhook.secret_sealed)) throw signatureInvalid();
   if (!row.enabled) throw webhookDisabled();

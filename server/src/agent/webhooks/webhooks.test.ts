@@ -1,4 +1,5 @@
 import { createHmac } from "node:crypto";
+import { sql } from "kysely";
 import { Webhook as StandardWebhook } from "standardwebhooks";
 import { expect, test } from "vitest";
 import { setSuspended } from "#accounts/workspaces.ts";
@@ -354,4 +355,28 @@ test("no table and no log line holds a secret as it is", async () => {
     .join();
   expect(everything).not.toContain(secret.slice(6));
   expect(everything).not.toContain(Buffer.from(secret.slice(6), "base64").toString("latin1"));
+});
+
+test("a delivery that waited over midnight counts in the day in which its run begins", async () => {
+  const of = await owner();
+  const hook = await webhook(of);
+  const { db } = host.app;
+  const midnight = Math.ceil(clock.now().getTime() / (24 * hourMs)) * 24 * hourMs;
+  clock.set(new Date(midnight - 1));
+  const held = Promise.withResolvers<void>();
+  const isHeld = Promise.withResolvers<void>();
+  const other = db.transaction().execute(async (tx) => {
+    await tx.selectFrom("agent_webhooks").select("id").where("id", "=", hook.id).forUpdate().execute();
+    isHeld.resolve();
+    await held.promise;
+  });
+  await isHeld.promise;
+  const waiting = deliver(hook);
+  const waits = sql`select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+  await expect.poll(async () => (await waits.execute(db)).rows.length, { timeout: 10_000 }).toBe(1);
+  clock.set(new Date(midnight));
+  held.resolve();
+  await other;
+  expect((await waiting).status).toBe(202);
+  expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(1);
 });
