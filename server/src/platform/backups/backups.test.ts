@@ -51,6 +51,7 @@ let differs = false;
 /** Ids of restores. */
 const inPlace = new Set<string>();
 let cannotBeAsked = false;
+const asked: { id: string; putsBack: boolean }[] = [];
 const cleaned: { id: string; isCompleted: boolean }[] = [];
 const engine: BackupEngine = {
   extension: "dump",
@@ -67,7 +68,8 @@ const engine: BackupEngine = {
     data.set(addon.id, Buffer.concat(await Array.fromAsync(source())).toString());
     inPlace.add(id);
   },
-  async isInPlace({ id }) {
+  async isInPlace({ id, putsBack }) {
+    asked.push({ id, putsBack });
     if (cannotBeAsked) throw new Error("the machine is away");
     return inPlace.has(id);
   },
@@ -119,6 +121,9 @@ async function made(addon: Made) {
   await carryOut(backups, id, signal);
   return find(addon, id);
 }
+const doubtOf = async (id: string) =>
+  (await db.selectFrom("restores").select("in_doubt_since").where("id", "=", id).executeTakeFirstOrThrow())
+    .in_doubt_since;
 const news = async ({ actor }: Made) => (await listNotifications(app, actor)).map(({ title }) => title);
 const keys = ({ addonId }: Made) => backups.blobs.list(`backups/${addonId}/`);
 const code = (work: Promise<unknown>) =>
@@ -224,6 +229,33 @@ test("a server that stops in order leaves it to the next, and no attempt is coun
   expect(await find(addon, id)).toMatchObject({ status: "running", attempts: 0 });
   await carryOut(newBackups(), id, signal);
   expect(await find(addon, id)).toMatchObject({ status: "completed", attempts: 1 });
+});
+
+test.each([
+  ["a server that stops in order", () => {}, { status: "running", attempts: 0 }],
+  [
+    "one that is deleted",
+    (id: string) => db.updateTable("backups").set({ deleted_at: clock.now() }).where("id", "=", id).execute(),
+    undefined,
+  ],
+])("%s ends also a backup that waits for its add-on", async (_, happens, expected) => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  const waiting = Promise.withResolvers<void>();
+  const stops = new AbortController();
+  const without = newBackups();
+  without.addons.guest = () => {
+    waiting.resolve();
+    return undefined;
+  };
+  const carried = carryOut(without, id, stops.signal);
+  await waiting.promise;
+  await happens(id);
+  if (expected) stops.abort();
+  await carried;
+  const row = await db.selectFrom("backups").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
+  expect(row).toMatchObject(expected ?? { error: expect.not.stringContaining("server") });
+  expect(await news(addon)).toEqual([]);
 });
 
 test("what is made by hand has a quota a day, which deleted ones count for and failed ones do not", async () => {
@@ -376,10 +408,12 @@ test("a restore that is in its place is not said to have failed, and none is whe
   cannotBeAsked = true;
   await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
   expect(await status()).toBe("running");
+  expect(await doubtOf(id)).not.toBeNull();
   cannotBeAsked = false;
   await db.updateTable("restores").set({ attempts: 3 }).where("id", "=", id).execute();
   await carryOutRestore(newBackups(), id, signal);
   expect(await status()).toBe("completed");
+  expect(await doubtOf(id)).toBeNull();
   expect(data.get(addon.addonId)).toBe(was);
   expect(await news(addon)).toEqual([]);
 });
@@ -415,6 +449,13 @@ test("a restore whose add-on does not come up again ends after an hour, and what
   cannotBeAsked = false;
   await carryOutRestore(newBackups(), id, signal);
   expect(cleaned.filter((one) => one.id === id)).toEqual([{ id, isCompleted: true }]);
+  // As long as it was under way, and not once it was over.
+  expect(asked.filter((one) => one.id === id).map(({ putsBack }) => putsBack)).toEqual([
+    ...Array.from({ length: 4 }, () => true),
+    false,
+    false,
+  ]);
+  expect(await doubtOf(id)).not.toBeNull();
   expect(await code(ask(addon))).toBe("done");
 });
 

@@ -90,8 +90,8 @@ async function restore(
 interface Outcome {
   status: "completed" | "failed";
   error: string | null;
-  /** Of what it holds when this is said. */
-  holds?: string;
+  /** Nobody could tell what it holds when this is said. */
+  isInDoubt?: boolean;
 }
 
 /** Throws while it is not to be known: the job comes again, and not for ever. */
@@ -106,7 +106,7 @@ async function outcomeOf(
   const failed = { status: "failed", error: sentenceOf(error) } as const;
   if (error instanceof Dropped) return failed;
   try {
-    const isCompleted = await isInPlace(backups, addon, row, stops);
+    const isCompleted = await isInPlace(backups, addon, row, { putsBack: true, signal: stops });
     return isCompleted ? { status: "completed", error: null } : failed;
   } catch (unknown) {
     if (stops.aborted) throw unknown;
@@ -116,7 +116,7 @@ async function outcomeOf(
     return {
       status: "failed",
       error: "The add-on did not come up again, so nobody could see how far it got.",
-      holds: "It holds what was restored or what it held before; that is kept as a safety backup.",
+      isInDoubt: true,
     };
   }
 }
@@ -126,14 +126,14 @@ async function isInPlace(
   { app, addons, engines }: Backups,
   addon: AddonView,
   row: RestoreRow,
-  signal: AbortSignal,
+  how: { putsBack: boolean; signal: AbortSignal },
 ): Promise<boolean> {
   const { safety_backup_id: keptId } = row;
   const kept = keptId === null ? undefined : await findById(app.db, keptId);
   // Nothing is touched before what is there was kept.
   if (kept && kept.status !== "completed") return false;
   await addons.running(addon.id)?.whenUp(askableWithinMs);
-  return engines[addon.kind].isInPlace({ addons, addon, id: row.id, signal }).catch((error: unknown) => {
+  return engines[addon.kind].isInPlace({ addons, addon, id: row.id, ...how }).catch((error: unknown) => {
     // A new add-on held nothing that could be lost.
     if (keptId === null) return false;
     throw error;
@@ -155,11 +155,11 @@ async function end(
   { app }: Backups,
   addon: AddonView,
   row: RestoreRow,
-  { status, error, holds = "It holds what it held before." }: Outcome,
+  { status, error, isInDoubt = false }: Outcome,
 ): Promise<void> {
   const { db, clock } = app;
   await transaction(db, async (tx) => {
-    if (!(await endRestore(tx, row.id, { status, error }, clock.now()))) return;
+    if (!(await endRestore(tx, row.id, { status, error, isInDoubt }, clock.now()))) return;
     // One that was not begun, or not to its end: nobody makes it any more.
     const { safety_backup_id: keptId } = row;
     const kept = keptId === null ? undefined : await findById(tx, keptId);
@@ -169,6 +169,9 @@ async function end(
     const detail = { backup_id: row.backup_id, restore_id: row.id };
     await recordActivity(tx, systemActor("backups"), deed, target(addon), workspaceId, detail);
     if (error === null) return;
+    const holds = isInDoubt
+      ? "It holds what was restored or what it held before; that is kept as a safety backup."
+      : "It holds what it held before.";
     await notify(tx, {
       workspaceId,
       kind: "backup_failed",
@@ -184,9 +187,11 @@ async function cleanUp(backups: Backups, addon: AddonView, id: string, stops: Ab
   const { app, addons, engines } = backups;
   const row = await findRestore(app.db, id);
   if (!row) return;
-  // What ended in doubt is decided by what is found now; the old data is a backup in any case.
+  // What ended in doubt is decided by what is found now, and has served since it may be: nothing is put back any more.
+  // The old data is a backup in any case.
   const wasInDoubt = row.status === "failed" && row.in_doubt_since !== null;
+  const look = { putsBack: false, signal: stops };
   const isCompleted =
-    row.status === "completed" || (wasInDoubt && (await isInPlace(backups, addon, row, stops)));
+    row.status === "completed" || (wasInDoubt && (await isInPlace(backups, addon, row, look)));
   await engines[addon.kind].cleanUp({ addons, addon, id, isCompleted });
 }

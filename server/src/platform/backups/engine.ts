@@ -47,9 +47,12 @@ export interface BackupEngine {
   restore(work: RestoreWork): Promise<void>;
   /**
    * Whether what was restored is in its place, whatever became of who put it there. Where the database does not come up
-   * with it the old data is put back first. Throws where it cannot be found out now.
+   * with it the old data is put back first, if `putsBack`: only where nobody can have written to it since. Throws where
+   * it cannot be found out now.
    */
-  isInPlace(work: Pick<RestoreWork, "addons" | "addon" | "id" | "signal">): Promise<boolean>;
+  isInPlace(
+    work: Pick<RestoreWork, "addons" | "addon" | "id" | "signal"> & { putsBack: boolean },
+  ): Promise<boolean>;
   /**
    * What a restore kept in case it fails goes, and what one that failed had begun; once more does nothing. Old data goes
    * only where it was completed.

@@ -144,9 +144,9 @@ test("a restore puts back what was there, with its owner's settings, and keeps t
   await sql("postgres", `alter database ${name} set work_mem = '5MB';`);
   const id = "00000000-0000-4000-8000-00000000000a";
   const work = { addons, addon: addonOf(name), id, source: source(stored), contents, signal };
-  expect(await postgres.isInPlace(work)).toBe(false);
+  expect(await postgres.isInPlace({ ...work, putsBack: true })).toBe(false);
   await postgres.restore(work);
-  expect(await postgres.isInPlace(work)).toBe(true);
+  expect(await postgres.isInPlace({ ...work, putsBack: false })).toBe(true);
   expect(await sql(name, "select count(*), sum(balance) from accounts;")).toBe("5000|12502500\n");
   expect(await sql(name, "show work_mem;")).toBe("5MB\n");
   expect(await sql(name, "select tableowner from pg_tables where tablename = 'accounts';")).toBe("kontor\n");

@@ -25,7 +25,7 @@ test("a Redis that does not come up with what was restored gets back what it had
     one.spec?.volume?.directory.endsWith(volumeOf(addon)),
   )!;
   const guest = running.guest()!;
-  const work = { addons: host.addons, addon, id, signal };
+  const work = { addons: host.addons, addon, id, signal, putsBack: true };
   expect(await redis.isInPlace(work)).toBe(false);
   const roots = ["/persist"];
   await guest.mkdir(directory, { mode: 0o755, parents: true, roots });
@@ -41,6 +41,9 @@ test("a Redis that does not come up with what was restored gets back what it had
   });
   await guest.signalCommand(running.command!, 9);
   await vi.waitFor(() => expect(running.row.error).toBe("Bad file format"), 10_000);
+  // Who only looks, long after, changes nothing.
+  await expect(redis.isInPlace({ ...work, putsBack: false })).rejects.toThrow("not up");
+  expect(existsSync(aside)).toBe(true);
   expect(await redis.isInPlace(work)).toBe(false);
   const { content } = await guest.readFile(manifest);
   expect(Buffer.concat(await content.toArray()).toString()).toBe("old");

@@ -119,11 +119,16 @@ export const redis: BackupEngine = {
     throw new BackupFailed("Redis did not start with what was restored; it has what it had before.");
   },
 
-  async isInPlace({ addons, addon, id }) {
-    const guest = addons.running(addon.id)?.guest();
+  async isInPlace({ addons, addon, id, putsBack }) {
+    const running = addons.running(addon.id);
+    const guest = running?.guest();
     if (!guest) throw new BackupFailed("The add-on has no machine.");
     const names = namesOf(id);
-    return (await isSwitched(guest, names)) && !(await putBack(addons, addon.id, names));
+    if (!(await isSwitched(guest, names))) return false;
+    if (putsBack) return !(await putBack(addons, addon.id, names));
+    // What it had stays beside it until it has come up without that.
+    if (!running?.isUp) throw new BackupFailed("The add-on is not up.");
+    return true;
   },
 
   async cleanUp({ addons, addon, id, isCompleted }) {

@@ -333,15 +333,16 @@ export async function forgetRestoreAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
+/** `isInDoubt`: nobody could tell what it came to, since when `noteDoubt` said. */
 export function endRestore(
   db: Db,
   id: string,
-  end: { status: "completed" | "failed"; error: string | null },
+  { isInDoubt, ...end }: { status: "completed" | "failed"; error: string | null; isInDoubt: boolean },
   now: Date,
 ): Promise<RestoreRow | undefined> {
   return db
     .updateTable("restores")
-    .set({ ...end, finished_at: now })
+    .set({ ...end, ...(isInDoubt ? {} : { in_doubt_since: null }), finished_at: now })
     .where("id", "=", id)
     .where("status", "=", "running")
     .returningAll()

@@ -33,6 +33,9 @@ export async function within<T>(
   const watching = watch(isWanted, ends, watched.signal);
   try {
     return await work(ends.signal);
+  } catch (error) {
+    // Some waits tell that they were aborted, and not why.
+    throw ends.signal.aborted ? ends.signal.reason : error;
   } finally {
     clearTimeout(deadline);
     stops.removeEventListener("abort", stop);
