@@ -114,6 +114,44 @@ test("whoever had a run before it was taken over writes nothing more", async () 
   }
 });
 
+test("runs are taken while what others said can't be forgotten yet", async () => {
+  model.script([{ text: ['{"city":"Ulm"}'] }]);
+  const ask = async () =>
+    (await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 })).json.run_id as string;
+  const first = new AgentRuns(host.app, { pauseMs: 5 });
+  const said = await ask();
+  await first.start();
+  await first.settled(said, 20_000);
+  await first.stop();
+  const past = new Date(Date.now() - 1);
+  await host.app.db
+    .updateTable("agent_runs")
+    .set({ output_expires_at: past })
+    .where("id", "=", said)
+    .execute();
+  const next = new AgentRuns(host.app, { pauseMs: 5, forgetEveryMs: 0 });
+  try {
+    await host.app.db.transaction().execute(async (tx) => {
+      await tx.selectFrom("agent_runs").select("id").where("id", "=", said).forUpdate().execute();
+      await next.start();
+      const held = sql`select from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'`;
+      await expect
+        .poll(async () => (await held.execute(host.app.db)).rows.length, { timeout: 10_000 })
+        .toBe(1);
+      const id = await ask();
+      await next.settled(id, 20_000);
+      expect((await owner.get(`/v1/agents/runs/${id}`)).json.status).toBe("completed");
+    });
+    const isExpired = host.app.db.selectFrom("agent_runs").select("expired").where("id", "=", said);
+    await expect
+      .poll(async () => (await isExpired.executeTakeFirstOrThrow()).expired, { timeout: 10_000 })
+      .toBe(true);
+  } finally {
+    await next.stop();
+  }
+});
+
 test("a server that stops leaves its runs to the next, at once", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ['{"city":"Ulm"}'] }]);

@@ -5,11 +5,17 @@ import { expireOutput, findExpiring } from "./store.ts";
 
 const atOnce = 100;
 
-export async function forgetOutputs({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<void> {
+/** Ends early, between two runs, where `signal` says so. */
+export async function forgetOutputs(
+  { db, log }: Pick<App, "db" | "log">,
+  now: Date,
+  signal?: AbortSignal,
+): Promise<void> {
   for (;;) {
     const ids = await findExpiring(db, now, atOnce);
     let left = 0;
     for (const run of ids) {
+      if (signal?.aborted) return;
       try {
         await transaction(db, (tx) => expireOutput(tx, run)).catch(async (error: unknown) => {
           log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");

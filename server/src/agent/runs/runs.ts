@@ -31,7 +31,6 @@ const atOnceMax = 1_000;
 /** Of one workspace: whoever has much to do, or tools that take a day, keeps nobody else waiting. */
 const ofOneMax = 50;
 const lookEveryMs = 1_000;
-const forgetEveryMs = 60_000;
 /** Of what another process stores nobody here is told. */
 const pollMs = 500;
 /** One that has seen so many processes go is the likelier cause of that. */
@@ -52,16 +51,22 @@ export class AgentRuns {
   #api: OwnApi | undefined;
   #tracing: Tracing | undefined;
   #looking: Promise<void> | undefined;
+  #forgetting: Promise<void> | undefined;
+  readonly #forgetEveryMs: number;
   /** Some had no place: the next that is free is theirs at once. */
   #areLeft = false;
   #filling: Promise<void> | undefined;
 
   /**
    * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
-   * of one workspace at once.
+   * of one workspace at once. `forgetEveryMs`: between two looks for what runs said an hour ago.
    */
-  constructor(app: App, options: { hostId?: string | null; pauseMs?: number; ofOneMax?: number } = {}) {
+  constructor(
+    app: App,
+    options: { hostId?: string | null; pauseMs?: number; ofOneMax?: number; forgetEveryMs?: number } = {},
+  ) {
     this.#app = app;
+    this.#forgetEveryMs = options.forgetEveryMs ?? 60_000;
     this.#hostId = options.hostId ?? null;
     this.#pauseMs = options.pauseMs ?? 500;
     this.#ofOneMax = options.ofOneMax ?? ofOneMax;
@@ -87,6 +92,7 @@ export class AgentRuns {
     for (const { stop } of all) stop.abort(new Interrupted());
     await Promise.all([...all.map(({ done }) => done), this.#looking]);
     await this.#filling;
+    await this.#forgetting;
     await this.#tracing?.close();
     await mcpConnections(this.#app).closeAll();
   }
@@ -200,12 +206,23 @@ export class AgentRuns {
       try {
         await this.#expire();
         await this.look();
-        if (performance.now() - forgottenMs < forgetEveryMs) continue;
-        await forgetOutputs(this.#app, this.#app.clock.now());
+        if (performance.now() - forgottenMs < this.#forgetEveryMs) continue;
         forgottenMs = performance.now();
+        // Beside this: an hour's words of many runs take a while, and approvals and lost runs do not wait for them.
+        this.#forgetting ??= this.#forget();
       } catch (error) {
         this.#app.log.warn({ error }, "runs that wait were not looked for");
       }
+    }
+  }
+
+  async #forget(): Promise<void> {
+    try {
+      await forgetOutputs(this.#app, this.#app.clock.now(), this.#stopping.signal);
+    } catch (error) {
+      this.#app.log.warn({ error }, "what runs said is kept past its hour");
+    } finally {
+      this.#forgetting = undefined;
     }
   }
 
