@@ -5,6 +5,7 @@
 import {
   type CallToolResult,
   type Client,
+  ProtocolError,
   type SSEClientTransport,
   StreamableHTTPClientTransport,
   type Tool as ListedTool,
@@ -18,12 +19,18 @@ const farewellMs = 2_000;
 export class McpConnection {
   readonly #client: Client;
   readonly #transport: StreamableHTTPClientTransport | SSEClientTransport;
+  readonly #isWorn: () => boolean;
   #isOpen = true;
 
   /** Of a client that is connected. */
-  constructor(client: Client, transport: StreamableHTTPClientTransport | SSEClientTransport) {
+  constructor(
+    client: Client,
+    transport: StreamableHTTPClientTransport | SSEClientTransport,
+    isWorn: () => boolean,
+  ) {
     this.#client = client;
     this.#transport = transport;
+    this.#isWorn = isWorn;
     client.onclose = () => (this.#isOpen = false);
     client.onerror = (error) => {
       // Over SSE all there is is one stream, and its reader would begin it again for ever.
@@ -33,6 +40,21 @@ export class McpConnection {
 
   get isOpen(): boolean {
     return this.#isOpen;
+  }
+
+  /** It still serves, but should be followed by another before what may be read over it is used up. */
+  get isWorn(): boolean {
+    return this.#isWorn();
+  }
+
+  /** Throws where nothing answers; one that does not know what it is asked is there. */
+  async ping(timeoutMs: number): Promise<void> {
+    const options = { timeout: timeoutMs };
+    const isOfToday = this.#client.getProtocolEra() === "modern";
+    const asked: Promise<unknown> = isOfToday ? this.#client.discover(options) : this.#client.ping(options);
+    await within(timeoutMs, asked).catch((error: unknown) => {
+      if (!(error instanceof ProtocolError)) throw error;
+    });
   }
 
   async tools(timeoutMs: number): Promise<ListedTool[]> {
@@ -45,7 +67,7 @@ export class McpConnection {
   call(
     tool: { name: string; inputSchema: Record<string, unknown> },
     values: Record<string, unknown>,
-    options: { timeoutMs: number; signal: AbortSignal },
+    options: { timeoutMs: number; signal: AbortSignal; headers?: Readonly<Record<string, string>> },
   ): Promise<CallToolResult> {
     return this.#client.callTool(
       { name: tool.name, arguments: values },
@@ -53,6 +75,7 @@ export class McpConnection {
         timeout: options.timeoutMs,
         maxTotalTimeout: options.timeoutMs,
         signal: options.signal,
+        ...(options.headers ? { headers: { ...options.headers } } : {}),
         // Servers of today are told some arguments in headers as well: which, the schema says.
         toolDefinition: { name: tool.name, inputSchema: tool.inputSchema as ListedTool["inputSchema"] },
       },

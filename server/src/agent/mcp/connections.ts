@@ -45,14 +45,19 @@ export class McpConnections {
     return this.#fetch;
   }
 
-  /** Throws why no connection came to be, or what `work` throws. */
-  async use<T>(peer: McpPeer, work: (connection: McpConnection) => Promise<T>): Promise<T> {
+  /** Throws why no connection came to be, or what `work` throws. `isHarmless`: work that may be done twice. */
+  async use<T>(
+    peer: McpPeer,
+    work: (connection: McpConnection) => Promise<T>,
+    { isHarmless = false } = {},
+  ): Promise<T> {
     const isNew = !this.#kept.has(peer.key);
     try {
       return await this.#once(peer, work);
     } catch (error) {
       // A server that was started anew knows no session of before, and did nothing: it is asked once more.
-      if (isNew || !(error instanceof SdkHttpError) || ![400, 404].includes(error.status)) throw error;
+      const isUnknown = error instanceof SdkHttpError && [400, 404].includes(error.status);
+      if (isNew || !(isUnknown || (isHarmless && whyNot(error).kind === "unreachable"))) throw error;
       return await this.#once(peer, work);
     }
   }
@@ -70,7 +75,9 @@ export class McpConnections {
     try {
       const connection = await kept.opening;
       if (!connection.isOpen) throw new Error("the server closed the connection");
-      return await work(connection);
+      const done = await work(connection);
+      if (connection.isWorn) this.#letGo(peer.key, kept);
+      return done;
     } catch (error) {
       if (whyNot(error).kind !== "refused") this.#letGo(peer.key, kept);
       throw error;

@@ -3,6 +3,7 @@
  * goes along; and no answer, nor one event of a stream, is longer than what is kept in memory of it.
  */
 import type { Fetch } from "../models/fetch.ts";
+import { withLineFeeds } from "../models/lines.ts";
 
 export class TooLong extends Error {
   override readonly name = "TooLong";
@@ -12,11 +13,16 @@ export interface Bounds {
   /** Of an answer that is one text, and of each event of a stream. */
   answerMaxBytes: number;
   /** Of all that is ever read. */
-  allMaxBytes?: number;
+  allMaxBytes: number;
 }
 
-export function boundedFetch(fetch: Fetch, origin: string, bounds: Bounds): Fetch {
-  let left = bounds.allMaxBytes ?? Infinity;
+/** What was read so far. */
+export interface Meter {
+  bytes: number;
+}
+
+export function boundedFetch(given: Fetch, origin: string, bounds: Bounds, meter: Meter): Fetch {
+  const fetch = withLineFeeds(given);
   return async (input, init) => {
     const { href, origin: asked } = new URL(input instanceof Request ? input.url : input);
     if (asked !== origin) throw new Error(`the server leads to another origin, ${asked}`);
@@ -26,9 +32,9 @@ export function boundedFetch(fetch: Fetch, origin: string, bounds: Bounds): Fetc
     let bytes = 0;
     const counted = new TransformStream<Uint8Array, Uint8Array>({
       transform(piece, controller) {
-        left -= piece.length;
+        meter.bytes += piece.length;
         bytes = isStream ? afterLastEvent(bytes, piece) : bytes + piece.length;
-        if (bytes > bounds.answerMaxBytes || left < 0)
+        if (bytes > bounds.answerMaxBytes || meter.bytes > bounds.allMaxBytes)
           return controller.error(new TooLong("the server's answer is too long"));
         controller.enqueue(piece);
       },
@@ -41,6 +47,6 @@ export function boundedFetch(fetch: Fetch, origin: string, bounds: Bounds): Fetc
 /** Events end with an empty line. One that two pieces share is missed, and counts with what follows it. */
 function afterLastEvent(bytes: number, piece: Uint8Array): number {
   const buffer = Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength);
-  const end = Math.max(buffer.lastIndexOf("\n\n"), buffer.lastIndexOf("\n\r\n"));
+  const end = buffer.lastIndexOf("\n\n");
   return end < 0 ? bytes + piece.length : piece.length - end;
 }

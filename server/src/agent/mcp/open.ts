@@ -32,6 +32,8 @@ export interface OpenOptions {
 
 /** Pictures in base64 are part of an answer. */
 const answerMaxBytes = 8 * 1024 ** 2;
+/** Of a connection that is kept: a server that never stops talking is not listened to for ever. */
+const allMaxBytes = 64 * 1024 ** 2;
 const pagesMax = 20;
 /** What servers answer who know no streamable HTTP. */
 const unknownThere: readonly (number | undefined)[] = [400, 404, 405, 406, 415];
@@ -59,11 +61,12 @@ export async function openMcp(address: McpAddress, options: OpenOptions): Promis
 async function dial(
   { url, headers, token }: McpAddress,
   kind: "streamable" | "sse",
-  { fetch, timeoutMs, bounds = { answerMaxBytes }, onToolsChanged }: OpenOptions,
+  { fetch, timeoutMs, bounds = { answerMaxBytes, allMaxBytes }, onToolsChanged }: OpenOptions,
 ): Promise<McpConnection> {
   const { origin } = new URL(url);
+  const meter = { bytes: 0 };
   const common = {
-    fetch: boundedFetch(fetch, origin, bounds),
+    fetch: boundedFetch(fetch, origin, bounds, meter),
     requestInit: { headers: { ...headers } },
     ...(token ? { authProvider: { token } } : {}),
   };
@@ -84,7 +87,7 @@ async function dial(
   );
   try {
     await within(timeoutMs, client.connect(transport, { timeout: timeoutMs }));
-    return new McpConnection(client, transport);
+    return new McpConnection(client, transport, () => meter.bytes > bounds.allMaxBytes / 2);
   } catch (error) {
     await client.close().catch(() => {});
     await transport.close().catch(() => {});

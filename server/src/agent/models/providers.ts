@@ -6,6 +6,7 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import type { LanguageModelV4 } from "@ai-sdk/provider";
 import type { Provider } from "../agents/config.ts";
 import type { Fetch } from "./fetch.ts";
+import { withLineFeeds } from "./lines.ts";
 
 export interface ModelAddress {
   provider: Provider;
@@ -38,5 +39,5 @@ const makers: Record<Provider, Make> = {
 };
 
 export function openModel(address: ModelAddress, fetch: Fetch): LanguageModelV4 {
-  return makers[address.provider](address, fetch);
+  return makers[address.provider](address, withLineFeeds(fetch));
 }

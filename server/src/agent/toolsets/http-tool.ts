@@ -1,6 +1,6 @@
 /** One call of a tool that is a request. */
 import type { App } from "#app.ts";
-import { resultMaxBytes } from "../tools/result.ts";
+import { cutOff, resultMaxBytes } from "../tools/result.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
 import { requestOf, UnfitArguments } from "./request.ts";
 import type { HttpTool } from "./schema.ts";
@@ -27,7 +27,7 @@ export async function callHttp(
       ...(request.body === undefined ? {} : { body: request.body }),
       signal: AbortSignal.any([call.signal, timeout]),
     });
-    const text = way.hide(await readText(response));
+    const text = await readText(response, way.hide);
     if (response.ok) return { isOk: true, text };
     // Whoever signed in is asked to again, at the next call.
     if (response.status === 401) await way.refused();
@@ -47,16 +47,22 @@ async function lettingIn({ address: { headers, token } }: Entry): Promise<Record
   return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
 }
 
-async function readText(response: Response): Promise<string> {
+/** More than any secret has: one that begins before the cut is read whole, so that it is found. */
+const secretMaxBytes = 16 * 1024;
+
+async function readText(response: Response, hide: (text: string) => string): Promise<string> {
+  const readMaxBytes = resultMaxBytes + secretMaxBytes;
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of response.body ?? []) {
     pieces.push(piece as Uint8Array);
     bytes += (piece as Uint8Array).length;
-    if (bytes > resultMaxBytes) break;
+    if (bytes > readMaxBytes) break;
   }
-  const text = new TextDecoder()
-    .decode(Buffer.concat(pieces).subarray(0, resultMaxBytes))
-    .replaceAll("\0", "\uFFFD");
-  return bytes > resultMaxBytes ? `${text}\n[cut off after ${resultMaxBytes} bytes]` : text;
+  const read = Buffer.concat(pieces).subarray(0, readMaxBytes);
+  const text = hide(new TextDecoder().decode(read).replaceAll("\0", "\uFFFD"));
+  if (bytes <= readMaxBytes) return cutOff(text);
+  // The end may hold half a secret, however much shorter those before it became.
+  const safe = Buffer.from(text).subarray(0, -secretMaxBytes).subarray(0, resultMaxBytes);
+  return `${new TextDecoder().decode(safe)}\n[cut off after ${resultMaxBytes} bytes]`;
 }

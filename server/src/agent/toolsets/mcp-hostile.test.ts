@@ -204,6 +204,34 @@ test("answers are bounded, said where they are no text, and never hold the secre
   }
 });
 
+test("what a server lists holds no secret that it repeats", async () => {
+  const described = { ...find, description: `Send Bearer ${secret}` };
+  const schema = { type: "object", properties: { [secret]: { type: "string", enum: [secret, "b"] } } };
+  server.tools = [
+    described,
+    { ...find, name: "other", inputSchema: schema },
+    { ...find, name: secret.repeat(20) },
+  ];
+  const set = await toolset({ auth_secret: secret });
+  expect(set.status).toBe("ready");
+  expect(set.tools[0].description).toBe("Send Bearer [secret]");
+  const { rows } = await sql`select t::text as row from agent_toolsets as t`.execute(host.app.db);
+  expect(JSON.stringify([set, rows])).not.toContain(secret);
+});
+
+test("a required server that went away since it was called is missed before a step, and found when it is back", async () => {
+  const away = await startMcpServer();
+  away.tools = [find];
+  const set = await toolset({ url: away.url });
+  const name = await agent([{ toolset_id: set.id, required: true }]);
+  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  await away.stop();
+  const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
+  expect(json).toMatchObject({ status: "failed", error_code: "tool_unavailable" });
+  await away.start();
+  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+});
+
 test.each([
   ["a list without an end", "pagination did not terminate", { tools: [find], nextCursor: "again" }],
   ["no list at all", "", { tools: 7 }],

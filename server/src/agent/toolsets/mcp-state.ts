@@ -14,6 +14,8 @@ import { peerOf, wayIn } from "./way-in.ts";
 const staleAfterMs = 60 * 60 * 1000;
 /** An agent waits for a server whose tools were never read. */
 const firstReadMs = 5_000;
+/** And for one that it can't do without, each time that it asks for its tools. */
+const pingMs = 2_000;
 
 /** The row, read anew where nothing is known yet; where it is only old, in the background. */
 export async function upToDate(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetRow> {
@@ -44,10 +46,12 @@ export async function whyUnavailable(
   if (way.kind === "unavailable") return way.why;
   const peer = peerOf(row, endUserId, way, () => void readSoon(app, row, endUserId));
   try {
-    await mcpConnections(app).use(peer, async () => {});
+    await mcpConnections(app).use(peer, (connection) => connection.ping(pingMs), { isHarmless: true });
     return undefined;
   } catch (error) {
-    return whyNot(error, way.hide).text;
+    const { kind, text } = whyNot(error, way.hide);
+    // A call gets a newer token, or says where to sign in.
+    return kind === "auth_required" && row.auth_type === "oauth" ? undefined : text;
   }
 }
 

@@ -44,7 +44,11 @@ async function ask(
     const result = await unlessAborted(
       signal,
       mcpConnections(app).use(peerOf(row, endUserId, way, readAgain), (connection) =>
-        connection.call({ name: original, inputSchema }, call.values, { timeoutMs: call.timeoutMs, signal }),
+        connection.call({ name: original, inputSchema }, call.values, {
+          timeoutMs: call.timeoutMs,
+          signal,
+          headers: call.headers,
+        }),
       ),
     );
     const answer = answerOf(result, way.hide);

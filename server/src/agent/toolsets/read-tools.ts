@@ -2,6 +2,7 @@
  * A server's tools, read and kept. What it answers is stored where the toolset is still the one that was asked; where it
  * can't be read, that is said, and what was read before stays.
  */
+import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
 import { SingleFlight } from "#lib/single-flight.ts";
 import { mcpConnections } from "../mcp/connections.ts";
@@ -27,9 +28,15 @@ export function readTools(
   row: ToolsetRow,
   endUserId: string | null = null,
 ): Promise<ToolsetRow | undefined> {
-  return reading.run(JSON.stringify([row.id, endUserId, row.url]), async () =>
+  return reading.run(JSON.stringify([row.id, endUserId, askedAs(row)]), async () =>
     keep(app, row, await outcomeOf(app, row, endUserId)),
   );
+}
+
+/** Whom a row asks, and as whom: what was read another way says nothing of it. */
+function askedAs({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
+  const asked = JSON.stringify([url, auth_type, auth_header_name, auth_secret_sealed?.toString("base64")]);
+  return createHash("sha256").update(asked).digest("base64");
 }
 
 const again = new WeakMap<App["db"], Map<string, number>>();
@@ -61,7 +68,8 @@ async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): P
       bounds: { answerMaxBytes, allMaxBytes },
     });
     try {
-      return ready(app, await keptOf(await connection.tools(listsWithinMs)));
+      const listed = await connection.tools(listsWithinMs);
+      return ready(app, await keptOf(listed.map((tool) => hiddenIn(tool, way.hide))));
     } finally {
       await connection.close();
     }
@@ -71,6 +79,17 @@ async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): P
     const status = kind === "auth_required" ? "auth_required" : "unreachable";
     return { status, last_error: storableText(text) };
   }
+}
+
+/** A server may repeat anywhere what it was sent. */
+function hiddenIn<T>(value: T, hide: (text: string) => string): T {
+  const within = (one: unknown): unknown => {
+    if (typeof one === "string") return hide(one);
+    if (Array.isArray(one)) return one.map(within);
+    if (typeof one !== "object" || one === null) return one;
+    return Object.fromEntries(Object.entries(one).map(([key, inner]) => [hide(key), within(inner)]));
+  };
+  return within(value) as T;
 }
 
 function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
@@ -87,7 +106,7 @@ function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
 async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise<ToolsetRow | undefined> {
   return app.db.transaction().execute(async (tx) => {
     const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
-    if (!row || row.url !== asked.url) return row;
+    if (!row || askedAs(row) !== askedAs(asked)) return row;
     // Where each signs in for themselves, one who did not says nothing of the server.
     if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
     return changeToolset(tx, row.id, change);
