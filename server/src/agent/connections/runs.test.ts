@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import { expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
+import { askToSignIn } from "./ask.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
@@ -61,13 +62,20 @@ test("a run says where its end user signs in, and the next one calls as them", a
   expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
 
   // Who is erased while a tool is about to ask them is not written back.
+  const erased: number[] = [];
   onKillPoint(async (point) => {
     if (point !== "agent.call.began") return;
     onKillPoint(undefined);
-    expect((await owner.call("DELETE", "/v1/agents/clerk/end-users/eve")).status).toBe(200);
+    erased.push((await owner.call("DELETE", "/v1/agents/clerk/end-users/eve")).status);
   });
   model.script([{ calls: [{ name: "shop__me", arguments: "{}" }] }, { text: ["Well."] }]);
   await owner.post("/v1/agents/clerk/invoke", { input: "Who am I?", end_user_id: "eve" });
+  expect(erased).toEqual([200]);
+  await expect(
+    askToSignIn(host.app, { id: made.json.id }, "eve", async () => {
+      throw new Error("The run is over.");
+    }),
+  ).rejects.toThrow("over");
   const links = await host.app.db.selectFrom("agent_connect_links").select("end_user_id").execute();
   expect(links.map(({ end_user_id }) => end_user_id)).not.toContain("eve");
 });
