@@ -5,10 +5,12 @@ It speaks with the server alone, whose requests are well formed and written anew
 
 import json
 import threading
-from socket import MSG_DONTWAIT
+import time
+from socket import MSG_DONTWAIT, SHUT_WR
 
 HEAD_BYTES = 96 * 1024
 PIECE_BYTES = 64 * 1024
+LINGER_SECONDS = 2
 REASONS = {200: "OK", 201: "Created", 204: "No Content", 301: "Moved Permanently", 302: "Found", 304: "Not Modified",
            400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
            413: "Content Too Large", 500: "Internal Server Error", 504: "Gateway Timeout"}
@@ -175,6 +177,23 @@ class Connection:
             self._send(self._error(status, code, message))
             self._end()
         except Closed:
+            pass
+
+    def refuse(self, status, code, message):
+        """Answers with an error a request that is not read to its end.
+
+        What is still sent is taken for a while and thrown away: a connection that is closed on unread bytes is reset,
+        and whoever sends them never sees the answer (RFC 9112, 9.6).
+        """
+        self.fail(status, code, message)
+        until = time.monotonic() + LINGER_SECONDS
+        try:
+            self._socket.shutdown(SHUT_WR)
+            while time.monotonic() < until:
+                self._socket.settimeout(max(0.01, until - time.monotonic()))
+                if not self._socket.recv(PIECE_BYTES):
+                    return
+        except OSError:
             pass
 
     def break_off(self, status, code, message):

@@ -275,7 +275,7 @@ def serve(handler, watch, connection):
             try:
                 request = connection.read()
             except TooLarge:
-                connection.fail(413, "payload_too_large", MESSAGES["payload_too_large"])
+                connection.refuse(413, "payload_too_large", MESSAGES["payload_too_large"])
                 return
             request_id.set(connection.request_id or None)
             turn = Turn(connection)
