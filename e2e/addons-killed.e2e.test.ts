@@ -197,7 +197,10 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
   }, 120_000);
   afterAll(() => remove(addon), 60_000);
 
-  test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(
+  // What is done at these points knows no kind; what a restore swaps does.
+  const once = (points: readonly string[]) => (kind === "postgres" ? points : []);
+
+  test.each(once(["backup.begun", "backup.stored", "backup.verified", "backup.completed"]))(
     "a backup is made where the server dies at %s",
     { timeout: 240_000 },
     async (point) => {
@@ -231,7 +234,7 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
     },
   );
 
-  test.each(["backup.unwanted", "backup.bytes-gone"])(
+  test.each(once(["backup.unwanted", "backup.bytes-gone"]))(
     "a deleted backup is gone where the server dies at %s",
     { timeout: 240_000 },
     async (point) => {
