@@ -3,10 +3,11 @@
  * - `server`, `runtime`, `cli`, `bench`: units, in parallel, no root
  * - `server-postgres15`: the server's units once more on Debian's PostgreSQL 15, the oldest we promise
  * - `host`: the real runtime (`*.host.test.ts`): root, runsc, nft; one file at a time, because they share the host
- * - `e2e`: the whole server from outside, by HTTP; one file at a time as well
+ * - `e2e`: the whole server from outside, by HTTP; one file at a time as well, because they share that server
+ * - `e2e-own-servers`: the same for files that share nothing with those
  *
  * How many files run at once is a matter of the whole run, not of a project: `kontor test` runs the units first and
- * then the serial projects, each in a run of its own with `--no-file-parallelism`.
+ * then the others, each in a run of its own, in two lanes beside one another (`cli/src/tests/suites.ts`).
  */
 import { configDefaults, defineConfig } from "vitest/config";
 
@@ -18,6 +19,7 @@ export default defineConfig({
       "server",
       "server/test/postgres15",
       "e2e",
+      "e2e/own-servers",
       ...["runtime", "cli", "bench"].map((name) => ({
         test: {
           name,

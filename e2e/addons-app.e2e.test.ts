@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { type Addon, backedUp, createAddon, restored } from "./addons.ts";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import { ended, makeProject, type Project, pushDirectory, visit } from "./projects.ts";
 import { type Server, startServer } from "./server.ts";
 

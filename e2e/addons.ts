@@ -1,6 +1,6 @@
 /** Add-ons of a server and their backups, as their people make and wait for them. */
 import { expect } from "vitest";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import type { Server } from "./server.ts";
 
 export interface Addon {

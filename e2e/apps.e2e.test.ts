@@ -19,7 +19,7 @@ import { candidate, deploy, makeEnvironment } from "../server/src/platform/apps/
 import { wake } from "../server/src/platform/apps/wake.ts";
 import { silentLog, testConfig, testSecrets } from "../server/test/harness.ts";
 import { removeHostTraces } from "./clean.ts";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import { linkImages } from "./images.ts";
 
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";

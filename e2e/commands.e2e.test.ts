@@ -1,5 +1,6 @@
 import { afterEach, expect, test } from "vitest";
-import { createSandbox, deleteSandbox, eventually, expectRefusal, getSandbox, server } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./answers.ts";
+import { createSandbox, deleteSandbox, getSandbox, server } from "./fixtures.ts";
 
 afterEach(() => server.start());
 

@@ -1,7 +1,7 @@
 /** From a push to an address, on real builds and real machines: what is served, what failed and why, and kill -9 on the way. */
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import { dockerfile, open, type Project, saying } from "./projects.ts";
 import * as projects from "./projects.ts";
 import { type Server, startServer } from "./server.ts";

@@ -18,10 +18,10 @@ import {
   WEB_ADDRESS_V6,
 } from "@kontor/runtime/network/testing/internet.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
+import { eventually } from "./answers.ts";
 import {
   createSandbox,
   deleteSandbox,
-  eventually,
   exec,
   getSandbox,
   output,

@@ -1,11 +1,9 @@
 import { expect, test } from "vitest";
 import type { Frame } from "./api.ts";
+import { base64, eventually, expectRefusal } from "./answers.ts";
 import {
-  base64,
   createSandbox,
-  eventually,
   exec,
-  expectRefusal,
   getSandbox,
   output,
   server,

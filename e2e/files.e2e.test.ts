@@ -1,10 +1,9 @@
 import { createHash, randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
+import { base64, expectRefusal } from "./answers.ts";
 import {
-  base64,
   createSandbox,
   exec,
-  expectRefusal,
   output,
   readFile,
   server,

@@ -1,5 +1,6 @@
-/** What every test file holds: the one server of the run, and short words for what a caller does most. */
+/** What a test file of the shared server holds: that server, and short words for what a caller does most. */
 import { afterAll, beforeAll, expect, inject, onTestFinished } from "vitest";
+import { base64, type Sandbox } from "./answers.ts";
 import { type Call, type Frame, frames, type Reply } from "./api.ts";
 import { Server, type ServerDescription } from "./server.ts";
 
@@ -12,14 +13,6 @@ declare module "vitest" {
 }
 
 export const server = new Server(inject("server"));
-
-/** A caller's own view of a sandbox. */
-export interface Sandbox {
-  id: string;
-  status: string;
-  expires_at: string;
-  [field: string]: unknown;
-}
 
 export const debian = { template: "debian-12" };
 
@@ -104,10 +97,6 @@ export function streamExec(
   });
 }
 
-export function base64(content: string | Uint8Array): string {
-  return Buffer.from(content).toString("base64");
-}
-
 export function writeFile(
   id: string,
   path: string,
@@ -125,30 +114,4 @@ export function readFile(id: string, path: string): Promise<Reply> {
 
 export function statFile(id: string, path: string): Promise<Reply> {
   return server.api("GET", `/v1/sandboxes/${id}/files/stat?path=${encodeURIComponent(path)}`);
-}
-
-/** Asks until the answer is there; fails with the last answer when `withinMs` are over. */
-export async function eventually<T>(
-  ask: () => Promise<T>,
-  isThere: (answer: T) => boolean,
-  withinMs = 30_000,
-): Promise<T> {
-  const deadline = Date.now() + withinMs;
-  for (;;) {
-    const answer = await ask();
-    if (isThere(answer)) return answer;
-    if (Date.now() > deadline) throw new Error(`it never came; last: ${JSON.stringify(answer)}`);
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
-}
-
-/** A refusal in the shape every caller may rely on. */
-export function expectRefusal(reply: Reply, status: number, code: string): void {
-  expect({ status: reply.status, code: reply.body?.code }, JSON.stringify(reply.body)).toEqual({
-    status,
-    code,
-  });
-  expect(typeof reply.body.detail).toBe("string");
-  expect(reply.body.detail).not.toBe("");
-  expect(reply.headers.get("x-request-id")).toMatch(/^[A-Za-z0-9._-]{1,128}$/);
 }

@@ -1,7 +1,7 @@
 /** Functions from outside: made, deployed by real builds, asked by the API and at their address, and kill -9 on the way. */
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import http from "node:http";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import { type Server, startServer } from "./server.ts";
 
 let server: Server;

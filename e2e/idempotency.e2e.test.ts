@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { expect, onTestFinished, test } from "vitest";
-import { createSandbox, debian, deleteSandbox, expectRefusal, output, server } from "./fixtures.ts";
+import { expectRefusal } from "./answers.ts";
+import { createSandbox, debian, deleteSandbox, output, server } from "./fixtures.ts";
 
 function create(key: string, body: Record<string, unknown>) {
   return server.api("POST", "/v1/sandboxes", {

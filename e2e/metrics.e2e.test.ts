@@ -1,13 +1,6 @@
 import { expect, test } from "vitest";
-import {
-  createSandbox,
-  deleteSandbox,
-  eventually,
-  exec,
-  expectRefusal,
-  server,
-  tryExec,
-} from "./fixtures.ts";
+import { eventually, expectRefusal } from "./answers.ts";
+import { createSandbox, deleteSandbox, exec, server, tryExec } from "./fixtures.ts";
 
 async function metrics(id: string, query = "") {
   const reply = await server.api("GET", `/v1/sandboxes/${id}/metrics${query}`);

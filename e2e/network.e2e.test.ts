@@ -18,7 +18,8 @@ import {
   watchInternet,
   WEB_ADDRESS_V6,
 } from "@kontor/runtime/network/testing/internet.ts";
-import { createSandbox, eventually, exec, getSandbox, output, server, sharedSandbox } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
+import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "./fixtures.ts";
 import { instanceOf } from "./host-state.ts";
 
 const modes = {

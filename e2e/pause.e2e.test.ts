@@ -1,16 +1,14 @@
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
+import { eventually, expectRefusal, type Sandbox } from "./answers.ts";
 import {
   createSandbox,
   deleteSandbox,
-  eventually,
   exec,
-  expectRefusal,
   getSandbox,
   output,
   readFile,
-  type Sandbox,
   server,
   streamExec,
   tryExec,

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect } from "vitest";
-import { eventually } from "./fixtures.ts";
+import { eventually } from "./answers.ts";
 import type { Server } from "./server.ts";
 
 const run = promisify(execFile);

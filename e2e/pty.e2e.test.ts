@@ -2,7 +2,8 @@
 import { once } from "node:events";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { WebSocket } from "ws";
-import { createSandbox, eventually, expectRefusal, output, server, sharedSandbox } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./answers.ts";
+import { createSandbox, output, server, sharedSandbox } from "./fixtures.ts";
 
 interface Message {
   kind: string;

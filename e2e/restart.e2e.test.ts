@@ -1,13 +1,11 @@
 import { afterEach, expect, test } from "vitest";
+import { eventually, expectRefusal, type Sandbox } from "./answers.ts";
 import {
   createSandbox,
   deleteSandbox,
-  eventually,
   exec,
-  expectRefusal,
   getSandbox,
   output,
-  type Sandbox,
   server,
   streamExec,
   tryExec,

@@ -1,11 +1,10 @@
 import { expect, test } from "vitest";
+import { eventually, expectRefusal } from "./answers.ts";
 import {
   createSandbox,
   debian,
   deleteSandbox,
-  eventually,
   exec,
-  expectRefusal,
   getSandbox,
   readFile,
   server,

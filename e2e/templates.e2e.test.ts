@@ -17,7 +17,7 @@ import { makePerson, makeToken } from "../server/test/factories.ts";
 import { openDatabase } from "../server/src/db/db.ts";
 import { ensureEmbedded } from "../server/src/db/embedded.ts";
 import type { Reply } from "./api.ts";
-import { eventually, expectRefusal } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./answers.ts";
 import { traces } from "./host-state.ts";
 import { Server, startServer } from "./server.ts";
 

@@ -1,11 +1,14 @@
 import { defineConfig } from "vitest/config";
 
-/** The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. One file at a time. */
+/**
+ * The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. These files share one server
+ * and its internet, so: one file at a time. Those in `own-servers` share nothing; see the configuration there.
+ */
 export default defineConfig({
   test: {
     name: "e2e",
     root: import.meta.dirname,
-    include: ["**/*.e2e.test.ts"],
+    include: ["*.e2e.test.ts"],
     globalSetup: ["global-setup.ts"],
     pool: "forks",
     fileParallelism: false,

@@ -5,8 +5,8 @@ import { aptStep } from "../setup/apt.ts";
 import { nativeStep } from "../setup/native.ts";
 import { checkPackages, testPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
-import { closing, runSuites } from "../tests/run-suites.ts";
-import { freshRootSuite, suites, type Suite } from "../tests/suites.ts";
+import { addUp, closing, runLanes, runSuites, type Tally } from "../tests/run-suites.ts";
+import { fastSuites, freshRootSuite, lanes } from "../tests/suites.ts";
 
 export async function test(options: { freshRoot?: boolean }): Promise<void> {
   await setUp([aptStep(testPackages), nativeStep]);
@@ -15,16 +15,20 @@ export async function test(options: { freshRoot?: boolean }): Promise<void> {
       hint: `Run: ${asRoot()} (or, without them: kontor check)`,
     });
   }
-  await runAndClose(options.freshRoot ? [...suites, freshRootSuite] : suites);
+  close([
+    await runSuites(fastSuites),
+    await runLanes(lanes),
+    ...(options.freshRoot ? [await runSuites([freshRootSuite])] : []),
+  ]);
 }
 
 export async function check(): Promise<void> {
   await setUp([aptStep(checkPackages), nativeStep]);
-  await runAndClose(suites.filter(({ fast }) => fast));
+  close([await runSuites(fastSuites)]);
 }
 
-async function runAndClose(chosen: readonly Suite[]): Promise<void> {
-  const tally = await runSuites(chosen);
+function close(tallies: readonly Tally[]): void {
+  const tally = addUp(tallies);
   process.stdout.write(closing(tally));
   if (tally.failed > 0) process.exitCode = 1;
 }

@@ -1,6 +1,9 @@
-import { expect, test } from "vitest";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { inProduct } from "../lib/places.ts";
-import { addUp, closing, tallyOf, type VitestReport } from "./run-suites.ts";
+import { addUp, closing, runLanes, tallyOf, type VitestReport } from "./run-suites.ts";
 
 function report(over: Partial<VitestReport>): VitestReport {
   return {
@@ -64,4 +67,34 @@ test("a test that passed at its second try is named, with what it said at the fi
   const tally = tallyOf(report({ numPassedTests: 1, testResults: [file] }), 0, "end to end");
   expect(tally).toMatchObject({ passed: 1, failed: 0, retried: ["e2e/z.test.ts: keeps it (Error: late)"] });
   expect(closing(tally)).toContain("↻ e2e/z.test.ts: keeps it (Error: late)\n\n1 passed, 0 failed");
+});
+
+test("lanes run beside one another, say whose each line is, and are added up", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "kontor-lanes-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  onTestFinished(() => written.mockRestore());
+  // Each waits for the other, so that neither ends where they run one after the other.
+  const meet = (own: string, other: string): [string, ...string[]] => [
+    process.execPath,
+    "-e",
+    `fs.writeFileSync(${JSON.stringify(join(folder, own))}, "");
+     const seen = setInterval(() => {
+       if (!fs.existsSync(${JSON.stringify(join(folder, other))})) return;
+       clearInterval(seen);
+       console.log("${own} met ${other}");
+     }, 10);
+     setTimeout(() => process.exit(1), 20_000).unref();`,
+  ];
+  const tally = await runLanes([
+    [{ name: "left", run: { argv: meet("l", "r") } }],
+    [
+      { name: "right", run: { argv: meet("r", "l") } },
+      { name: "broken", run: { argv: [process.execPath, "-e", "process.exit(3)"] } },
+    ],
+  ]);
+  expect(tally).toMatchObject({ passed: 2, failed: 1, failures: ["broken"] });
+  const lines = written.mock.calls.map(([line]) => line);
+  expect(lines).toContain("left │ l met r\n");
+  expect(lines).toContain("right │ r met l\n");
 });

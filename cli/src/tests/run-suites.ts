@@ -1,9 +1,9 @@
-/** Runs suites one after the other, on this terminal, and adds up what they counted. */
+/** Runs suites one after the other or in lanes, on this terminal, and adds up what they counted. */
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
 import path from "node:path";
 import { inProduct, productRoot } from "../lib/places.ts";
-import { runHere } from "../lib/run.ts";
+import { run as runPiped, runHere } from "../lib/run.ts";
 import { seconds } from "../lib/steps-view.ts";
 import type { Suite } from "./suites.ts";
 
@@ -17,19 +17,51 @@ export interface Tally {
   retried: string[];
 }
 
+/** How a suite's command is run, and where is said how that went. */
+interface Terminal {
+  run(argv: readonly [string, ...string[]]): Promise<number>;
+  say(line: string): void;
+}
+
+const whole: Terminal = {
+  run: (argv) => runHere(argv, { cwd: productRoot }),
+  say: (line) => process.stdout.write(`${line}\n`),
+};
+
+/** A terminal that others write on as well: whose line it is stands before each. */
+function shared(name: string): Terminal {
+  const say = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
+  const env = process.stdout.isTTY ? { ...process.env, FORCE_COLOR: "1" } : process.env;
+  return {
+    say,
+    run: async (argv) => (await runPiped(argv, { cwd: productRoot, env, onLine: say })).code,
+  };
+}
+
 export async function runSuites(suites: readonly Suite[]): Promise<Tally> {
   const tallies: Tally[] = [];
-  for (const suite of suites) {
-    process.stdout.write(`\n── ${suite.name}\n`);
-    const startedAt = Date.now();
-    const tally = await runSuite(suite);
-    tallies.push(tally);
-    const counted = `${tally.passed} passed${tally.failed > 0 ? `, ${tally.failed} failed` : ""}`;
-    process.stdout.write(
-      `${tally.failed > 0 ? "✗" : "✓"} ${suite.name}: ${counted} (${seconds(Date.now() - startedAt)})\n`,
-    );
-  }
+  for (const suite of suites) tallies.push(await runSuite(suite, whole));
   return addUp(tallies);
+}
+
+/** The suites of each lane one after the other, the lanes beside one another. */
+export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<Tally> {
+  // As in `runHere`: what Ctrl-C reaches are the suites, and they end in their own time.
+  const ignore = (): void => {};
+  process.on("SIGINT", ignore);
+  try {
+    return addUp(
+      await Promise.all(
+        lanes.map(async (lane) => {
+          const tallies: Tally[] = [];
+          for (const suite of lane) tallies.push(await runSuite(suite, shared(suite.name)));
+          return addUp(tallies);
+        }),
+      ),
+    );
+  } finally {
+    process.off("SIGINT", ignore);
+  }
 }
 
 /**
@@ -61,9 +93,19 @@ export function addUp(tallies: readonly Tally[]): Tally {
   };
 }
 
-async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
+async function runSuite(suite: Suite, terminal: Terminal): Promise<Tally> {
+  terminal.say(`── ${suite.name}`);
+  const startedAt = Date.now();
+  const tally = await count(suite, terminal);
+  const { passed, failed } = tally;
+  const counted = `${passed} passed${failed > 0 ? `, ${failed} failed` : ""}`;
+  terminal.say(`${failed > 0 ? "✗" : "✓"} ${suite.name}: ${counted} (${seconds(Date.now() - startedAt)})`);
+  return tally;
+}
+
+async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<Tally> {
   if ("argv" in run) {
-    const code = await runHere(run.argv, { cwd: productRoot });
+    const code = await terminal.run(run.argv);
     if (code === 0) return { passed: 1, failed: 0, skipped: 0, failures: [], retried: [] };
     return {
       passed: 0,
@@ -77,22 +119,19 @@ async function runSuite({ name, run, repair }: Suite): Promise<Tally> {
   try {
     const report = path.join(folder, "report.json");
     const projects = run.projects.flatMap((project) => ["--project", project]);
-    const code = await runHere(
-      [
-        process.execPath,
-        inProduct("node_modules/vitest/vitest.mjs"),
-        "run",
-        ...projects,
-        // One worker a core, and two at least: vitest's own choice is one fewer, and half of what units do is wait.
-        run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
-        "--passWithNoTests",
-        "--silent=passed-only",
-        "--reporter=default",
-        "--reporter=json",
-        `--outputFile.json=${report}`,
-      ],
-      { cwd: productRoot },
-    );
+    const code = await terminal.run([
+      process.execPath,
+      inProduct("node_modules/vitest/vitest.mjs"),
+      "run",
+      ...projects,
+      // One worker a core, and two at least: vitest's own choice is one fewer, and half of what units do is wait.
+      run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
+      "--passWithNoTests",
+      "--silent=passed-only",
+      "--reporter=default",
+      "--reporter=json",
+      `--outputFile.json=${report}`,
+    ]);
     return tallyOf(readReport(report), code, name);
   } finally {
     rmSync(folder, { recursive: true, force: true });

@@ -3,8 +3,8 @@ import { existsSync, readFileSync } from "node:fs";
 import http from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { eventually } from "./fixtures.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "../answers.ts";
+import { type Server, startServer } from "../server.ts";
 
 let server: Server;
 

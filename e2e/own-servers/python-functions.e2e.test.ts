@@ -9,8 +9,8 @@ import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { eventually } from "./fixtures.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "../answers.ts";
+import { type Server, startServer } from "../server.ts";
 
 let server: Server;
 let made = 0;

@@ -12,8 +12,8 @@ import { promisify } from "node:util";
 import { TEST_IMAGES } from "@kontor/runtime/rootfs/testing/image.ts";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { WebSocket } from "ws";
-import { eventually } from "./fixtures.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "../answers.ts";
+import { type Server, startServer } from "../server.ts";
 
 interface Expectation {
   framework?: string;
@@ -29,7 +29,7 @@ interface Expectation {
   webSocket?: { send: string; receive: string };
 }
 
-const apps = join(import.meta.dirname, "apps");
+const apps = join(import.meta.dirname, "../apps");
 const all = readdirSync(apps).map((name): [string, Expectation] => [
   name,
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")) as Expectation,

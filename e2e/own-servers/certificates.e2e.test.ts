@@ -10,12 +10,12 @@ import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import tls from "node:tls";
-import { LocalCertificates } from "../server/src/ingress/tls/local.ts";
-import { serveDns, type TestDns } from "../server/src/platform/domains/testing/dns-server.ts";
+import { LocalCertificates } from "../../server/src/ingress/tls/local.ts";
+import { serveDns, type TestDns } from "../../server/src/platform/domains/testing/dns-server.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { eventually } from "./fixtures.ts";
-import { freePort } from "../cli/src/serve/port.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "../answers.ts";
+import { freePort } from "../../cli/src/serve/port.ts";
+import { type Server, startServer } from "../server.ts";
 
 const domain = "preview.test";
 const directory = mkdtempSync(join(tmpdir(), "kontor-acme-"));

@@ -1,9 +1,9 @@
 /** Somebody signs in for an agent, in a real browser, at a real authorization server. No machine is needed. */
 import type { Browser, BrowserContext } from "playwright-core";
 import { expect, test } from "vitest";
-import { startSignInServer } from "../server/src/agent/testing/sign-in-server.ts";
-import { openBrowser } from "./browser.ts";
-import { startServer } from "./server.ts";
+import { startSignInServer } from "../../server/src/agent/testing/sign-in-server.ts";
+import { openBrowser } from "../browser.ts";
+import { startServer } from "../server.ts";
 
 /** What the authorization server's pages would load from elsewhere stays there. */
 async function person(browser: Browser): Promise<BrowserContext> {
