@@ -90,13 +90,23 @@ export async function expireConnection(db: Db, id: string, at: Date): Promise<vo
   await db.updateTable("agent_connections").set({ expires_at: at }).where("id", "=", id).execute();
 }
 
-/** Null: whoever it is. Links go first: a sign-in that is under way holds its own until it is through. */
+/**
+ * Null: whoever it is. The toolsets are held first, in one order, so that of two who take connections away one waits
+ * before either has any. Links go next: a sign-in that is under way holds its own until it is through.
+ */
 export async function deleteConnections(
   tx: Db,
   toolsetIds: readonly string[],
   endUserId: string | null,
 ): Promise<ConnectionRow[]> {
   const among = sql<string>`any(${sql.val([...toolsetIds])}::text[])`;
+  await tx
+    .selectFrom("agent_toolsets")
+    .select("id")
+    .where("id", "=", among)
+    .orderBy("id")
+    .forNoKeyUpdate()
+    .execute();
   await tx
     .deleteFrom("agent_connect_links")
     .where("toolset_id", "=", among)
