@@ -1,8 +1,8 @@
 /**
  * Agents: a name, its versions, and the aliases that point at them. This folder owns what an agent is configured to
- * be. It promises that a version never changes, that one is published whole or not at all, that what it names (its
- * model's credentials) was there and fits when it was published, and that an alias moves in one step: a run asks for
- * one, gets a version, and stays with that.
+ * be. It promises that a version never changes, that one is published whole or not at all, that what it names was there
+ * and fit when it was published and whenever an alias was pointed at it, and that an alias moves in one step: a run asks
+ * for one, gets a version, and stays with that.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";

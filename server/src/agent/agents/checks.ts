@@ -1,22 +1,27 @@
 /**
- * What a config names must be there and fit: its credentials, its schema. Asked when a version is published and, since
- * the world moves on, again when it is run.
+ * What a config names must be there and fit: its toolsets, its credentials, its machine, its schema. Asked when a version
+ * is published and, since the world moves on, again when an alias is pointed at it.
  */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { findCredentials } from "../credentials/credentials.ts";
 import { invalidField } from "../errors.ts";
 import { whyNotSchema } from "../json-schema.ts";
 import { findToolsets } from "../toolsets/find.ts";
+import { requireMachine } from "../vm/checks.ts";
 import type { AgentConfig } from "./config.ts";
 
+/** Until the transaction ends its toolsets stay. */
 export async function requireUsable(
-  db: Db,
+  app: Pick<App, "machines">,
+  tx: Db,
   workspace: ReachableWorkspace,
   config: AgentConfig,
 ): Promise<void> {
-  await requireToolsets(db, workspace, config);
-  await requireCredentials(db, workspace, config);
+  await requireToolsets(tx, workspace, config);
+  await requireCredentials(tx, workspace, config);
+  await requireMachine(app, tx, workspace, config);
 }
 
 /** Asked before a transaction, because it may take its time. */

@@ -6,8 +6,7 @@ import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { render, requireName, target } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
-import { requireMachine } from "../vm/checks.ts";
-import { requireHeld } from "../workers/grant.ts";
+import { pointerToScope, requireHeld } from "../workers/grant.ts";
 import { agentLimitReached, nameTaken } from "./errors.ts";
 import { agentsMax, firstAlias } from "./limits.ts";
 import { versionValues } from "./publish.ts";
@@ -21,13 +20,12 @@ export async function create(
 ): Promise<Agent> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   requireName(input.name);
-  requireHeld(actor, input.config);
+  requireHeld(actor, input.config, pointerToScope);
   await requireSchema(input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     if ((await lockAndCountAgents(tx, workspace.id)) >= agentsMax) throw agentLimitReached(agentsMax);
-    await requireUsable(tx, workspace, input.config);
-    await requireMachine(app, tx, workspace, input.config);
+    await requireUsable(app, tx, workspace, input.config);
     const row = await insertAgent(tx, {
       id: newId("agt_"),
       workspace_id: workspace.id,

@@ -1,17 +1,25 @@
-/** An alias moves, forwards or back; one that is not there is made. Runs that began stay with the version they have. */
+/**
+ * An alias moves, forwards or back; one that is not there is made. Runs that began stay with the version they have. The
+ * version is held to what one is that is published now: what it names may have gone since, and who points at it lets it
+ * act.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { DomainError } from "#lib/errors.ts";
 import { invalidField } from "../errors.ts";
-import { getVersion, lockWritableAgent, target } from "./agents.ts";
+import { requireHeld } from "../workers/grant.ts";
+import { getVersion, lockWritableAgent, target, workspaceOf } from "./agents.ts";
+import { requireUsable } from "./checks.ts";
+import type { AgentConfig } from "./config.ts";
 import { aliasLimitReached } from "./errors.ts";
 import { aliasesMax } from "./limits.ts";
 import { whyNotAlias } from "./names.ts";
 import { type AgentRow, type Alias, aliasesOf, changeAgent, pointAlias } from "./store.ts";
 
 export async function promote(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "machines">,
   actor: Actor,
   reference: string,
   name: string,
@@ -22,7 +30,12 @@ export async function promote(
     const agent = await lockWritableAgent(tx, actor, reference);
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["name"], why);
-    const { version } = await getVersion(tx, agent, String(wanted));
+    const { version, config } = await getVersion(tx, agent, String(wanted));
+    requireHeld(actor, config as AgentConfig, () => "/version");
+    await requireUsable(app, tx, workspaceOf(actor, agent), config as AgentConfig).catch((error: unknown) => {
+      if (!(error instanceof DomainError) || error.code !== invalidField.code) throw error;
+      throw invalidField(["version"], `${version} can't run any more: ${error.detail}`);
+    });
     const before = await moveAlias(tx, { agent, name, version, at: now });
     await changeAgent(tx, agent.id, { updated_at: now });
     await recordActivity(tx, actor, "agent.alias_moved", target(agent), agent.workspace_id, {

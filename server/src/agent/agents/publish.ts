@@ -3,8 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
-import { requireMachine } from "../vm/checks.ts";
-import { requireHeld } from "../workers/grant.ts";
+import { pointerToScope, requireHeld } from "../workers/grant.ts";
 import { lockWritableAgent, renderVersion, target, workspaceOf } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
 import type { AgentConfig } from "./config.ts";
@@ -23,13 +22,12 @@ export async function publish(
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
-  requireHeld(actor, input.config);
+  requireHeld(actor, input.config, pointerToScope);
   await requireSchema(input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    await requireUsable(tx, workspaceOf(actor, agent), input.config);
-    await requireMachine(app, tx, workspaceOf(actor, agent), input.config);
+    await requireUsable(app, tx, workspaceOf(actor, agent), input.config);
     const number = agent.latest_version + 1;
     const row = await insertVersion(
       tx,

@@ -152,7 +152,8 @@ export const agentsRoutes = (app: App): Route[] => [
     path: "/v1/agents/{agent}/aliases/{name}",
     operationId: "putAgentAlias",
     summary: "Point an alias at a version: promote, or roll back",
-    description: "An alias that is not there is made.",
+    description:
+      "An alias that is not there is made. What the version's config names has to be there, and the caller has to have what it grants, as if it were published now.",
     scope: "agents:write",
     params: AliasParams,
     body: AliasPut,

@@ -4,13 +4,21 @@ import { defineError } from "#lib/errors.ts";
 import type { AgentConfig } from "../agents/config.ts";
 
 /** The code of every scope that is missing. */
-export const scopeNotHeld = defineError("missing_scope", 403, (scope: string, place: number) => ({
-  detail: `The config grants ${scope}, which this token does not have itself; publish with one that has it, or leave it out.`,
-  meta: { scope, pointer: `/config/platform/scopes/${place}` },
+export const scopeNotHeld = defineError("missing_scope", 403, (scope: string, pointer: string) => ({
+  detail: `The config grants ${scope}, which this token does not have itself; use one that has it, or a config without it.`,
+  meta: { scope, pointer },
 }));
 
-export function requireHeld(actor: Actor, { platform }: AgentConfig): void {
+/** `pointerTo`: where the body names the scope of that place. */
+export function requireHeld(
+  actor: Actor,
+  { platform }: AgentConfig,
+  pointerTo: (place: number) => string,
+): void {
   for (const [place, scope] of (platform?.scopes ?? []).entries()) {
-    if (!hasScope(actor, scope)) throw scopeNotHeld(scope, place);
+    if (!hasScope(actor, scope)) throw scopeNotHeld(scope, pointerTo(place));
   }
 }
+
+/** In a body that holds the config. */
+export const pointerToScope = (place: number): string => `/config/platform/scopes/${place}`;
