@@ -16,6 +16,11 @@ import { checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
 
 export type Fetch = typeof globalThis.fetch;
 
+/** An answer that is not read on: another try would bring the same. */
+export class AnswerUnfit extends Error {
+  override readonly name = "AnswerUnfit";
+}
+
 /** Between two pieces of an answer, and until the first: models that think before they speak take minutes. */
 const silentMs = 300_000;
 /** Of one answer as it comes over the wire: far more than any model says, and nothing that fills the memory. */
@@ -95,7 +100,7 @@ function atMost(maxBytes: number): Transform {
     transform(piece: Buffer, _, done) {
       bytes += piece.length;
       if (bytes <= maxBytes) done(null, piece);
-      else done(new Error(`the answer is longer than ${maxBytes / 1024 ** 2} MiB`));
+      else done(new AnswerUnfit(`the answer is longer than ${maxBytes / 1024 ** 2} MiB`));
     },
   });
 }

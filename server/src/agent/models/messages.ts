@@ -39,7 +39,7 @@ export function revive(message: Message): Message {
   return { ...message, content } as Message;
 }
 
-/** Without what a model thought: signed by its provider, it is of use to that alone, and until its tools answered. */
+/** Without what a model thought: it is of use until its tools answered. */
 export function withoutThoughts(message: Message): Message {
   if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
     return message;

@@ -3,12 +3,13 @@ import { createAnthropic } from "@ai-sdk/anthropic";
 import { createMistral } from "@ai-sdk/mistral";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import type { LanguageModelV4 } from "@ai-sdk/provider";
+import type { LanguageModelV4, LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import type { Provider } from "../agents/config.ts";
 import type { Fetch } from "./fetch.ts";
-import { withLineFeeds } from "./lines.ts";
 
 export interface ModelAddress {
+  /** Of the key. */
+  credentialId: string;
   provider: Provider;
   /** Null: the provider's own. */
   baseUrl: string | null;
@@ -39,5 +40,25 @@ const makers: Record<Provider, Make> = {
 };
 
 export function openModel(address: ModelAddress, fetch: Fetch): LanguageModelV4 {
-  return makers[address.provider](address, withLineFeeds(fetch));
+  return makers[address.provider](address, fetch);
+}
+
+/** Names by which the SDK knows whether a model of OpenAI's thinks. */
+const openaiNames = /^(o\d|gpt-\d|chatgpt-)/;
+
+/**
+ * OpenAI is asked to store nothing: what a model thought is then sealed in the answer and goes back with the next
+ * request, for accounts that keep nothing as for all others, and what an end user said stays here alone.
+ */
+export function optionsOf(
+  { provider, id }: ModelAddress,
+  reasoning: LanguageModelV4CallOptions["reasoning"],
+): Pick<LanguageModelV4CallOptions, "providerOptions"> {
+  if (provider !== "openai") return {};
+  const isThinking = reasoning !== undefined && reasoning !== "none";
+  return {
+    providerOptions: {
+      openai: { store: false, ...(isThinking && !openaiNames.test(id) ? { forceReasoning: true } : {}) },
+    },
+  };
 }

@@ -1,39 +1,75 @@
 /**
- * What a model thought before it asked for tools. Anthropic wants it back, signed and word for word, with the tools'
- * results; others keep it to themselves, or do without.
+ * What a model thought before it asked for tools. Anthropic and OpenAI want it back with the tools' results, as they
+ * signed or sealed it; others keep it to themselves, or do without. OpenAI's is sealed for the account whose key it was
+ * asked with, and told to no other.
  */
-import type { LanguageModelV4StreamPart } from "@ai-sdk/provider";
+import type { LanguageModelV4Message, SharedV4ProviderOptions } from "@ai-sdk/provider";
+import type { ModelAddress } from "./providers.ts";
 
-type ThoughtPart = Extract<
-  LanguageModelV4StreamPart,
-  { type: "reasoning-start" | "reasoning-delta" | "reasoning-end" }
->;
+export type Metadata = Record<string, string>;
 
 export interface Thought {
   type: "reasoning";
   text: string;
-  providerOptions: { anthropic: Record<string, string> };
+  providerOptions: SharedV4ProviderOptions;
 }
 
-export class Thoughts {
-  readonly #blocks = new Map<string, { text: string; signed: Record<string, string> }>();
+/** Each provider's own words for what goes back. */
+const kept: Partial<Record<ModelAddress["provider"], readonly string[]>> = {
+  anthropic: ["signature", "redactedData"],
+  openai: ["itemId", "reasoningEncryptedContent", "phase"],
+};
 
-  /** How much longer the answer is by it, beyond the text of a delta. */
-  add(part: ThoughtPart): number {
-    const block = this.#blocks.get(part.id) ?? { text: "", signed: {} };
-    this.#blocks.set(part.id, block);
-    if (part.type === "reasoning-delta") block.text += part.delta;
-    const texts = Object.entries(part.providerMetadata?.["anthropic"] ?? {}).filter(
-      (entry): entry is [string, string] => typeof entry[1] === "string",
-    );
-    Object.assign(block.signed, Object.fromEntries(texts));
-    return texts.reduce((sum, [, text]) => sum + text.length, 0);
-  }
+/** What its provider says of a part and has to be told again. */
+export function metadataOf(
+  { providerMetadata }: { providerMetadata?: unknown },
+  { provider }: ModelAddress,
+): [string, string][] {
+  const said = (providerMetadata as Record<string, Record<string, unknown>> | undefined)?.[provider] ?? {};
+  return (kept[provider] ?? []).flatMap((name): [string, string][] =>
+    typeof said[name] === "string" ? [[name, said[name]]] : [],
+  );
+}
 
-  /** In the order in which they began; what nobody signed is left out. */
-  signed(): Thought[] {
-    return [...this.#blocks.values()]
-      .filter(({ signed }) => Object.keys(signed).length > 0)
-      .map(({ text, signed }) => ({ type: "reasoning", text, providerOptions: { anthropic: signed } }));
-  }
+/** A thought of OpenAI's may be in several parts, one of which bears what is sealed; unsealed it is not known there. */
+export function isOfUse(
+  metadata: Metadata,
+  others: readonly Metadata[],
+  { provider }: ModelAddress,
+): boolean {
+  if (provider !== "openai") return Object.keys(metadata).length > 0;
+  const sealed = others.filter(({ reasoningEncryptedContent }) => reasoningEncryptedContent);
+  return sealed.some(({ itemId }) => itemId === metadata["itemId"]);
+}
+
+export function thoughtOf(
+  { text, metadata }: { text: string; metadata: Metadata },
+  { provider, credentialId }: ModelAddress,
+): Thought {
+  return { type: "reasoning", text, providerOptions: { [provider]: metadata, kontor: { credentialId } } };
+}
+
+/** OpenAI's models say of words whether they are the answer or said on the way. */
+export function phaseOf(
+  { metadata }: { metadata: Metadata },
+  { provider }: ModelAddress,
+): { providerOptions?: SharedV4ProviderOptions } {
+  const { phase } = metadata;
+  return phase === undefined ? {} : { providerOptions: { [provider]: { phase } } };
+}
+
+/** The message with those thoughts alone that this model takes. */
+export function thoughtsFor(
+  { provider, credentialId }: ModelAddress,
+  message: LanguageModelV4Message,
+): LanguageModelV4Message {
+  if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
+    return message;
+  const isTaken = (options: SharedV4ProviderOptions | undefined): boolean =>
+    options?.[provider] !== undefined &&
+    (provider !== "openai" || options["kontor"]?.["credentialId"] === credentialId);
+  return {
+    ...message,
+    content: message.content.filter((part) => part.type !== "reasoning" || isTaken(part.providerOptions)),
+  };
 }

@@ -6,10 +6,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { findCredentials, openKey } from "../credentials/credentials.ts";
-import { type Answer, callModel, ModelFailure } from "../models/call.ts";
+import type { Answer } from "../models/answer.ts";
+import { callModel } from "../models/call.ts";
+import { ModelFailure } from "../models/failure.ts";
 import type { Fetch } from "../models/fetch.ts";
-import { type Message, withoutThoughts } from "../models/messages.ts";
-import { type ModelAddress, openModel } from "../models/providers.ts";
+import type { Message } from "../models/messages.ts";
+import type { ModelAddress } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
 import type { Tool } from "../tools/tool.ts";
 import type { RunTrace } from "../tracing/tracing.ts";
@@ -72,13 +74,11 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
   for (const { id, credential_id } of candidates) {
     const credential = known.get(credential_id);
     if (!credential) continue;
-    const apiKey = openKey(app, credential);
-    const messages =
-      credential.provider === "anthropic" ? asking.messages : asking.messages.map(withoutThoughts);
-    const address = { provider: credential.provider, baseUrl: credential.base_url, apiKey, id };
+    const { provider, base_url: baseUrl } = credential;
+    const address = { credentialId: credential_id, provider, baseUrl, apiKey: openKey(app, credential), id };
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
-        return await askOnce({ ...asking, messages }, openModel(address, asking.fetch), address);
+        return await askOnce(asking, address);
       } catch (error) {
         if (!(error instanceof ModelFailure)) throw error;
         last = error;
@@ -104,16 +104,16 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
 }
 
 async function askOnce(
-  { config, step, messages, tools, writer, signal, trace }: Asking,
-  model: ReturnType<typeof openModel>,
-  { provider, apiKey }: ModelAddress,
+  { config, step, messages, tools, writer, signal, fetch, trace }: Asking,
+  address: ModelAddress,
 ): Promise<Answered> {
+  const { provider, id: model } = address;
   const { temperature, max_output_tokens, reasoning } = config.model;
   let messageId: string | null = null;
-  writer.add("step.started", { step, model: model.modelId });
+  writer.add("step.started", { step, model });
   const ended = trace?.chat({
     provider,
-    model: model.modelId,
+    model,
     step,
     prompt: messages,
     output: config.output.type === "json_schema" ? "json" : "text",
@@ -122,7 +122,8 @@ async function askOnce(
   });
   try {
     const answer = await callModel(
-      model,
+      address,
+      fetch,
       {
         prompt: messages,
         abortSignal: signal,
@@ -142,10 +143,9 @@ async function askOnce(
         }
         writer.add("message.delta", { message_id: messageId, delta });
       },
-      apiKey,
     );
     ended?.({ answer });
-    return { answer, model: model.modelId, messageId };
+    return { answer, model, messageId };
   } catch (error) {
     ended?.({ error: whyOf(error) });
     if (error instanceof ModelFailure) writer.add("step.reset", { step });

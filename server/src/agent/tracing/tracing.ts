@@ -7,7 +7,7 @@
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import type { Call } from "../calls/calls.ts";
-import type { Answer } from "../models/call.ts";
+import type { Answer } from "../models/answer.ts";
 import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
 import { toSaid } from "./said.ts";

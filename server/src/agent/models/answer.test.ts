@@ -1,0 +1,80 @@
+import type { LanguageModelV4StreamPart } from "@ai-sdk/provider";
+import { expect, test } from "vitest";
+import { Gathering } from "./answer.ts";
+
+const address = {
+  credentialId: "mcr_1",
+  provider: "openai",
+  baseUrl: null,
+  apiKey: "key",
+  id: "gpt-5",
+} as const;
+const none = { total: 1, noCache: undefined, cacheRead: undefined, cacheWrite: undefined };
+const finish = {
+  type: "finish",
+  finishReason: { unified: "stop", raw: "stop" },
+  usage: { inputTokens: none, outputTokens: { total: 1, text: undefined, reasoning: undefined } },
+} satisfies LanguageModelV4StreamPart;
+const sealed = { openai: { itemId: "rs_1", reasoningEncryptedContent: "s" } };
+
+function gathered(parts: readonly LanguageModelV4StreamPart[]) {
+  const pieces: string[] = [];
+  const gathering = new Gathering(address, ({ delta }) => pieces.push(delta));
+  for (const part of [...parts, finish]) gathering.add(part);
+  return { ...gathering.answer(), pieces };
+}
+
+test("parts are kept in the order in which they began, and a thought that led to nothing is not", () => {
+  const { message, text } = gathered([
+    { type: "reasoning-start", id: "0", providerMetadata: sealed },
+    { type: "reasoning-end", id: "0" },
+    { type: "text-start", id: "1" },
+    { type: "text-start", id: "2" },
+    { type: "text-delta", id: "2", delta: "b" },
+    { type: "text-delta", id: "1", delta: "a" },
+    { type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" },
+    { type: "reasoning-start", id: "3", providerMetadata: sealed },
+  ]);
+  expect(text).toBe("ab");
+  expect(message.content).toMatchObject([
+    { type: "reasoning", providerOptions: sealed },
+    { type: "text", text: "a" },
+    { type: "text", text: "b" },
+    { type: "tool-call", toolName: "look" },
+  ]);
+  const nothing = gathered([{ type: "reasoning-start", id: "0", providerMetadata: sealed }]);
+  expect(nothing.message.content).toEqual([{ type: "text", text: "" }]);
+});
+
+test("a character that comes in two halves is one, and half of one is none", () => {
+  const [high, low] = "\u{1F600}".split("");
+  const { text, pieces } = gathered([
+    { type: "text-delta", id: "1", delta: `a${high}` },
+    { type: "text-delta", id: "1", delta: `${low}b${high}` },
+  ]);
+  expect(text).toBe("a\u{1F600}b");
+  expect(pieces.join("")).toBe(text);
+});
+
+const mebibyte = "x".repeat(1024 ** 2);
+const endless: Record<string, () => LanguageModelV4StreamPart> = {
+  "empty blocks of words": () => ({ type: "text-start", id: "1" }),
+  "empty thoughts": () => ({ type: "reasoning-end", id: String(Math.random()) }),
+  calls: () => ({ type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" }),
+  "arguments of one call": () => ({ type: "tool-input-delta", id: "x", delta: mebibyte }),
+  words: () => ({ type: "text-delta", id: "x", delta: mebibyte }),
+  seals: () => ({
+    type: "reasoning-start",
+    id: String(Math.random()),
+    providerMetadata: { openai: { itemId: "rs_1", reasoningEncryptedContent: mebibyte } },
+  }),
+  sources: () => ({ type: "source", sourceType: "url", id: "x", url: "https://example.com" }),
+};
+
+test.each(Object.entries(endless))("an answer of endless %s ends", (_, next) => {
+  const gathering = new Gathering(address, () => {});
+  const add = () => {
+    for (let count = 0; count < 10_000; count += 1) gathering.add(next());
+  };
+  expect(add).toThrow(/more than an answer may hold|more tools at once|in more parts/);
+});

@@ -1,0 +1,206 @@
+/**
+ * A model's answer, gathered from what its server streams: its parts in the order in which they began, for the
+ * conversation, and its calls, its words and its tokens, for the run. A server of models is somebody else's program, so
+ * an answer has so many characters and so many parts, and no more.
+ */
+import type { LanguageModelV4StreamPart, LanguageModelV4Usage } from "@ai-sdk/provider";
+import { newCallId } from "../calls/calls.ts";
+import { storableJson, storableText } from "../storable.ts";
+import { ModelFailure } from "./failure.ts";
+import type { Message } from "./messages.ts";
+import type { ModelAddress } from "./providers.ts";
+import { isOfUse, type Metadata, metadataOf, phaseOf, thoughtOf } from "./thoughts.ts";
+
+export interface Tokens {
+  input: number;
+  output: number;
+  cachedInput: number;
+  reasoning: number;
+}
+
+/** A call that the model asks for, under an id of ours: a model's own may be anything. */
+export interface AskedCall {
+  id: string;
+  tool: string;
+  /** What it says the arguments are; undefined where that is no JSON object. */
+  values: Record<string, unknown> | undefined;
+}
+
+export interface Answer {
+  /** As it goes into the conversation. */
+  message: Extract<Message, { role: "assistant" }>;
+  text: string;
+  calls: AskedCall[];
+  finishReason: string;
+  tokens: Tokens;
+}
+
+export interface Piece {
+  kind: "text" | "reasoning";
+  delta: string;
+}
+
+type Part = LanguageModelV4StreamPart;
+type Block = { kind: Piece["kind"]; text: string; metadata: Metadata } | { kind: "call"; call: AskedCall };
+
+/** Of one answer, with the arguments of its calls and what its provider wants back of its thoughts. */
+const maxCharacters = 4 * 1024 ** 2;
+const maxCalls = 100;
+/** Of what begins in an answer, empty or not: words, thoughts, calls, sources. */
+const maxParts = 2_000;
+
+export class Gathering {
+  readonly #address: ModelAddress;
+  readonly #onPiece: (piece: Piece) => void;
+  readonly #blocks: Block[] = [];
+  readonly #open = new Map<string, Extract<Block, { text: string }>>();
+  readonly #calls: AskedCall[] = [];
+  /** A character that takes two may come in two pieces. */
+  readonly #halves = { text: "", reasoning: "" };
+  #characters = 0;
+  /** Arguments come in pieces, and then whole. */
+  #arguments = { inPieces: 0, whole: 0 };
+  #parts = 0;
+  #end: Pick<Answer, "finishReason" | "tokens"> | undefined;
+
+  constructor(address: ModelAddress, onPiece: (piece: Piece) => void) {
+    this.#address = address;
+    this.#onPiece = onPiece;
+  }
+
+  /** Whether something was said by it, however little. Throws a `ModelFailure`, or what the stream says went wrong. */
+  add(part: Part): boolean {
+    switch (part.type) {
+      case "stream-start":
+      case "response-metadata":
+      case "raw":
+        return false;
+      case "error":
+        throw part.error;
+      case "finish":
+        this.#end = { finishReason: part.finishReason.unified, tokens: tokensOf(part.usage) };
+        return false;
+      case "text-delta":
+      case "reasoning-delta":
+        this.#say(part);
+        return part.delta !== "";
+      case "tool-input-delta":
+        this.#arguments.inPieces += part.delta.length;
+        this.#requireShort();
+        return part.delta !== "";
+      case "text-start":
+      case "reasoning-start":
+      case "text-end":
+      case "reasoning-end":
+        this.#mark(part);
+        break;
+      case "tool-call":
+        this.#call(part);
+        break;
+      default:
+    }
+    this.#parts += 1;
+    if (this.#parts > maxParts)
+      throw new ModelFailure("refused", "The model's answer is in more parts than one may have.");
+    return true;
+  }
+
+  /** Whole; throws a `ModelFailure`. */
+  answer(): Answer {
+    if (this.#end === undefined || ["interrupted", "error"].includes(this.#end.finishReason))
+      throw new ModelFailure("away", "The model's answer broke off.");
+    if (this.#end.finishReason === "content-filter")
+      throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
+    const text = this.#blocks.map((block) => (block.kind === "text" ? block.text : "")).join("");
+    const content = this.#blocks.flatMap((block) => this.#toPart(block));
+    // A thought that led to nothing is refused where it came from.
+    while (content.at(-1)?.type === "reasoning") content.pop();
+    if (content.length === 0) content.push({ type: "text", text });
+    return { ...this.#end, text, calls: this.#calls, message: { role: "assistant", content } };
+  }
+
+  #say(part: Extract<Part, { type: "text-delta" | "reasoning-delta" }>): void {
+    const block = this.#mark(part);
+    const { kind } = block;
+    const whole = this.#halves[kind] + part.delta;
+    this.#halves[kind] = /[\uD800-\uDBFF]$/.exec(whole)?.[0] ?? "";
+    const delta = storableText(whole.slice(0, whole.length - this.#halves[kind].length));
+    block.text += delta;
+    this.#characters += delta.length;
+    this.#requireShort();
+    if (delta !== "") this.#onPiece({ kind, delta });
+  }
+
+  /** The part's block, with whatever its provider says of it. */
+  #mark(part: { type: `${Piece["kind"]}-${string}`; id: string; providerMetadata?: unknown }) {
+    const kind = part.type.startsWith("text") ? "text" : "reasoning";
+    const id = `${kind} ${part.id}`;
+    let block = this.#open.get(id);
+    if (!block) {
+      block = { kind, text: "", metadata: {} };
+      this.#open.set(id, block);
+      this.#blocks.push(block);
+    }
+    for (const [name, value] of metadataOf(part, this.#address)) {
+      this.#characters += value.length - (block.metadata[name]?.length ?? 0);
+      block.metadata[name] = value;
+    }
+    // What is said under an id that has ended is another part.
+    if (part.type.endsWith("-end")) this.#open.delete(id);
+    this.#requireShort();
+    return block;
+  }
+
+  #call({ toolName, input }: Extract<Part, { type: "tool-call" }>): void {
+    if (this.#calls.length === maxCalls)
+      throw new ModelFailure("refused", "The model called more tools at once than it may.");
+    this.#arguments.whole += input.length;
+    this.#requireShort();
+    const tool = storableText(toolName.slice(0, 200));
+    const call = { id: newCallId(), tool, values: parseObject(input) };
+    this.#calls.push(call);
+    this.#blocks.push({ kind: "call", call });
+  }
+
+  #requireShort(): void {
+    const { inPieces, whole } = this.#arguments;
+    if (this.#characters + Math.max(inPieces, whole) > maxCharacters)
+      throw new ModelFailure("refused", "The model said more than an answer may hold.");
+  }
+
+  #toPart(block: Block): Answer["message"]["content"] {
+    if (block.kind === "call") {
+      const { id, tool, values } = block.call;
+      return [{ type: "tool-call", toolCallId: id, toolName: tool, input: values ?? {} }];
+    }
+    if (block.kind === "text")
+      return block.text === "" ? [] : [{ type: "text", text: block.text, ...phaseOf(block, this.#address) }];
+    const others = this.#blocks.flatMap((other) => (other.kind === "reasoning" ? [other.metadata] : []));
+    return isOfUse(block.metadata, others, this.#address) ? [thoughtOf(block, this.#address)] : [];
+  }
+}
+
+function parseObject(text: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(storableJson(JSON.parse(text === "" ? "{}" : text)));
+    return typeof value === "object" && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function tokensOf({ inputTokens, outputTokens }: LanguageModelV4Usage): Tokens {
+  return {
+    input: count(inputTokens.total),
+    output: count(outputTokens.total),
+    cachedInput: count(inputTokens.cacheRead),
+    reasoning: count(outputTokens.reasoning),
+  };
+}
+
+/** What a provider says it used is its own word: a number, or nothing. */
+function count(tokens: number | undefined): number {
+  return tokens !== undefined && Number.isSafeInteger(tokens) && tokens > 0 ? Math.min(tokens, 1e9) : 0;
+}

@@ -1,0 +1,73 @@
+/** Why there is no answer, and whether another try may help. */
+import { APICallError } from "@ai-sdk/provider";
+import { AddressError } from "#lib/checked-lookup.ts";
+import { AnswerUnfit } from "./fetch.ts";
+
+export class ModelFailure extends Error {
+  override readonly name = "ModelFailure";
+  /**
+   * `overloaded`: too many asked; `away`: try again; `too_long`: it was told more than it takes; `refused`: trying again
+   * is of no use.
+   */
+  readonly kind: "overloaded" | "away" | "too_long" | "refused";
+  readonly retryAfterMs: number | null;
+
+  constructor(kind: ModelFailure["kind"], message: string, retryAfterMs: number | null = null) {
+    super(message);
+    this.kind = kind;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/** Worth another try: too early, a conflict, a time-out, or the server's own fault. */
+const isPassing = (status: number): boolean => [408, 409, 425].includes(status) || status >= 500;
+
+/** `secret`: what a careless server may repeat. */
+export function explain(error: unknown, secret: string): ModelFailure {
+  if (error instanceof ModelFailure) return error;
+  if (error instanceof AddressError)
+    return new ModelFailure("refused", `The model can't be called. ${error.message}`);
+  if (APICallError.isInstance(error) && error.statusCode !== undefined && error.statusCode !== 200) {
+    const { statusCode, responseHeaders } = error;
+    const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
+    if ([400, 413, 422].includes(statusCode) && isTooLong(`${error.message} ${error.responseBody ?? ""}`))
+      return new ModelFailure("too_long", said);
+    // 529: Anthropic's word for "overloaded".
+    if (statusCode === 429 || statusCode === 529)
+      return new ModelFailure("overloaded", said, retryAfter(responseHeaders));
+    return new ModelFailure(isPassing(statusCode) ? "away" : "refused", said, retryAfter(responseHeaders));
+  }
+  const cause = causeOf(error);
+  if (cause instanceof AnswerUnfit)
+    return new ModelFailure("refused", `The model's answer was not heard out: ${cause.message}`);
+  const { code, message } = (cause ?? {}) as NodeJS.ErrnoException;
+  const why = typeof message === "string" ? tidy(message, secret) : "";
+  return new ModelFailure(
+    isTooLong(why) ? "too_long" : "away",
+    `The model could not be heard out${code ? ` (${tidy(String(code), secret)})` : ""}: ${why}`,
+  );
+}
+
+/** The SDK says of whatever happens on the way that it failed to process an answer. */
+function causeOf(error: unknown): unknown {
+  return APICallError.isInstance(error) && error.cause instanceof Error ? causeOf(error.cause) : error;
+}
+
+/** As OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama say that a prompt is longer than they take. */
+function isTooLong(text: string): boolean {
+  return /context[ _](length|window|size|limit)|(prompt|input) (is|length is) too long|request_too_large/i.test(
+    text.slice(0, 4096),
+  );
+}
+
+function tidy(message: string, secret: string): string {
+  const text = secret.length >= 4 ? message.replaceAll(secret, "[key]") : message;
+  return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
+}
+
+function retryAfter(headers: Record<string, string> | undefined): number | null {
+  const seconds = Number(headers?.["retry-after"]);
+  return headers?.["retry-after"] !== undefined && Number.isFinite(seconds) && seconds >= 0
+    ? seconds * 1000
+    : null;
+}

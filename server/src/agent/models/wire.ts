@@ -1,0 +1,68 @@
+/**
+ * One call's way to a server of models. What comes over it is bounded before anybody reads it: whatever goes on without
+ * saying anything ends, be it one endless line, empty events or comments; and of a refusal the beginning is enough.
+ */
+import { AnswerUnfit, type Fetch } from "./fetch.ts";
+import { withLineFeeds } from "./lines.ts";
+
+/**
+ * Between two things that are said. Providers repeat the request's tools before the first and the whole answer after the
+ * last; a line is read as JSON, which may take fourteen times its length in memory.
+ */
+const silentMaxBytes = 4 * 1024 ** 2;
+/** Some servers say what an open model thinks in events of their own, which nobody here listens to. */
+const silentMaxLines = 100_000;
+const refusalMaxBytes = 64 * 1024;
+
+const lineFeed = 10;
+
+export class Wire {
+  readonly fetch: Fetch;
+  #bytes = 0;
+  #lines = 0;
+
+  constructor(fetch: Fetch) {
+    const inLines = withLineFeeds(fetch);
+    this.fetch = async (input, init) => {
+      const response = await inLines(input, init);
+      if (!response.body) return response;
+      const { ok, status, statusText, headers } = response;
+      const body = response.body.pipeThrough(ok ? this.#listened() : firstOf(refusalMaxBytes));
+      return new Response(body, { status, statusText, headers });
+    };
+  }
+
+  /** Something was said. */
+  heard(): void {
+    this.#bytes = 0;
+    this.#lines = 0;
+  }
+
+  #listened(): TransformStream<Uint8Array, Uint8Array> {
+    return new TransformStream({
+      transform: (piece, controller) => {
+        this.#bytes += piece.length;
+        for (let at = piece.indexOf(lineFeed); at !== -1; at = piece.indexOf(lineFeed, at + 1))
+          this.#lines += 1;
+        if (this.#bytes > silentMaxBytes)
+          throw new AnswerUnfit(
+            `its server sent ${silentMaxBytes / 1024 ** 2} MiB in which nothing was said`,
+          );
+        if (this.#lines > silentMaxLines)
+          throw new AnswerUnfit(`its server sent ${silentMaxLines} lines in which nothing was said`);
+        controller.enqueue(piece);
+      },
+    });
+  }
+}
+
+function firstOf(maxBytes: number): TransformStream<Uint8Array, Uint8Array> {
+  let left = maxBytes;
+  return new TransformStream({
+    transform(piece, controller) {
+      controller.enqueue(piece.subarray(0, left));
+      left -= piece.length;
+      if (left <= 0) controller.terminate();
+    },
+  });
+}
