@@ -8,37 +8,50 @@ const person = {
   additionalProperties: false,
 };
 
+const endless = { type: "string", pattern: "^(a+)+$" };
+const runsAway = `${"a".repeat(40)}!`;
+
 test("a value that fits has no faults, one that does not is told where", async () => {
-  expect(await whyNotSchema(person)).toBeUndefined();
-  expect(await faultsOf(person, { name: "Ada", age: 3 })).toEqual([]);
-  const faults = (await faultsOf(person, { age: -1, other: 1 })).join("\n");
+  expect(await whyNotSchema("a", person)).toBeUndefined();
+  expect(await faultsOf("a", person, { name: "Ada", age: 3 })).toEqual([]);
+  const faults = (await faultsOf("a", person, { age: -1, other: 1 })).join("\n");
   expect(faults).toContain("name");
   expect(faults).toContain("/age");
 });
 
 test("a pattern that runs away is stopped, and fits nothing", async () => {
-  const schema = { type: "string", pattern: "^(a+)+$" };
-  expect(await faultsOf(schema, `${"a".repeat(40)}!`)).toEqual(["it takes too long to check"]);
-  expect(await faultsOf(schema, "aaa")).toEqual([]);
+  expect(await faultsOf("a", endless, runsAway)).toEqual(["it takes too long to check"]);
+  expect(await faultsOf("a", endless, "aaa")).toEqual([]);
 });
 
 test("what can't be used is refused with its reason", async () => {
-  expect(await whyNotSchema({ $ref: "#/nowhere" })).toContain("no JSON Schema");
-  expect(await whyNotSchema({ type: "string", pattern: "(" })).toContain("no JSON Schema");
+  expect(await whyNotSchema("a", { $ref: "#/nowhere" })).toContain("no JSON Schema");
+  expect(await whyNotSchema("a", { type: "string", pattern: "(" })).toContain("no JSON Schema");
   let deep: Record<string, unknown> = {};
   for (let n = 0; n < 60; n += 1) deep = { items: deep };
-  expect(await whyNotSchema(deep)).toContain("levels deep");
-  expect(await whyNotSchema({ description: "x".repeat(70_000) })).toContain("bytes");
+  expect(await whyNotSchema("a", deep)).toContain("levels deep");
+  expect(await whyNotSchema("a", { description: "x".repeat(70_000) })).toContain("bytes");
 });
 
 test("a pattern that runs away stops nothing else, and what is asked after it is answered", async () => {
-  const schema = { type: "string", pattern: "^(a+)+$" };
   let turns = 0;
   const timer = setInterval(() => (turns += 1), 10);
-  const bad = Array.from({ length: 3 }, () => faultsOf(schema, `${"a".repeat(40)}!`));
-  const good = faultsOf(schema, "aaa");
+  const bad = Array.from({ length: 3 }, () => faultsOf("a", endless, runsAway));
+  const good = faultsOf("a", endless, "aaa");
   for (const faults of await Promise.all(bad)) expect(faults).toEqual(["it takes too long to check"]);
   expect(await good).toEqual([]);
   clearInterval(timer);
   expect(turns).toBeGreaterThan(10);
+});
+
+test("one owner's that run away keep nobody else's waiting", async () => {
+  let left = 4;
+  const bad = Array.from({ length: left }, () =>
+    faultsOf("a", endless, runsAway).finally(() => {
+      left -= 1;
+    }),
+  );
+  for (let count = 0; count < 20; count += 1) expect(await faultsOf("b", endless, "aaa")).toEqual([]);
+  expect(left).toBeGreaterThan(2);
+  await Promise.all(bad);
 });

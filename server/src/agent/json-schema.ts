@@ -1,12 +1,13 @@
 /**
  * JSON Schemas that callers write: whether one can be used, and whether a value fits it. The checker reads a schema
- * as data, no code is made of it; and since a pattern in it may take for ever on the right text, it works in a thread
- * of its own, which is ended where a question takes longer than its time. The answer is no then.
+ * as data, no code is made of it; and since a pattern in it may take for ever on the right text, it works in threads of
+ * its own, which are ended where a question takes longer than its time. The answer is no then. An owner has one thread at
+ * most, and owners take turns, so that nobody waits for all that somebody else lets run away.
  */
 import { once } from "node:events";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
-import { Semaphore } from "#lib/semaphore.ts";
+import { OwnerTurns } from "#lib/owner-turns.ts";
 import type { Answer, Question } from "./json-schema-thread.ts";
 
 /** Of JSON text. */
@@ -16,48 +17,54 @@ const depthMax = 50;
 const withinMs = 500;
 const startsWithinMs = 10_000;
 const memoryMiB = 128;
-/** A caller waits for those before it. */
+/** One for whoever lets checks run away, one for the rest. */
+const threadsMax = 2;
+/** Of one owner: more than all of a workspace's runs ask for at once. */
 const waitingMax = 1_000;
 
-/** To stand after the field's name. */
-export async function whyNotSchema(schema: Record<string, unknown>): Promise<string | undefined> {
+/** To stand after the field's name. `owner`: whoever waits for it. */
+export async function whyNotSchema(
+  owner: string,
+  schema: Record<string, unknown>,
+): Promise<string | undefined> {
   if (JSON.stringify(schema).length > schemaMaxBytes) return `must be at most ${schemaMaxBytes} bytes`;
   if (depthOf(schema) > depthMax) return `must be at most ${depthMax} levels deep`;
-  const answer = await ask({ schema });
+  const answer = await ask(owner, { schema });
   return "error" in answer ? `is no JSON Schema that can be used: ${answer.error}` : undefined;
 }
 
 /** What does not fit, one line for each fault, at most ten; empty where it fits. */
-export async function faultsOf(schema: Record<string, unknown>, value: unknown): Promise<string[]> {
-  const answer = await ask({ schema, value: { is: value } });
+export async function faultsOf(
+  owner: string,
+  schema: Record<string, unknown>,
+  value: unknown,
+): Promise<string[]> {
+  const answer = await ask(owner, { schema, value: { is: value } });
   return "error" in answer ? [answer.error] : answer.faults;
 }
 
-/** One for the process, made at the first question and anew after each that was ended. */
-let thread: Worker | undefined;
-const turns = new Semaphore(1);
-let waiting = 0;
+const turns = new OwnerTurns(threadsMax);
+/** Made when they are needed, and anew after each that was ended. */
+const idle = new Set<Worker>();
 
-async function ask(question: Question): Promise<Answer> {
-  if (waiting >= waitingMax) return { error: "too much is being checked just now; try again" };
-  waiting += 1;
-  try {
-    return await turns.run(() => askThread(question));
-  } finally {
-    waiting -= 1;
-  }
+async function ask(owner: string, question: Question): Promise<Answer> {
+  if (turns.waiting(owner) >= waitingMax) return { error: "too much is being checked just now; try again" };
+  return turns.run(owner, () => askThread(question));
 }
 
 async function askThread(question: Question): Promise<Answer> {
+  let thread: Worker | undefined;
   try {
-    thread ??= await start();
+    [thread] = idle;
+    if (thread) idle.delete(thread);
+    else thread = await start();
     const heard = once(thread, "message");
     thread.postMessage(question);
-    return (await within(withinMs, heard)) as Answer;
+    const answer = (await within(withinMs, heard)) as Answer;
+    idle.add(thread);
+    return answer;
   } catch (error) {
-    const ended = thread;
-    thread = undefined;
-    await ended?.terminate();
+    await thread?.terminate();
     const { name, code } = error as NodeJS.ErrnoException;
     if (error instanceof Late) return { error: "it takes too long to check" };
     if (code === "ERR_WORKER_OUT_OF_MEMORY") return { error: "it takes too much memory to check" };
@@ -75,9 +82,7 @@ async function start(): Promise<Worker> {
   // It keeps no process from ending, and one that ends of itself is made anew.
   made.unref();
   made.on("error", () => {});
-  made.on("exit", () => {
-    if (thread === made) thread = undefined;
-  });
+  made.on("exit", () => idle.delete(made));
   try {
     await within(startsWithinMs, once(made, "message"));
   } catch (error) {

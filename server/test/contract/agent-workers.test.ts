@@ -79,7 +79,7 @@ test("every tool has an operation, and a schema that models and the checker can 
     Object.keys(verbs).map((name) => `kontor__${name}`),
   );
   for (const { name, parameters } of api!.operations) {
-    expect(await whyNotSchema(parameters), name).toBeUndefined();
+    expect(await whyNotSchema("a", parameters), name).toBeUndefined();
     expect(name).toMatch(/^[A-Za-z0-9_-]{1,64}$/);
     expect(JSON.stringify(parameters)).not.toMatch(/"(follow|stream|workspace|git_token)"/);
   }

@@ -23,7 +23,7 @@ export async function publish(
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
   requireHeld(actor, input.config, pointerToScope);
-  await requireSchema(input.config);
+  await requireSchema(actor, input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);

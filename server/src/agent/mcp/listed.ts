@@ -8,7 +8,7 @@ const toolsMax = 200;
 const allMaxBytes = 1024 ** 2;
 const nameMaxCharacters = 200;
 const descriptionMaxCharacters = 4_000;
-/** Schemas are checked one after the other for everybody; a hostile list must not hold the rest up for long. */
+/** Schemas are checked one after the other for a workspace; a hostile list must not hold its others up for long. */
 const checksMaxMs = 3_000;
 
 export interface Listed {
@@ -17,7 +17,7 @@ export interface Listed {
   leftOut: { name: string; why: string }[];
 }
 
-export async function keptOf(listed: readonly ListedTool[]): Promise<Listed> {
+export async function keptOf(owner: string, listed: readonly ListedTool[]): Promise<Listed> {
   const tools: CachedTool[] = [];
   const leftOut: Listed["leftOut"] = [];
   const names = new Set<string>();
@@ -35,7 +35,7 @@ export async function keptOf(listed: readonly ListedTool[]): Promise<Listed> {
             ? `a toolset has at most ${toolsMax} tools of ${allMaxBytes} bytes in all`
             : performance.now() > endMs
               ? "there was no time to check its schema"
-              : await whyNotSchema(tool.inputSchema).then((text) => text && `its schema ${text}`);
+              : await whyNotSchema(owner, tool.inputSchema).then((text) => text && `its schema ${text}`);
     names.add(one.name);
     if (why === undefined) tools.push(tool);
     else leftOut.push({ name: one.name.slice(0, nameMaxCharacters), why });

@@ -120,7 +120,7 @@ async function takeStep(
   });
   const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
   const isAsking = answer.calls.length > 0;
-  const faults = isAsking ? [] : await faultsOfAnswer(config, answer.text);
+  const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
   const end = faults.length === 0 && !isAsking ? completed(answer.text, total, finishedAt) : undefined;
   const changed = await writer.commit(
     [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
@@ -208,10 +208,10 @@ function stepEvents(
   return [...message, ...asked, { type: "step.completed", at, data: { step, model, tokens } }];
 }
 
-async function faultsOfAnswer({ output }: AgentConfig, text: string): Promise<string[]> {
+async function faultsOfAnswer({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {
   if (output.type === "text") return [];
   try {
-    return await faultsOf(output.schema, JSON.parse(text));
+    return await faultsOf(run.workspace_id, output.schema, JSON.parse(text));
   } catch {
     return ["it is not JSON"];
   }

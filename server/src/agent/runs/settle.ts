@@ -43,7 +43,8 @@ export async function settleCalls(
       turns.run(() => {
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
-        return settle(app, config, { call, tool, missing, decision: approvals?.get(call.id)?.status }, work);
+        const decision = approvals?.get(call.id)?.status;
+        return settle(app, config, { owner: run.workspace_id, call, tool, missing, decision }, work);
       }),
     ),
   );
@@ -64,6 +65,8 @@ type Told = Parameters<typeof toolMessage>[0][number];
 
 /** A call, with what it is decided by. */
 interface Asked {
+  /** Whose run it is. */
+  owner: string;
   call: Call;
   tool: Tool | undefined;
   /** Why its toolset can't be used. */
@@ -142,7 +145,7 @@ async function settle(app: App, config: AgentConfig, asked: Asked, work: Work): 
 }
 
 /** Why a call is not made; undefined where it is. */
-async function refusalOf({ call, tool, missing, decision }: Asked): Promise<Outcome | undefined> {
+async function refusalOf({ owner, call, tool, missing, decision }: Asked): Promise<Outcome | undefined> {
   if (call.status === "running" && !tool?.isRepeatable)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (decision === "denied") return { status: "denied", result: "A person denied this call." };
@@ -152,7 +155,7 @@ async function refusalOf({ call, tool, missing, decision }: Asked): Promise<Outc
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
   if (call.arguments === null) return { status: "failed", result: "The arguments are not a JSON object." };
-  const faults = await faultsOf(tool.parameters, call.arguments);
+  const faults = await faultsOf(owner, tool.parameters, call.arguments);
   return faults.length > 0
     ? { status: "failed", result: `The arguments do not fit: ${faults.join("; ")}` }
     : undefined;

@@ -69,7 +69,13 @@ async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): P
     });
     try {
       const listed = await connection.tools(listsWithinMs);
-      return ready(app, await keptOf(listed.map((tool) => hiddenIn(tool, way.hide))));
+      return ready(
+        app,
+        await keptOf(
+          row.workspace_id,
+          listed.map((tool) => hiddenIn(tool, way.hide)),
+        ),
+      );
     } finally {
       await connection.close();
     }
