@@ -77,6 +77,24 @@ export class Podman {
     }
   }
 
+  /** Milliseconds of each `podman start`, of one container that was made before, to the end of its command's output. */
+  async startAgain(network: PodmanNetwork, command: string, times: number): Promise<number[]> {
+    const name = `kbench-${(this.#count += 1)}`;
+    const made = ["--name", name, "--pull=never", ...limits(network), image, "/bin/bash", "-c", command];
+    await this.#podman(network, "create", ...made);
+    try {
+      const taken: number[] = [];
+      for (let n = 0; n < times; n += 1) {
+        const { ms, result } = await timed(() => this.#podman(network, "start", "--attach", name));
+        if (result.stdout === "") throw new Error("podman start printed nothing");
+        taken.push(ms);
+      }
+      return taken;
+    } finally {
+      await this.#podman(network, "rm", "--force", "--time=0", name);
+    }
+  }
+
   async close(): Promise<void> {
     await this.#podman("none", "rm", "--force", "--all", "--time=0").catch(() => {});
     await this.#podman("none", "rmi", "--force", "--all").catch(() => {});

@@ -8,6 +8,7 @@ import { enableCompileCache } from "node:module";
 import { pathToFileURL } from "node:url";
 import { exchange } from "./exchange.mjs";
 import { current, described, say, takeConsole, tell } from "./log.mjs";
+import { rehearse } from "./rehearsal.mjs";
 
 const { env } = process;
 const limits = {
@@ -27,8 +28,11 @@ process.on("uncaughtException", (error) => {
 });
 
 if (cacheDirectory) enableCompileCache(cacheDirectory);
+const serving = { maxHeaderSize: 80 * 1024, requestTimeout: 0, headersTimeout: 0 };
+// Before the handler's code, which may change what it finds.
+await rehearse(serving, limits);
 const handler = await load();
-const server = createServer({ maxHeaderSize: 80 * 1024, requestTimeout: 0, headersTimeout: 0 });
+const server = createServer(serving);
 // Longer than the server keeps a connection: it is the one who hangs up.
 server.keepAliveTimeout = 120_000;
 server.on("request", (incoming, outgoing) => {

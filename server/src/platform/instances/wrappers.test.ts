@@ -168,6 +168,21 @@ describe("a handler in nodejs", () => {
     });
   });
 
+  test("comes after requests of the wrapper's own, has no part in them and hears of none", async () => {
+    const told = `import { subscribe } from "node:diagnostics_channel";
+      subscribe("http.server.response.finish", ({ response }) => console.log("answered", response.statusCode));`;
+    const preloaded = `--import=data:text/javascript,${encodeURIComponent(told)}`;
+    const handler = `console.log("loaded"); let asked = 0; export default () => String((asked += 1));`;
+    const served = await serve("nodejs", handler, { env: { NODE_OPTIONS: preloaded } });
+    expect(served.said.map(({ plain, t, k }) => plain ?? t ?? k)).toEqual([
+      "answered 200",
+      "answered 200",
+      "loaded",
+      "ready",
+    ]);
+    expect(await (await fetch(served.url)).text()).toBe("1");
+  });
+
   test("reads the host of a request where it stands, whatever its path looks like", async () => {
     const { url } = await serve("nodejs", `export default ({ url }) => url;`);
     const { hostname, port } = new URL(url);
