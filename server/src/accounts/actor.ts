@@ -3,6 +3,8 @@
  * `authenticate`, from a token or a sign-in session.
  */
 
+import type { Db } from "#db/db.ts";
+
 export const scopes = [
   "platform:read",
   "platform:write",
@@ -42,8 +44,19 @@ export interface Actor {
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];
   ip: string | null;
+  /** Told of each deed of this request, in the deed's own transaction; set where the request has an Idempotency-Key. */
+  witness?: (tx: Db, deed: Deed) => Promise<void>;
   /** Runs this installation: may read what concerns all of it, such as `/metrics`. */
   isOperator?: boolean;
+}
+
+/** What was done, as the activity log has it. */
+export interface Deed {
+  /** `<noun>.<deed in the past>`, as "project.created". */
+  action: string;
+  targetId: string | null;
+  /** Holds no secret. */
+  detail: Readonly<Record<string, unknown>>;
 }
 
 /** What a request shows to say who is asking: an API token, or the secret of a sign-in session. */

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql and 0035_run_tokens_and_traces.sql say what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql and 0042_what_a_request_made.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -101,10 +101,11 @@ export interface IdempotencyKeysTable {
   route: string;
   key: string;
   body_hash: string;
-  state: "running" | "done";
+  state: "running" | "made" | "done";
   status: number | null;
   headers: ColumnType<Record<string, string> | null, string | null, string | null>;
   body: ColumnType<unknown, string | null, string | null>;
+  made: ColumnType<Record<string, unknown>[] | null, null | undefined, null>;
   created_at: Generated<Date>;
   process_id: string;
   expires_at: Date;

@@ -7,6 +7,7 @@ import type { z } from "zod";
 import type { Actor, Scope } from "#accounts/actor.ts";
 import type { Db } from "#db/db.ts";
 import type { ErrorRow } from "#lib/errors.ts";
+import type { Made } from "./idempotency.ts";
 import type { Socket } from "./web-socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
@@ -21,10 +22,10 @@ export interface RouteInput<P, Q, B> {
   request: FastifyRequest;
   reply: FastifyReply;
   /**
-   * What of the answer is kept, as the last statement of the transaction that makes it: a retry with the same
-   * `Idempotency-Key` is told of it even where this server dies before it answers. Without a key it does nothing.
+   * What is made, in the transaction that makes it, where no deed tells of it: a retry with the same `Idempotency-Key`
+   * is answered by `replay` even where this server dies before it answers. Without a key it does nothing.
    */
-  note: (tx: Db, kept: Readonly<Record<string, unknown>>) => Promise<void>;
+  note: (tx: Db, made: Made) => Promise<void>;
 }
 
 /** The name of what we speak on sockets of our own, for whoever must name something (browsers with a token). */
@@ -88,17 +89,26 @@ export interface RouteDefinition<
   readOnlyFields?: readonly string[];
   /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */
   idempotent?: boolean | ((body: z.output<B>) => boolean);
-  /** What alone is stored of an answer that changes or goes, and how a replay is made of it: as things are by then. */
-  replay?: {
-    keeps: readonly string[];
-    render: (input: { actor: Actor; stored: Readonly<Record<string, unknown>> }) => unknown;
-  };
+  /** How a retry is answered whose first request made something and stored no answer, or not all of it. */
+  replay?: Replay<z.output<P>>;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
   /** Extra token bucket beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
   /** Answers the body for 201 where it is declared, else for the lowest status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;
+}
+
+export interface Replay<P> {
+  /**
+   * What makes it, as the activity log calls it: in its transaction the target's id and the detail are noted with the
+   * key, once for each that is made. Absent where the handler notes by itself.
+   */
+  deed?: string;
+  /** Of an answer that changes or goes, what alone is stored and rendered from; all of it is stored where absent. */
+  keeps?: readonly string[];
+  /** As things are by then, answered as the first would have been. Undefined: it came to nothing, and is begun anew. */
+  render: (input: { actor: Actor; params: P; made: readonly [Made, ...Made[]] }) => unknown;
 }
 
 /** Keeps the types of one row while rows of every shape share a list. */

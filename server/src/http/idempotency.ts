@@ -1,9 +1,9 @@
 /**
  * The first answer again, for a caller who does not know whether their request arrived. A key's row is written as
  * `running` before the handler and finished with the answer after it. While a request runs, its process keeps
- * extending the row's `expires_at`; a process that died stops, and within seconds a retry may take the key over.
- * (What the dead process had committed by then stays: the retry is then a second request. A verb that must not happen
- * twice even so notes what it made in its own transaction: a retry is then told of that.)
+ * extending the row's `expires_at`; a process that died stops, and within half a minute a retry may take the key over.
+ * What the request makes is noted in the row by the very transaction that makes it: where no answer was stored after
+ * that, because the server died or the handler failed, a retry is told of what was made, and nothing is made twice.
  */
 import { createHash, randomUUID } from "node:crypto";
 import { type Kysely, sql } from "kysely";
@@ -19,9 +19,6 @@ const keptMs = 24 * 3600_000;
 const leaseMs = 30_000;
 const beatMs = 10_000;
 const sweepMs = 600_000;
-/** Of what is replayed of a request that made something and never answered. */
-const notedStatus = 202;
-
 export interface KeyedRequest {
   /** Token id, or `user:` and the user id. */
   caller: string;
@@ -37,6 +34,12 @@ export interface StoredAnswer {
   /** The body's JSON text; null where there was none. */
   text: string | null;
 }
+
+/** What a request made: its id, and more that its answer can be found by. Holds no secret. */
+export type Made = Readonly<Record<string, unknown>>;
+
+/** What became of the first request: its answer, or what it made and never told of. */
+export type Outcome = { answer: StoredAnswer } | { made: readonly Made[] };
 
 /** The header's value, or undefined where it was not sent. */
 export function parseIdempotencyKey(header: string | string[] | undefined): string | undefined {
@@ -85,8 +88,8 @@ export class IdempotencyKeys {
     for (const timer of this.#timers) timer.unref();
   }
 
-  /** The stored answer, or undefined: this request is the first, and must be finished or released. */
-  async begin(request: KeyedRequest): Promise<StoredAnswer | undefined> {
+  /** What became of the first one, or undefined: this request is the first, and must be finished or released. */
+  async begin(request: KeyedRequest): Promise<Outcome | undefined> {
     const now = this.#clock.now();
     const taken = await this.#db
       .insertInto("idempotency_keys")
@@ -109,6 +112,7 @@ export class IdempotencyKeys {
             status: null,
             headers: null,
             body: null,
+            made: null,
             created_at: row.ref("excluded.created_at"),
             process_id: row.ref("excluded.process_id"),
             expires_at: row.ref("excluded.expires_at"),
@@ -124,30 +128,57 @@ export class IdempotencyKeys {
     return this.#stored(request);
   }
 
-  async #stored(request: KeyedRequest): Promise<StoredAnswer> {
+  async #stored(request: KeyedRequest): Promise<Outcome> {
     const row = await this.#row(request).selectAll().executeTakeFirst();
     // Released between the two statements: the first request failed just now.
     if (!row) throw idempotencyInProgress();
     if (row.body_hash !== request.bodyHash) throw idempotencyConflict();
-    const text = row.body as string | null;
-    // What it made is noted, and its process is gone.
-    if (row.state === "running" && text !== null && row.expires_at < this.#clock.now())
-      return { status: notedStatus, headers: {}, text };
-    if (row.state === "running" || row.status === null) throw idempotencyInProgress();
-    return { status: row.status, headers: row.headers ?? {}, text };
+    if (row.state === "done" && row.status !== null)
+      return {
+        answer: { status: row.status, headers: row.headers ?? {}, text: row.body as string | null },
+      };
+    const isRunning = row.state === "running" && row.expires_at >= this.#clock.now();
+    if (row.made === null || isRunning) throw idempotencyInProgress();
+    return { made: row.made };
   }
 
   /**
-   * What the request made, in the transaction that makes it, as its last statement: JSON text that a replay is made of
-   * where no answer is ever stored. Throws, and so takes the transaction back, where somebody took the key over.
+   * What the request made, in the transaction that makes it; once more for each further thing. Throws, and so takes the
+   * transaction back, where somebody took the key over.
    */
-  async note(tx: Db, request: KeyedRequest, text: string): Promise<void> {
+  async note(tx: Db, request: KeyedRequest, made: Made): Promise<void> {
     const noted = await this.#own(request, tx)
-      .where("body", "is", null)
-      .set({ body: JSON.stringify(text) })
+      .set({
+        made: sql`coalesce(made, '[]') || jsonb_build_array(${JSON.stringify(made)}::jsonb)`,
+      })
       .returning("key")
       .executeTakeFirst();
     if (!noted) throw idempotencyInProgress();
+  }
+
+  /** What was noted came to nothing: this request is the first one from here on. One of all who find it so. */
+  async beginAgain(request: KeyedRequest): Promise<void> {
+    const now = this.#clock.now();
+    const taken = await this.#db
+      .updateTable("idempotency_keys")
+      .set({
+        state: "running",
+        made: null,
+        created_at: now,
+        process_id: this.#process,
+        expires_at: new Date(now.getTime() + leaseMs),
+      })
+      .where("caller", "=", request.caller)
+      .where("route", "=", request.route)
+      .where("key", "=", request.key)
+      .where("made", "is not", null)
+      .where((eb) =>
+        eb.or([eb("state", "=", "made"), eb.and([eb("state", "=", "running"), eb("expires_at", "<", now)])]),
+      )
+      .returning("key")
+      .executeTakeFirst();
+    if (!taken) throw idempotencyInProgress();
+    this.#running++;
   }
 
   /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
@@ -176,8 +207,8 @@ export class IdempotencyKeys {
   async #release(request: KeyedRequest): Promise<void> {
     const expiresAt = new Date(this.#clock.now().getTime() + keptMs);
     await this.#own(request)
-      .where("body", "is not", null)
-      .set({ state: "done", status: notedStatus, headers: "{}", expires_at: expiresAt })
+      .where("made", "is not", null)
+      .set({ state: "made", expires_at: expiresAt })
       .execute();
     await this.#db
       .deleteFrom("idempotency_keys")
@@ -213,12 +244,14 @@ export class IdempotencyKeys {
 
   async #beat(): Promise<void> {
     if (this.#running === 0) return;
-    await this.#db
-      .updateTable("idempotency_keys")
-      .set({ expires_at: new Date(this.#clock.now().getTime() + leaseMs) })
-      .where("process_id", "=", this.#process)
-      .where("state", "=", "running")
-      .execute()
+    // A transaction that has noted what it makes holds its row, and whoever waited for that might hold up another one:
+    // such a row is left to the next beat.
+    await sql`update idempotency_keys set expires_at = ${new Date(this.#clock.now().getTime() + leaseMs)}
+      from (select caller, route, key from idempotency_keys
+        where process_id = ${this.#process} and state = 'running' for update skip locked) as own
+      where (idempotency_keys.caller, idempotency_keys.route, idempotency_keys.key)
+        = (own.caller, own.route, own.key)`
+      .execute(this.#db)
       .catch((error: unknown) => this.#log.error({ error }, "idempotency leases were not extended"));
   }
 
@@ -233,15 +266,16 @@ export class IdempotencyKeys {
 
 /** What nobody is answered from any more. A request that noted what it made counts as answered when it began. */
 const isOver = (now: Date) =>
-  sql<boolean>`(idempotency_keys.expires_at < ${now} and (idempotency_keys.state = 'done'
-    or idempotency_keys.body is null
+  sql<boolean>`(idempotency_keys.expires_at < ${now} and (idempotency_keys.state <> 'running'
+    or idempotency_keys.made is null
     or idempotency_keys.created_at < ${new Date(now.getTime() - keptMs)}))`;
 
 /** What a route answered for runs that are to leave no trace: their ids are in the answers, a caller's words in the keys. */
 export async function forgetAnswers(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
-  // Read as text: jsonb takes no NUL, and an answer may hold one.
+  const ids = sql`any(${sql.val([...runIds])}::text[])`;
+  // Bodies are read as text: jsonb takes no NUL, and an answer may hold one.
   await sql`delete from idempotency_keys where route = ${route}
-    and substring(body #>> '{}' from '"run_id":"([^"]+)"') = any(${sql.val([...runIds])}::text[])`.execute(
+    and (made -> 0 ->> 'run_id' = ${ids} or substring(body #>> '{}' from '"run_id":"([^"]+)"') = ${ids})`.execute(
     tx,
   );
 }

@@ -7,6 +7,7 @@ import type { Logger } from "pino";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
 import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
 import { Answer, type Route, type RouteInput, type SocketDefinition, streamed } from "./define-route.ts";
 import { lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
@@ -14,6 +15,8 @@ import {
   hashRequest,
   type IdempotencyKeys,
   type KeyedRequest,
+  type Made,
+  type Outcome,
   parseIdempotencyKey,
   type StoredAnswer,
 } from "./idempotency.ts";
@@ -71,8 +74,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     handler: async (request, reply) => {
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      const run = async (note: Note): Promise<Encoded | undefined> => {
-        const result = await route.handler({ ...input, actor: request.actor, request, reply, note });
+      const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
+        const result = await route.handler({ ...input, actor, request, reply, note });
         return result === streamed ? undefined : encode(result);
       };
       try {
@@ -200,29 +203,31 @@ async function replayOrRun(
   keys: IdempotencyKeys,
   request: FastifyRequest,
   input: ParsedInput,
-  run: (note: Note) => Promise<Encoded | undefined>,
+  run: (actor: Actor, note: Note) => Promise<Encoded | undefined>,
   encode: (result: unknown) => Encoded,
 ): Promise<Encoded | undefined> {
   const takesKey =
     typeof route.idempotent === "function" ? route.idempotent(input.body) : route.idempotent === true;
   const key = takesKey ? parseIdempotencyKey(request.headers["idempotency-key"]) : undefined;
-  if (key === undefined) return run(async () => {});
   const { actor } = request;
+  if (key === undefined) return run(actor, async () => {});
   const keyed: KeyedRequest = {
     caller: actor.tokenId ?? `user:${actor.userId}`,
     route: route.operationId,
     key,
     bodyHash: hashRequest([request.params, request.query, request.body]),
   };
-  const stored = await keys.begin(keyed);
-  if (stored && route.replay && stored.status < 400) {
-    const kept = JSON.parse(stored.text ?? "{}") as Record<string, unknown>;
-    const answer = encode(await route.replay.render({ actor, stored: kept }));
-    return { ...answer, headers: { ...answer.headers, ...replayed } };
+  const outcome = await keys.begin(keyed);
+  if (outcome) {
+    const again = await replay(route, outcome, { actor, params: input.params }, encode);
+    if (again) return { ...again, headers: { ...again.headers, "idempotent-replayed": "true" } };
+    await keys.beginAgain(keyed);
   }
-  if (stored) return toReplay(stored);
   try {
-    const answer = await run((tx, kept) => keys.note(tx, keyed, JSON.stringify(kept)));
+    const answer = await run({ ...actor, witness: witnessOf(route, keys, keyed) }, (tx, made) =>
+      keys.note(tx, keyed, made),
+    );
+    await reached("request.unanswered");
     if (answer === undefined || answer.raw) await keys.release(keyed);
     else await keys.finish(keyed, toStored(answer, route));
     return answer;
@@ -234,31 +239,58 @@ async function replayOrRun(
   }
 }
 
+/** Notes with the key what the route's deed made. */
+function witnessOf(
+  { replay: how }: Route,
+  keys: IdempotencyKeys,
+  keyed: KeyedRequest,
+): NonNullable<Actor["witness"]> {
+  return async (tx, { action, targetId, detail }) => {
+    if (how?.deed === action) await keys.note(tx, keyed, { ...detail, id: targetId });
+  };
+}
+
+/** Undefined where what the first request made came to nothing. */
+async function replay(
+  route: Route,
+  outcome: Outcome,
+  caller: { actor: Actor; params: unknown },
+  encode: (result: unknown) => Encoded,
+): Promise<Encoded | undefined> {
+  const kept = "answer" in outcome ? keptOf(route, outcome.answer) : outcome.made;
+  const [first, ...more] = kept ?? [];
+  if (!route.replay || !first) return "answer" in outcome ? outcome.answer : undefined;
+  const result = await route.replay.render({ ...caller, made: [first, ...more] });
+  if (result === undefined) return undefined;
+  const answer = encode(result);
+  return { ...answer, text: blanked(answer, route) };
+}
+
+/** What was stored of an answer that is rendered again. */
+function keptOf({ replay: how }: Route, { status, text }: StoredAnswer): Made[] | undefined {
+  return how?.keeps && status < 400 ? [JSON.parse(text ?? "{}") as Made] : undefined;
+}
+
 /** A refusal that a retry is told again. One that says "later" or is our fault is not kept: the retry may succeed. */
 function isLasting({ status, meta }: DomainError): boolean {
   return status < 500 && status !== 429 && meta.retry_after === undefined;
 }
 
-function toStored(
-  { status, headers, value, text }: Encoded,
-  { secretFields = [], replay }: Pick<Route, "secretFields" | "replay">,
-): StoredAnswer {
-  if (replay) {
-    const kept = Object.entries(value as object).filter(([name]) => replay.keeps.includes(name));
-    return { status, headers, text: JSON.stringify(Object.fromEntries(kept)) };
-  }
-  if (secretFields.length === 0) return { status, headers, text };
-  // Wherever they stand: what several things are made by answers a list of them.
+function toStored(answer: Encoded, route: Route): StoredAnswer {
+  const { status, headers, value } = answer;
+  const keeps = route.replay?.keeps;
+  if (keeps === undefined) return { status, headers, text: blanked(answer, route) };
+  const kept = Object.entries(value as object).filter(([name]) => keeps.includes(name));
+  return { status, headers, text: JSON.stringify(Object.fromEntries(kept)) };
+}
+
+/** The text of an answer without its secrets, wherever they stand: what several things are made by answers a list. */
+function blanked({ value, text }: Encoded, { secretFields = [] }: Route): string | null {
+  if (secretFields.length === 0) return text;
   const blank = (name: string, inner: unknown) => (secretFields.includes(name) ? null : inner);
-  return { status, headers, text: JSON.stringify(value, blank) };
+  return JSON.stringify(value, blank);
 }
 
 function refusalToStored({ status, detail, code, meta }: DomainError): StoredAnswer {
   return { status, headers: {}, text: JSON.stringify({ detail, code, ...meta }) };
-}
-
-const replayed = { "idempotent-replayed": "true" };
-
-function toReplay({ status, headers, text }: StoredAnswer): Encoded {
-  return { status, headers: { ...headers, ...replayed }, text };
 }

@@ -4,6 +4,7 @@ import { Readable } from "node:stream";
 import { sql } from "kysely";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { z } from "zod";
+import { recordActivity } from "#accounts/activity/activity.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { defineError } from "#lib/errors.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
@@ -39,6 +40,7 @@ const actor: Actor = {
 };
 
 let made = 0;
+let cameToNothing = -1;
 let heard = false;
 let release: () => void = () => {};
 
@@ -110,11 +112,25 @@ function routesOf(api: Api, prefix: string): Route[] {
       operationId: `${api}Fail`,
       responses: { 200: z.object({}), 202: z.object({ id: z.int() }) },
       idempotent: true,
-      handler: async ({ params, note }) => {
+      replay: {
+        deed: "thing.made",
+        render: ({ made: things }) =>
+          things[0]["id"] === cameToNothing ? undefined : answer(202, { id: Number(things.at(-1)?.["id"]) }),
+      },
+      handler: async ({ actor, params, note }) => {
         made++;
         const how = (params as { how: string }).how;
         if (how.startsWith("noted")) await database.db.transaction().execute((tx) => note(tx, { id: made }));
-        if (how === "noted-crash") throw new Error("after the commit");
+        if (how.startsWith("deed"))
+          await database.db.transaction().execute(async (tx) => {
+            const deed = (action: string, id: number) =>
+              recordActivity(tx, actor, action, { kind: "thing", id: String(id), label: null }, null);
+            await deed("shelf.made", -1);
+            await deed("thing.made", made);
+            if (how.startsWith("deeds")) await deed("thing.made", ++made);
+            if (how === "deed-undone") throw new Error("before the commit");
+          });
+        if (how.endsWith("-crash")) throw new Error("after the commit");
         if (how === "noted-wait") await new Promise<void>((resolve) => (release = resolve));
         if (how === "teapot") throw teapot();
         if (how === "crash") throw new Error(`the pipe ${secretInDetail} burst`);
@@ -469,7 +485,7 @@ test("what a request noted of what it made is replayed where no answer came of i
   const running = call("POST", "/v1/fail/noted-wait", as("noted-2"));
   const row = () =>
     database.db.selectFrom("idempotency_keys").selectAll().where("key", "=", "noted-2").executeTakeFirst();
-  await expect.poll(async () => (await row())?.body).toBe(JSON.stringify({ id: before + 2 }));
+  await expect.poll(async () => (await row())?.made).toEqual([{ id: before + 2 }]);
   expect((await call("POST", "/v1/fail/noted-wait", as("noted-2"))).json.code).toBe(
     "idempotency_in_progress",
   );
@@ -485,6 +501,45 @@ test("what a request noted of what it made is replayed where no answer came of i
   expect(made).toBe(before + 2);
 });
 
+test("a deed is noted in its own transaction, each where there are several, and no other", async () => {
+  const as = (key: string) => ({ headers: { "idempotency-key": key } });
+  for (const [how, things] of [
+    ["deed-crash", 1],
+    ["deeds-crash", 2],
+  ] as const) {
+    const before = made;
+    expect((await call("POST", `/v1/fail/${how}`, as(how))).status).toBe(500);
+    const again = await call("POST", `/v1/fail/${how}`, as(how));
+    expect([again.status, again.json, made]).toEqual([202, { id: before + things }, before + things]);
+  }
+  const before = made;
+  for (const times of [1, 2]) {
+    expect((await call("POST", "/v1/fail/deed-undone", as("undone"))).status).toBe(500);
+    expect(made).toBe(before + times);
+  }
+});
+
+test("what was noted and came to nothing is begun anew, by one of all who find it so", async () => {
+  const crash = { headers: { "idempotency-key": "nothing" } };
+  expect((await call("POST", "/v1/fail/noted-crash", crash)).status).toBe(500);
+  const before = made;
+  cameToNothing = before;
+  expect((await call("POST", "/v1/fail/noted-crash", crash)).status).toBe(500);
+  expect(made).toBe(before + 1);
+  const again = await call("POST", "/v1/fail/noted-crash", crash);
+  expect([again.status, again.json, made]).toEqual([202, { id: before + 1 }, before + 1]);
+
+  const { IdempotencyKeys } = await import("./idempotency.ts");
+  const [one, other] = [0, 1].map(() => new IdempotencyKeys(database.db, clock, silentLog));
+  const request = { caller: "c", route: "r", key: "nothing", bodyHash: "h" };
+  await one!.begin(request);
+  await one!.note(database.db, request, { id: 1 });
+  await one!.release(request);
+  await one!.beginAgain(request);
+  await expect(other!.beginAgain(request)).rejects.toThrow("still running");
+  for (const keys of [one!, other!]) keys.close();
+});
+
 test("a request that lost its key to another begins nothing", async () => {
   const { forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
   const slow = new IdempotencyKeys(database.db, clock, silentLog);
@@ -493,14 +548,14 @@ test("a request that lost its key to another begins nothing", async () => {
   expect(await slow.begin(request)).toBeUndefined();
   clock.advance(31_000);
   expect(await next.begin(request)).toBeUndefined();
-  await expect(slow.note(database.db, request, "{}")).rejects.toThrow("still running");
-  const text = '{"run_id":"run_1"}';
-  await next.note(database.db, request, text);
+  await expect(slow.note(database.db, request, {})).rejects.toThrow("still running");
+  const run = { run_id: "run_1" };
+  await next.note(database.db, request, run);
   clock.advance(31_000);
-  expect(await slow.begin(request)).toEqual({ status: 202, headers: {}, text });
+  expect(await slow.begin(request)).toEqual({ made: [run] });
   clock.advance(24 * 3600_000);
   expect(await slow.begin(request)).toBeUndefined();
-  await slow.note(database.db, request, text);
+  await slow.note(database.db, request, run);
   // What is to leave no trace goes from here as well, answered or not.
   await forgetAnswers(database.db, "r", ["run_1"]);
   const rows = database.db.selectFrom("idempotency_keys").select("key").where("key", "=", "lost");
@@ -532,7 +587,7 @@ test("a program's output with NUL in it is replayed byte for byte", async () => 
   const request = { caller: "c", route: "r", key: "nul", bodyHash: "h" };
   await keys.begin(request);
   await keys.finish(request, { status: 200, headers: {}, text: '{"stdout":"a\\u0000b"}' });
-  expect((await keys.begin(request))?.text).toBe('{"stdout":"a\\u0000b"}');
+  expect(await keys.begin(request)).toMatchObject({ answer: { text: '{"stdout":"a\\u0000b"}' } });
   keys.close();
 });
 

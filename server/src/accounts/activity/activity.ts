@@ -13,7 +13,7 @@ export interface ActivityTarget {
   label: string | null;
 }
 
-/** `action` is `<noun>.<deed in the past>`, as "project.created". */
+/** `action` is `<noun>.<deed in the past>`, as "project.created". Whoever witnesses the request is told as well. */
 export async function recordActivity(
   tx: Db,
   actor: Actor,
@@ -22,6 +22,7 @@ export async function recordActivity(
   workspaceId: string | null,
   detail: object = {},
 ): Promise<void> {
+  const said = withoutSecrets(detail) as Record<string, unknown>;
   await tx
     .insertInto("activity")
     .values({
@@ -35,9 +36,10 @@ export async function recordActivity(
       target_label: target.label,
       workspace_id: workspaceId,
       ip: actor.ip,
-      detail: JSON.stringify(withoutSecrets(detail)),
+      detail: JSON.stringify(said),
     })
     .execute();
+  await actor.witness?.(tx, { action, targetId: target.id, detail: said });
 }
 
 /** What was done to these, and by whom, stays; which they were, and more of it, goes. */

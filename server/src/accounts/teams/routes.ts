@@ -22,6 +22,7 @@ import {
   changeMember,
   createTeam,
   deleteTeam,
+  getMember,
   getTeam,
   lastOwner,
   listTeams,
@@ -63,6 +64,10 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     responses: { 201: TeamResponse },
     errors: [planLimit, accountSuspended, insufficientRole],
     idempotent: true,
+    replay: {
+      deed: "team.created",
+      render: async ({ actor, made: [{ id }] }) => toTeam(await getTeam(app, actor, String(id))),
+    },
     handler: async ({ actor, body }) => toTeam(await createTeam(app, actor, body)),
   }),
   defineRoute({
@@ -111,6 +116,11 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     responses: { 201: TeamMember },
     errors: [teamNotFound, userNotFound, insufficientRole, alreadyMember, planLimit, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "team.member_added",
+      render: async ({ actor, params, made: [{ id }] }) =>
+        toMember(await getMember(app, actor, params.team_id, String(id))),
+    },
     handler: async ({ actor, params, body }) => toMember(await addMember(app, actor, params.team_id, body)),
   }),
   defineRoute({

@@ -55,6 +55,11 @@ export async function getTeam({ db }: Needs, actor: Actor, id: string) {
   return { ...team, members: await store.listMembers(db, id) };
 }
 
+export async function getMember({ db }: Needs, actor: Actor, id: string, userId: string) {
+  requireTeam(actor, id);
+  return requireMember(db, id, userId);
+}
+
 export async function countMembers(db: Db, id: string): Promise<number> {
   return (await store.listMembers(db, id)).length;
 }

@@ -7,6 +7,7 @@ import {
   agentTokenRefused,
   createToken,
   fullAccessRequired,
+  getToken,
   listTokens,
   revokeToken,
   tokenNotFound,
@@ -39,6 +40,13 @@ export const tokenRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
     responses: { 201: ApiTokenCreated },
     errors: [...guards, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
+    replay: {
+      deed: "api_token.created",
+      render: async ({ actor, made: [{ id }] }) => ({
+        ...toApiToken(await getToken(app, actor, String(id)), actor),
+        token: null,
+      }),
+    },
     secretFields: ["token"],
     handler: async ({ actor, body }) => {
       const row = await createToken(app, actor, { ...body, expiresInDays: body.expires_in_days });

@@ -79,6 +79,13 @@ export async function listTokens(app: Needs, actor: Actor): Promise<TokenRow[]> 
   return listOwn(app.db, actor.userId);
 }
 
+export async function getToken(app: Needs, actor: Actor, id: string): Promise<TokenRow> {
+  await requireTokenManager(app, actor);
+  const row = await findOwn(app.db, actor.userId, id);
+  if (!row) throw tokenNotFound();
+  return row;
+}
+
 /** Active ones that count against a workspace's plan. */
 export function countTokens(app: Needs, actor: Actor, workspace: ReachableWorkspace): Promise<number> {
   return countActive(app.db, workspace, actor.userId, app.clock.now());

@@ -51,6 +51,7 @@ export const agentsRoutes = (app: App): Route[] => [
     responses: { 201: Agent },
     errors: [nameTaken, invalidField, agentLimitReached, accountSuspended],
     idempotent: true,
+    replay: { deed: "agent.created", render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)) },
     handler: ({ actor, body }) => create(app, actor, body),
   }),
   defineRoute({
@@ -132,6 +133,10 @@ export const agentsRoutes = (app: App): Route[] => [
     responses: { 201: Version },
     errors: [agentNotFound, invalidField, aliasLimitReached, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "agent.version_published",
+      render: ({ actor, made: [made] }) => version(app, actor, String(made["id"]), String(made["version"])),
+    },
     handler: ({ actor, params, body }) => publish(app, actor, params.agent, body),
   }),
   defineRoute({

@@ -64,6 +64,12 @@ export async function list(app: Needs, actor: Actor): Promise<{ items: Credentia
   return { items: rows.map(toCredential) };
 }
 
+export async function get(app: Needs, actor: Actor, id: string): Promise<Credential> {
+  const found = (await list(app, actor)).items.find((credential) => credential.id === id);
+  if (!found) throw credentialNotFound();
+  return found;
+}
+
 /** Versions that name it stay; a run of one fails with `credential_missing`. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   requireFullAccess(actor);

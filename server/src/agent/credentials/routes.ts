@@ -2,7 +2,7 @@ import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { invalidField } from "../errors.ts";
-import { add, list, remove } from "./credentials.ts";
+import { add, get, list, remove } from "./credentials.ts";
 import { credentialLimitReached, credentialNotFound, fullAccessRequired } from "./errors.ts";
 import { Credential, CredentialCreate, CredentialList, CredentialParams } from "./schema.ts";
 
@@ -33,6 +33,10 @@ export const credentialRoutes = (app: App): Route[] => [
     responses: { 201: Credential },
     errors: [fullAccessRequired, invalidField, credentialLimitReached, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "model_credential.created",
+      render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
+    },
     handler: ({ actor, body }) => add(app, actor, body),
   }),
   defineRoute({

@@ -91,7 +91,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     idempotent: (body) => !body.stream,
     replay: {
       keeps: ["run_id"],
-      render: ({ actor, stored }) => outcome(app, actor, String(stored["run_id"])),
+      render: ({ actor, made: [{ run_id }] }) => outcome(app, actor, String(run_id)),
     },
     handler: ({ actor, params, query, body, request, reply, note }) =>
       body.stream

@@ -12,7 +12,7 @@ import {
   scheduleReadOnlyFields,
   ScheduleUpdate,
 } from "./schema.ts";
-import { create, list, remove, update } from "./schedules.ts";
+import { create, get, list, remove, update } from "./schedules.ts";
 
 const common = { api: "agent", tag: "Triggers" } as const;
 
@@ -43,6 +43,10 @@ export const scheduleRoutes = (app: App): Route[] => [
     responses: { 201: Schedule },
     errors: [agentNotFound, invalidField, scheduleLimitReached, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "agent_schedule.created",
+      render: ({ actor, params, made: [{ id }] }) => get(app, actor, params.agent, String(id)),
+    },
     handler: ({ actor, params, body }) => create(app, actor, params.agent, body),
   }),
   defineRoute({

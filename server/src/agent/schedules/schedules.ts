@@ -35,6 +35,10 @@ export async function list(app: Needs, actor: Actor, reference: string): Promise
   return { items: (await listViews(app.db, agent.id)).map(toSchedule) };
 }
 
+export async function get(app: Needs, actor: Actor, reference: string, id: string): Promise<Schedule> {
+  return render(app.db, await getAgent(app.db, actor, reference), id);
+}
+
 export async function create(
   app: Needs,
   actor: Actor,

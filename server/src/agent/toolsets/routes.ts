@@ -21,8 +21,9 @@ import {
   ToolsetParams,
   toolsetReadOnlyFields,
   ToolsetUpdate,
+  toToolset,
 } from "./schema.ts";
-import { list } from "./toolsets.ts";
+import { getToolset, list } from "./toolsets.ts";
 import { update } from "./update.ts";
 
 const common = { api: "agent", tag: "Toolsets" } as const;
@@ -51,6 +52,10 @@ export const toolsetRoutes = (app: App): Route[] => [
     responses: { 201: Toolset },
     errors: [invalidField, toolsetNameTaken, toolsetLimitReached, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "agent_toolset.created",
+      render: async ({ actor, made: [{ id }] }) => toToolset(await getToolset(app.db, actor, String(id))),
+    },
     handler: ({ actor, body }) => create(app, actor, body),
   }),
   defineRoute({

@@ -31,7 +31,7 @@ import {
   WebhookUpdate,
   WebhookWithSecret,
 } from "./schema.ts";
-import { create, list, remove, rotate, update } from "./webhooks.ts";
+import { create, get, list, remove, rotate, update } from "./webhooks.ts";
 
 const common = { api: "agent", tag: "Triggers" } as const;
 
@@ -69,6 +69,13 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
       responses: { 201: WebhookWithSecret },
       errors: [agentNotFound, invalidField, webhookLimitReached, accountSuspended],
       idempotent: true,
+      replay: {
+        deed: "agent_webhook.created",
+        render: async ({ actor, params, made: [{ id }] }) => ({
+          ...(await get(app, actor, params.agent, String(id))),
+          secret: null,
+        }),
+      },
       secretFields: ["secret"],
       handler: ({ actor, params, body }) => create(app, actor, params.agent, body),
     }),

@@ -40,6 +40,12 @@ export async function list(app: Needs, actor: Actor, reference: string): Promise
   return { items: (await listWebhooks(app.db, agent.id)).map((row) => toWebhook(app, row)) };
 }
 
+export async function get(app: Needs, actor: Actor, reference: string, id: string): Promise<Webhook> {
+  const found = (await list(app, actor, reference)).items.find((webhook) => webhook.id === id);
+  if (!found) throw webhookNotFound();
+  return found;
+}
+
 /** The secret is in this answer and in no other. */
 export async function create(
   app: Needs,

@@ -62,6 +62,11 @@ export const addonRoutes = (addons: Addons): Route[] => [
       accountSuspended,
     ],
     idempotent: true,
+    replay: {
+      deed: "addon.created",
+      render: async ({ actor, params, made: [{ id }] }) =>
+        toAddon(await requireAddon(addons.app, actor, params.project_id, String(id))),
+    },
     handler: async ({ actor, params, body }) =>
       toAddon(await createAddon(addons, actor, params.project_id, body)),
   }),

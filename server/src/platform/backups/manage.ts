@@ -67,6 +67,17 @@ export async function getBackup(
   return { addon, backup };
 }
 
+export async function getRestore(
+  { app }: Needs,
+  actor: Actor,
+  { projectId, addonId, restoreId }: { projectId: string; addonId: string; restoreId: string },
+): Promise<RestoreRow> {
+  const restores = await restoresInto({ app }, actor, projectId, addonId);
+  const found = restores.find(({ id }) => id === restoreId);
+  if (!found) throw backupNotFound();
+  return found;
+}
+
 export async function backupInfo(
   { app }: Needs,
   actor: Actor,

@@ -8,7 +8,15 @@ import type { Backups } from "./backups.ts";
 import { createBackup } from "./create.ts";
 import { download } from "./download.ts";
 import { backupInUse, backupNotCompleted, backupNotFound, backupRunning, restoreRunning } from "./errors.ts";
-import { backupInfo, deleteBackup, listBackups, restoresInto, toggleAutoBackup } from "./manage.ts";
+import {
+  backupInfo,
+  deleteBackup,
+  getBackup,
+  getRestore,
+  listBackups,
+  restoresInto,
+  toggleAutoBackup,
+} from "./manage.ts";
 import { restoreBackup } from "./restore.ts";
 import {
   Backup,
@@ -85,6 +93,13 @@ export const backupRoutes = (backups: Backups): Route[] => [
     responses: { 201: Backup },
     errors: [...notFound, ...isBusy, planLimit, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "backup.created",
+      render: async ({ actor, params, made: [{ backup_id }] }) => {
+        const ids = idsOf({ ...params, backup_id: String(backup_id) });
+        return toBackup((await getBackup(backups, actor, ids)).backup);
+      },
+    },
     handler: async ({ actor, params }) =>
       toBackup(await createBackup(backups, actor, params.project_id, params.addon_id)),
   }),
@@ -137,6 +152,17 @@ export const backupRoutes = (backups: Backups): Route[] => [
     ],
     extension: true,
     idempotent: true,
+    replay: {
+      deed: "backup.restore_begun",
+      render: async ({ actor, params, made: [{ id, restore_id }] }) =>
+        toRestore(
+          await getRestore(backups, actor, {
+            projectId: params.project_id,
+            addonId: String(id),
+            restoreId: String(restore_id),
+          }),
+        ),
+    },
     handler: async ({ actor, params, body }) =>
       toRestore(await restoreBackup(backups, actor, idsOf(params), body.name)),
   }),

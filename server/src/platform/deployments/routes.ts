@@ -69,6 +69,11 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     responses: { 201: DeploymentResponse },
     errors: [projectNotFound, environmentNotFound, deploymentInProgress, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "deployment.created",
+      render: async ({ actor, made: [{ id }] }) =>
+        toDeployment(app, await getDeployment(app, actor, String(id))),
+    },
     handler: async ({ actor, params, query }) => {
       const found = await getEnvironment(app, actor, params.project_id, query.environment_id);
       const { project, environment } = found;
@@ -173,6 +178,11 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
       accountSuspended,
     ],
     idempotent: true,
+    replay: {
+      deed: "deployment.rolled_back",
+      render: async ({ actor, made: [{ id }] }) =>
+        toDeployment(app, await getDeployment(app, actor, String(id))),
+    },
     handler: async ({ actor, params, query }) => {
       const options = { allowRebuild: query.allow_rebuild, restoreEnv: query.restore_env };
       return toDeployment(app, await rollback(app, images, actor, params.deployment_id, options));

@@ -35,6 +35,16 @@ export async function list(app: Needs, actor: Actor, projectId: string): Promise
   return (await listViews(app.db, [id])).map((view) => toEnvironment(app, view));
 }
 
+export async function get(
+  app: Needs,
+  actor: Actor,
+  projectId: string,
+  id: string,
+): Promise<EnvironmentResponse> {
+  const { environment } = await getEnvironment(app, actor, projectId, id);
+  return render(app, environment);
+}
+
 export async function readVariables(
   app: Needs,
   actor: Actor,

@@ -6,7 +6,7 @@ import { projectNotFound } from "../projects/errors.ts";
 import { createEnvironment } from "./create.ts";
 import { type Hosts, ledTo } from "./hosts.ts";
 import { deleteEnvironment } from "./delete.ts";
-import { list, readVariables } from "./environments.ts";
+import { get, list, readVariables } from "./environments.ts";
 import {
   environmentExists,
   environmentNotFound,
@@ -55,6 +55,11 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     responses: { 201: EnvironmentResponse },
     errors: [projectNotFound, environmentExists, hostTooLong, planLimit, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "environment.created",
+      render: ({ actor, params, made: [{ id }] }) =>
+        ledTo(app, hosts, get(app, actor, params.project_id, String(id)), (made) => made.project_id),
+    },
     handler: ({ actor, params, body }) =>
       ledTo(app, hosts, createEnvironment(app, actor, params.project_id, body), (made) => made.project_id),
   }),

@@ -85,6 +85,13 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     responses: { 201: FunctionWithKey },
     errors: [nameTaken, invalidField, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
+    replay: {
+      deed: "function.created",
+      render: async ({ actor, made: [{ id }] }) => ({
+        ...(await get(app, parts, actor, String(id))),
+        api_key: null,
+      }),
+    },
     secretFields: ["api_key"],
     handler: ({ actor, body }) => createFunction(app, parts, actor, body),
   }),
@@ -165,6 +172,10 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     responses: { 200: FunctionResponse },
     errors: [functionNotFound, deployInProgress, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "function.deploy_requested",
+      render: ({ actor, made: [{ id }] }) => get(app, parts, actor, String(id)),
+    },
     handler: ({ actor, params, query }) => deployFunction(app, parts, actor, params.function_id, query),
   }),
   defineRoute({

@@ -33,6 +33,10 @@ export const groupRoutes = (app: App): Route[] => [
     responses: { 201: GroupResponse },
     errors: [groupLimitReached, accountSuspended, workspaceNotFound],
     idempotent: true,
+    replay: {
+      deed: "project_group.created",
+      render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
+    },
     handler: ({ actor, body }) => create(app, actor, body),
   }),
   defineRoute({

@@ -59,6 +59,13 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     responses: { 201: ProjectCreated },
     errors: [nameTaken, domainTaken, invalidField, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
+    replay: {
+      deed: "project.created",
+      render: async ({ actor, made: [{ id }] }) => ({
+        ...(await ledTo(app, hosts, get(app, actor, String(id)), (made) => made.id)),
+        webhook: null,
+      }),
+    },
     secretFields: ["webhook"],
     handler: ({ actor, body }) => ledTo(app, hosts, createProject(app, actor, body), (made) => made.id),
   }),

@@ -9,14 +9,27 @@ import type { CodeContext, ContextCreate } from "./schema.ts";
 
 type Needs = InsideNeeds;
 
-/** Its kernel runs when this returns. */
-export function createContext(
+/** Its kernel runs when this returns. `begins` is told the id before there is one. */
+export async function createContext(
   app: Needs,
   actor: Actor,
   id: string,
   input: ContextCreate,
+  begins: (context: string) => Promise<void> = async () => {},
 ): Promise<CodeContext> {
-  return one(app, actor, id, { op: "create_context", id: newId("ctx_"), ...input });
+  const context = newId("ctx_");
+  await begins(context);
+  return one(app, actor, id, { op: "create_context", id: context, ...input });
+}
+
+/** One that was begun; undefined where its machine never got to hear of it. */
+export async function findBegun(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  context: string,
+): Promise<CodeContext | undefined> {
+  return (await listContexts(app, actor, id)).items.find((one) => one.id === context);
 }
 
 export async function listContexts(app: Needs, actor: Actor, id: string): Promise<{ items: CodeContext[] }> {

@@ -7,7 +7,7 @@ import { machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { runBuffered, startStreamed } from "./code.ts";
-import { createContext, deleteContext, listContexts, restartContext } from "./contexts.ts";
+import { createContext, deleteContext, findBegun, listContexts, restartContext } from "./contexts.ts";
 import {
   contextBusy,
   contextLimitReached,
@@ -68,7 +68,11 @@ export const codeRoutes = (app: App): Route[] => [
     responses: { 201: CodeContext },
     errors: [...errors, contextLimitReached],
     idempotent: true,
-    handler: ({ actor, params, body }) => createContext(app, actor, params.id, body),
+    replay: {
+      render: ({ actor, params, made: [{ id }] }) => findBegun(app, actor, params.id, String(id)),
+    },
+    handler: ({ actor, params, body, note }) =>
+      createContext(app, actor, params.id, body, (context) => note(app.db, { id: context })),
   }),
   defineRoute({
     ...common,

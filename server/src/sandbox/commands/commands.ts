@@ -20,9 +20,17 @@ export type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 /** Most commands end within this after SIGTERM; a delete then answers how, and does not wait for the others. */
 const killedWithinMs = 500;
 
-export function startCommand(app: Needs, actor: Actor, id: string, input: CommandStart): Promise<Command> {
+/** `begins` is told the id before anything runs. */
+export function startCommand(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  input: CommandStart,
+  begins: (command: string) => Promise<void> = async () => {},
+): Promise<Command> {
   return inside(app, actor, id, async (guest) => {
     const command = newId("cmd_");
+    await begins(command);
     const { pid } = await guest
       .startCommand({
         id: command,
@@ -62,6 +70,23 @@ export async function getCommand(app: Needs, actor: Actor, id: string, command: 
   return inside(app, actor, id, async (guest) => {
     const record = await ask(() => guest.getCommand(command));
     return record ? seen(app, id, stored.row, record) : toCommand(known(stored.row), true);
+  });
+}
+
+/** One that was begun; undefined where its machine never got to hear of it. */
+export async function findBegun(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  command: string,
+): Promise<Command | undefined> {
+  const { row, isAlive, isOver } = await findStored(app, actor, id, command);
+  if (row && !isAlive) return toCommand(row, isOver);
+  return inside(app, actor, id, async (guest) => {
+    const record = await ask(() => guest.getCommand(command));
+    if (!record) return row && toCommand(row, true);
+    if (!row) await saveCommands(app.db, [toRow(app, id, record)]);
+    return seen(app, id, row, record);
   });
 }
 

@@ -8,7 +8,7 @@ import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts
 import { ExecFrame } from "../exec/schema.ts";
 import { invalidField, readErrors, runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
-import { getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";
+import { findBegun, getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";
 import { commandNotFound, commandNotReading, outputForgotten } from "./errors.ts";
 import { followLogs, readLogs } from "./logs.ts";
 import {
@@ -39,7 +39,11 @@ export const commandRoutes = (app: App): Route[] => [
     responses: { 201: Command },
     errors: [...runningErrors, ...machineErrors, execFailed, tooManyProcesses],
     idempotent: true,
-    handler: ({ actor, params, body }) => startCommand(app, actor, params.id, body),
+    replay: {
+      render: ({ actor, params, made }) => findBegun(app, actor, params.id, String(made.at(-1)?.["id"])),
+    },
+    handler: ({ actor, params, body, note }) =>
+      startCommand(app, actor, params.id, body, (command) => note(app.db, { id: command })),
   }),
   defineRoute({
     ...common,

@@ -17,14 +17,17 @@ type Needs = InsideNeeds;
 /** The shell is its user's, from the machine's /etc/passwd. */
 const loginShell = 'exec "${SHELL:-/bin/sh}" -l';
 
+/** `begins` is told the id before anything runs. */
 export function startPty(
   app: Needs,
   actor: Actor,
   id: string,
   { command, cwd, user, env, cols, rows }: PtyStart,
+  begins: (pty: string) => Promise<void> = async () => {},
 ): Promise<Pty> {
   return inside(app, actor, id, async (guest) => {
     const pty = newId("pty_");
+    await begins(pty);
     await guest
       .startCommand({
         id: pty,
@@ -36,6 +39,14 @@ export function startPty(
       })
       .catch(blameDirectory);
     return toPty(await guest.getCommand(pty));
+  });
+}
+
+/** One that was begun; undefined where its machine never got to hear of it, or has forgotten it. */
+export function findBegun(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty | undefined> {
+  return inside(app, actor, id, async (guest) => {
+    const record = await ask(() => guest.getCommand(pty));
+    return record && toPty(record);
   });
 }
 

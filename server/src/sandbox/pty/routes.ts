@@ -5,7 +5,7 @@ import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { attachPty } from "./attach.ts";
 import { ptyNotFound } from "./errors.ts";
-import { getPty, killPty, listPtys, startPty } from "./pty.ts";
+import { findBegun, getPty, killPty, listPtys, startPty } from "./pty.ts";
 import { Pty, PtyAttach, PtyList, PtyMessage, PtyOpen, PtyParams, PtyRequest, PtyStart } from "./schema.ts";
 
 const common = { api: "sandbox", tag: "Terminals", extension: true } as const;
@@ -37,7 +37,11 @@ export const ptyRoutes = (app: App): Route[] => [
     responses: { 201: Pty },
     errors: startErrors,
     idempotent: true,
-    handler: ({ actor, params, body }) => startPty(app, actor, params.id, body),
+    replay: {
+      render: ({ actor, params, made }) => findBegun(app, actor, params.id, String(made.at(-1)?.["id"])),
+    },
+    handler: ({ actor, params, body, note }) =>
+      startPty(app, actor, params.id, body, (pty) => note(app.db, { id: pty })),
   }),
   defineRoute({
     ...common,

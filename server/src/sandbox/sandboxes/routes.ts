@@ -34,7 +34,7 @@ import { list } from "./list.ts";
 import { metrics } from "./metrics.ts";
 import { pauseSandbox } from "./pause.ts";
 import { resumeSandbox } from "./resume.ts";
-import { getSandbox } from "./sandboxes.ts";
+import { findStarted, getSandbox } from "./sandboxes.ts";
 import {
   KeepAlive,
   Limits,
@@ -83,6 +83,13 @@ export const sandboxesRoutes = (app: App): Route[] => [
       volumeMissing,
     ],
     idempotent: true,
+    replay: {
+      deed: "sandbox.created",
+      render: async ({ actor, made: [{ id }] }) => {
+        const row = await findStarted(app, actor, String(id));
+        return row && toSandbox(app, row);
+      },
+    },
     secretFields: ["preview_auth_token"],
     rateLimit: "sandbox_create",
     handler: async ({ actor, body }) => toSandbox(app, await createSandbox(app, actor, body)),
@@ -210,6 +217,14 @@ export const sandboxesRoutes = (app: App): Route[] => [
     ],
     extension: true,
     idempotent: true,
+    replay: {
+      deed: "sandbox.created",
+      render: async ({ actor, made }) => ({
+        items: await Promise.all(
+          made.map(async ({ id }) => toSandbox(app, await getSandbox(app, actor, String(id)))),
+        ),
+      }),
+    },
     secretFields: ["preview_auth_token"],
     rateLimit: "sandbox_create",
     handler: async ({ actor, params, body }) => ({

@@ -24,6 +24,16 @@ export async function getSandbox(app: Pick<App, "db">, actor: Actor, id: string)
   return row;
 }
 
+/** Undefined where its machine never started: the create came to nothing. */
+export async function findStarted(
+  app: Pick<App, "db">,
+  actor: Actor,
+  id: string,
+): Promise<SandboxRow | undefined> {
+  const row = await getSandbox(app, actor, id);
+  return row.termination_reason === "start_failed" ? undefined : row;
+}
+
 /** Sandboxes a workspace still has, running or paused. */
 export function countLive(db: Db, workspaceId: string): Promise<number> {
   return countLiveRows(db, workspaceId);

@@ -50,6 +50,10 @@ export const snapshotRoutes = (app: App): Route[] => [
       ...machineErrors,
     ],
     idempotent: true,
+    replay: {
+      deed: "snapshot.created",
+      render: async ({ actor, made: [{ id }] }) => toSnapshot(await getSnapshot(app, actor, String(id))),
+    },
     handler: async ({ actor, params, body }) => toSnapshot(await takeSnapshot(app, actor, params.id, body)),
   }),
   defineRoute({

@@ -9,7 +9,7 @@ import { newId } from "#lib/ids.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import { templateLimitReached } from "./errors.ts";
 import { type Template, type TemplateCreate, toTemplate } from "./schema.ts";
-import { insertTemplate, lockAndCountTemplates } from "./store.ts";
+import { insertTemplate, lockAndCountTemplates, type TemplateRow } from "./store.ts";
 import { target } from "./templates.ts";
 
 /** In one workspace; what they share with one another and their base takes no room. */
@@ -58,6 +58,11 @@ export async function createTemplate(
     await recordActivity(tx, actor, "template.created", target(made), workspace.id);
     return made;
   });
+  return toCreated(row);
+}
+
+/** Who makes a template is told the id its start command has in every sandbox. */
+export function toCreated(row: TemplateRow): Template {
   const { start_command_id } = row;
   return { ...toTemplate(row), ...(start_command_id === null ? {} : { start_command_id }) };
 }

@@ -6,7 +6,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { invalidField } from "../sandboxes/errors.ts";
-import { createTemplate } from "./create.ts";
+import { createTemplate, toCreated } from "./create.ts";
 import { removeTemplate } from "./delete.ts";
 import { tagNotFound, templateLimitReached, templateNotFound, templateNotReady } from "./errors.ts";
 import { followLogs, readLogs } from "./logs.ts";
@@ -21,7 +21,7 @@ import {
   TemplateLogs,
   TemplateParams,
 } from "./schema.ts";
-import { assignTag, getTemplate, list, removeTag } from "./templates.ts";
+import { assignTag, getRow, getTemplate, list, removeTag } from "./templates.ts";
 
 const common = { api: "sandbox", tag: "Templates" } as const;
 
@@ -39,6 +39,10 @@ export const templateRoutes = (app: App): Route[] => [
     responses: { 201: Template },
     errors: [planLimit, accountSuspended, templateLimitReached],
     idempotent: true,
+    replay: {
+      deed: "template.created",
+      render: async ({ actor, made: [{ id }] }) => toCreated(await getRow(app.db, actor, String(id))),
+    },
     handler: ({ actor, body }) => createTemplate(app, actor, body),
   }),
   defineRoute({

@@ -4,7 +4,7 @@ import { defineRoute, type Route } from "#http/define-route.ts";
 import { volumeElsewhere, volumeExists, volumeInUse, volumeMoving, volumeNotFound } from "./errors.ts";
 import { move } from "./move.ts";
 import { Volume, VolumeCreate, VolumeList, VolumeMove, VolumeParams, VolumeQuery } from "./schema.ts";
-import { create, list, remove } from "./volumes.ts";
+import { create, get, list, remove } from "./volumes.ts";
 
 const common = { api: "sandbox", tag: "Volumes" } as const;
 
@@ -22,6 +22,10 @@ export const volumeRoutes = (app: App): Route[] => [
     responses: { 201: Volume },
     errors: [volumeElsewhere, volumeExists, planLimit, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "sandbox_volume.created",
+      render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
+    },
     handler: ({ actor, body }) => create(app, actor, body),
   }),
   defineRoute({
@@ -49,6 +53,10 @@ export const volumeRoutes = (app: App): Route[] => [
     responses: { 202: Volume },
     errors: [volumeElsewhere, volumeNotFound, volumeInUse, volumeMoving],
     idempotent: true,
+    replay: {
+      deed: "sandbox_volume.move_begun",
+      render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
+    },
     handler: ({ actor, params, body }) => move(app, actor, params.id, body.region),
   }),
   defineRoute({

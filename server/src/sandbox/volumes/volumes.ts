@@ -99,6 +99,12 @@ export async function list(
   };
 }
 
+export async function get(app: Pick<App, "db" | "machines">, actor: Actor, id: string): Promise<Volume> {
+  const row = await lockVolume(app.db, id, workspaceIds(actor));
+  if (!row) throw volumeNotFound();
+  return render(app, row);
+}
+
 interface Position {
   createdAt: string;
   id: string;

@@ -3,7 +3,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { webhookLimitReached, webhookNotFound, webhookUrlRefused } from "./errors.ts";
 import { Webhook, WebhookCreate, WebhookList, WebhookParams } from "./schema.ts";
-import { enable, list, register, remove } from "./webhooks.ts";
+import { enable, get, list, register, remove } from "./webhooks.ts";
 
 const common = { api: "sandbox", tag: "Webhooks" } as const;
 
@@ -21,6 +21,10 @@ export const webhookRoutes = (app: App): Route[] => [
     responses: { 201: Webhook },
     errors: [webhookUrlRefused, webhookLimitReached, accountSuspended],
     idempotent: true,
+    replay: {
+      deed: "sandbox_webhook.created",
+      render: async ({ actor, made: [{ id }] }) => ({ ...(await get(app, actor, String(id))), secret: null }),
+    },
     secretFields: ["secret"],
     handler: ({ actor, body }) => register(app, actor, body),
   }),

@@ -60,6 +60,12 @@ export async function list(
   return { items: rows.map(toWebhook), next_cursor: null };
 }
 
+export async function get(app: Needs, actor: Actor, id: string): Promise<Webhook> {
+  const found = (await list(app, actor)).items.find((webhook) => webhook.id === id);
+  if (!found) throw webhookNotFound();
+  return found;
+}
+
 /** Starts afresh: what failed is forgotten, and what happened meanwhile is not sent. */
 export async function enable(app: Needs, actor: Actor, id: string): Promise<Webhook> {
   return app.db.transaction().execute(async (tx) => {
