@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -47,22 +47,32 @@ const { signal } = new AbortController();
 
 /** What databases hold, by the add-on; what is done to them is played. */
 const data = new Map<string, string>();
+/** What was loaded for a trial, by the add-on. */
+const trials = new Map<string, string>();
 let differs = false;
+let refuses = false;
 /** Ids of restores. */
 const inPlace = new Set<string>();
+/** The machines that were saved, in order. */
+const asksOf: unknown[] = [];
 let cannotBeAsked = false;
 const asked: { id: string; putsBack: boolean }[] = [];
 const cleaned: { id: string; isCompleted: boolean }[] = [];
 const engine: BackupEngine = {
   extension: "dump",
-  async dump(_guest, { id }, sink) {
+  async dump(guest, { id }, sink) {
+    asksOf.push(guest);
     const bytes = data.get(id) ?? "";
     return { stored: await sink(pieces(bytes)), held: bytes };
   },
-  async verify(_guest, _addon, source, held) {
-    const bytes = Buffer.concat(await Array.fromAsync(source())).toString();
-    if (bytes !== held || differs) throw new BackupFailed("Restored for a trial it was another.");
-    return bytes;
+  async load(_guest, { id }, content) {
+    if (refuses) throw new BackupFailed("The trial did not take it.");
+    trials.set(id, Buffer.concat(await Array.fromAsync(content)).toString());
+  },
+  async compare(_guest, { id }, held) {
+    const found = trials.get(id) ?? "";
+    if (found !== held || differs) throw new BackupFailed("Restored for a trial it was another.");
+    return found;
   },
   async restore({ addon, id, source }) {
     data.set(addon.id, Buffer.concat(await Array.fromAsync(source())).toString());
@@ -159,6 +169,48 @@ test("one that does not pass the trial fails, leaves no bytes, and its owner is 
   });
   expect(await keys(addon)).toEqual([]);
   expect(await news(addon)).toEqual([expect.stringMatching(/^A backup of postgres \(.*\) failed$/)]);
+});
+
+test("a trial that takes nothing ends what is being stored, and says why", async () => {
+  const addon = await addonOn("pro");
+  data.set(addon.addonId, "x".repeat(1e6));
+  refuses = true;
+  const row = await made(addon).finally(() => (refuses = false));
+  expect(row).toMatchObject({ status: "failed", error: "The trial did not take it.", blob_key: null });
+  expect(await keys(addon)).toEqual([]);
+  expect(await readdir(join(directory, ".unfinished"))).toEqual([]);
+});
+
+test("bytes that do not lie in the store as they were put there are no backup", async () => {
+  const addon = await addonOn("pro");
+  onKillPoint(async (at) => {
+    if (at !== "backup.stored") return;
+    const [key = ""] = await keys(addon);
+    await writeFile(join(directory, key), "rows of nobody");
+  });
+  expect(await made(addon)).toMatchObject({
+    status: "failed",
+    error: "The bytes in the store are not those that were put there.",
+  });
+  expect(await keys(addon)).toEqual([]);
+});
+
+test("what is saved is the machine that runs once there is room for the trial", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  const waited = newBackups();
+  const [before, after] = [{}, {}];
+  let runs = before;
+  Object.assign(waited.addons, {
+    guest: () => runs,
+    // It was restarted while others made room.
+    throwaway: async () => {
+      runs = after;
+      return { guest: {}, [Symbol.asyncDispose]: async () => {} };
+    },
+  });
+  await carryOut(waited, id, signal);
+  expect(asksOf.at(-1)).toBe(after);
 });
 
 test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(

@@ -1,6 +1,6 @@
 /**
- * One backup, carried out: dumped into the store, restored from there into an instance that is thrown away, compared,
- * and completed. What a server was doing when it ended is begun again by the next; three such ends, and it has failed.
+ * One backup, carried out: dumped into the store and, at the same time, into an instance that is thrown away, compared
+ * with what was held and with what lies in the store, and completed. What a server was doing when it ended is begun again by the next; three such ends, and it has failed.
  */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -11,6 +11,8 @@ import { BlobNotFound, BlobsFull } from "#lib/blobs/blobs.ts";
 import { S3Error } from "#lib/blobs/s3-answers.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
+import { together } from "#lib/together.ts";
+import { twice } from "#lib/twice.ts";
 import type { Guest } from "#machines/guest.ts";
 import type { Addons } from "../addons/addons.ts";
 import { type AddonView, findAddon, target } from "../addons/find.ts";
@@ -68,21 +70,40 @@ export async function carryOut(backups: Backups, id: string, stops: AbortSignal)
   }
 }
 
+/**
+ * The instance for the trial first: it may have to wait for room, and what is saved is of no moment before that. It is
+ * loaded with the very bytes that are stored while they are, and that those lie in the store is seen by reading them.
+ */
 async function make(backups: Backups, addon: AddonView, key: string, signal: AbortSignal): Promise<Made> {
   const { addons, blobs } = backups;
   const engine = backups.engines[addon.kind];
   signal.throwIfAborted();
-  const guest = await guestOf(addons, addon.id, upWithinMs, signal);
-  const { stored, held } = await engine.dump(guest, addon, (content) => blobs.put(key, content), signal);
-  await reached("backup.stored");
-  signal.throwIfAborted();
-  const source = sourceOf(backups, key, stored);
-  const contents = await inThrowaway(addons, addon, signal, (other) =>
-    engine.verify(other, addon, source, held, signal),
-  );
-  await reached("backup.verified");
-  signal.throwIfAborted();
-  return { size_bytes: stored.bytes, sha256: stored.sha256, contents };
+  return inThrowaway(addons, addon, signal, async (other) => {
+    const guest = await guestOf(addons, addon.id, upWithinMs, signal);
+    const storeAndLoad = async (content: AsyncIterable<Buffer>) => {
+      const read = twice(content);
+      const [stored] = await together(
+        signal,
+        (ends: AbortSignal) => blobs.put(key, read(ends)),
+        (ends: AbortSignal) => engine.load(other, addon, read(ends), ends),
+      );
+      return stored;
+    };
+    const { stored, held } = await engine.dump(guest, addon, storeAndLoad, signal);
+    await reached("backup.stored");
+    const [contents] = await together(
+      signal,
+      (ends: AbortSignal) => engine.compare(other, addon, held, ends),
+      (ends: AbortSignal) => readBack(sourceOf(backups, key, stored), ends),
+    );
+    await reached("backup.verified");
+    signal.throwIfAborted();
+    return { size_bytes: stored.bytes, sha256: stored.sha256, contents };
+  });
+}
+
+async function readBack(source: Source, signal: AbortSignal): Promise<void> {
+  for await (const _ of source()) signal.throwIfAborted();
 }
 
 /** The stored bytes; fails at their end where they are not the ones that were put there. */

@@ -35,11 +35,13 @@ export interface BackupEngine {
     sink: Sink<Stored>,
     signal: AbortSignal,
   ): Promise<Dumped<Stored>>;
+  /** Puts the bytes, as they come, into an instance that is thrown away. */
+  load(guest: Guest, addon: AddonRow, content: AsyncIterable<Buffer>, signal: AbortSignal): Promise<void>;
   /**
-   * Restores the bytes in an instance that is thrown away and compares it with what was held. Answers the hash of its
-   * contents. Fails with `BackupFailed`, which says what differs.
+   * Compares what was loaded there with what was held. Answers the hash of its contents. Fails with `BackupFailed`,
+   * which says what differs.
    */
-  verify(guest: Guest, addon: AddonRow, source: Source, held: unknown, signal: AbortSignal): Promise<string>;
+  compare(guest: Guest, addon: AddonRow, held: unknown, signal: AbortSignal): Promise<string>;
   /**
    * Puts the bytes in the place of what the add-on holds. Where it fails the old data serves on; what it did is not
    * done again where it is begun again with the same `id`.

@@ -6,8 +6,15 @@
  */
 import { createHash } from "node:crypto";
 
-/** Beats what the database's owner has set for it; a session that holds a snapshot must not be ended for its age. */
+/**
+ * Beats what the database's owner has set for it, which nothing of what is written here may depend on; a session that
+ * holds a snapshot must not be ended for its age.
+ */
 export const sessionOptions = [
+  "role=none",
+  "client_encoding=UTF8",
+  "standard_conforming_strings=on",
+  "quote_all_identifiers=off",
   "TimeZone=UTC",
   "DateStyle=ISO,MDY",
   "IntervalStyle=postgres",

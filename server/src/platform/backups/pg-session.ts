@@ -53,15 +53,20 @@ export class Session implements Disposable {
     this.#letGo();
   }
 
-  /** The lines it answers. Statements end in semicolons. */
-  async ask(statements: string): Promise<string[]> {
+  /** The lines it answers. Statements end in semicolons. Where it is told to end meanwhile, so does the session. */
+  async ask(statements: string, ends: AbortSignal = this.#signal): Promise<string[]> {
     const mark = `kontor-${randomBytes(12).toString("hex")}`;
+    const stop = () => this.#letGo();
+    ends.addEventListener("abort", stop, { once: true });
     try {
+      ends.throwIfAborted();
       await this.#process.writeStdin(Buffer.from(`${statements}\n\\echo ${mark}\n`));
       const answer = await this.#readTo(`${mark}\n`);
       return answer.split("\n").filter((line) => line !== "");
     } catch (error) {
-      throw this.#signal.aborted ? this.#signal.reason : error;
+      throw ends.aborted ? ends.reason : error;
+    } finally {
+      ends.removeEventListener("abort", stop);
     }
   }
 

@@ -4,6 +4,7 @@
  * written meanwhile. A restore fills a database beside the old one and compares it; two renames in one transaction put
  * it in its place, and the old one goes after that was said.
  */
+import { together } from "#lib/together.ts";
 import type { Guest } from "#machines/guest.ts";
 import type { Addons } from "../addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
@@ -28,6 +29,8 @@ interface Held {
 
 /** Somebody's table lock is waited for as long as this. */
 const lockTimeout = "5min";
+/** In an instance that is thrown away. */
+const trial = "kontor_try";
 const shownDifferences = 3;
 const renameTries = 10;
 
@@ -41,24 +44,24 @@ export const postgres: BackupEngine = {
     const [snapshot = ""] = await session.ask(
       "begin transaction isolation level repeatable read, read only;\nselect pg_export_snapshot();",
     );
-    const failed = new AbortController();
-    const both = AbortSignal.any([signal, failed.signal]);
-    const content = outputOf(guest, dumpProgram(database, snapshot), both);
-    const [stored, contents] = await Promise.all([
-      endingOthers(failed, sink(content)),
-      endingOthers(failed, session.ask(contentsScript)),
-    ]);
+    const [stored, contents] = await together(
+      signal,
+      (ends) => sink(outputOf(guest, dumpProgram(database, snapshot), ends)),
+      (ends) => session.ask(contentsScript, ends),
+    );
     const after = await readSequences(guest, database, signal);
     const held: Held = { contents: readContents(contents), sequences: [before, after] };
     return { stored, held };
   },
 
-  async verify(guest, addon, source, held, signal) {
-    const database = "kontor_try";
-    await createDatabase(guest, database, addon.username, signal);
-    await load(guest, database, source, signal);
+  async load(guest, addon, content, signal) {
+    await createDatabase(guest, trial, addon.username, signal);
+    await load(guest, trial, content, signal);
+  },
+
+  async compare(guest, _addon, held, signal) {
     const { contents: expected, sequences: stood } = held as Held;
-    const found = await readDatabase(guest, database, signal);
+    const found = await readDatabase(guest, trial, signal);
     const differ = [
       ...differences(expected, found.contents),
       ...sequenceDifferences(...stood, found.sequences),
@@ -75,7 +78,7 @@ export const postgres: BackupEngine = {
     if (await exists(guest, names.before, signal)) return;
     await createDatabase(guest, names.beside, addon.username, signal);
     try {
-      await load(guest, names.beside, source, signal);
+      await load(guest, names.beside, source(), signal);
       const found = await readDatabase(guest, names.beside, signal);
       const hash = hashOf(new Map([...found.contents, ...found.sequences]));
       if (contents !== null && hash !== contents)
@@ -120,16 +123,6 @@ function namesOf(id: string) {
   return { beside: `kontor_new_${short}`, before: `kontor_old_${short}` };
 }
 
-/** The first that fails ends the other. */
-async function endingOthers<T>(failed: AbortController, work: Promise<T>): Promise<T> {
-  try {
-    return await work;
-  } catch (error) {
-    failed.abort(error);
-    throw error;
-  }
-}
-
 /** The least compression: more is slower than most disks and networks. */
 function dumpProgram(database: string, snapshot: string): Program {
   return {
@@ -150,7 +143,7 @@ function dumpProgram(database: string, snapshot: string): Program {
 async function load(
   guest: Guest,
   database: string,
-  source: () => AsyncIterable<Buffer>,
+  content: AsyncIterable<Buffer>,
   signal: AbortSignal,
 ): Promise<void> {
   const argv = [`${bin}/pg_restore`, "--exit-on-error", "--no-password", "-d", database];
@@ -162,7 +155,7 @@ async function load(
         "-c statement_timeout=0 -c lock_timeout=0 -c default_transaction_read_only=off -c synchronous_commit=off",
     },
   };
-  await feed(guest, program, source(), signal);
+  await feed(guest, program, content, signal);
 }
 
 async function readDatabase(

@@ -1,6 +1,9 @@
 import { existsSync } from "node:fs";
+import { Readable } from "node:stream";
 import { expect, test, vi } from "vitest";
+import type { Guest, GuestProcess, SpawnSpec } from "#machines/guest.ts";
 import { testDatabase } from "../../../test/harness.ts";
+import type { AddonRow } from "../addons/find.ts";
 import { addonsHost, make, projectOf } from "../addons/testing/addons-host.ts";
 import { volumeOf } from "../addons/volume.ts";
 import { personOn } from "../testing/platform-app.ts";
@@ -49,3 +52,40 @@ test("a Redis that does not come up with what was restored gets back what it had
   expect(Buffer.concat(await content.toArray()).toString()).toBe("old");
   expect(running.isUp).toBe(true);
 }, 60_000);
+
+test("what is still being sent ends where the store fails", async () => {
+  let isEnded = false;
+  const answers = (text: string): GuestProcess["output"] =>
+    Readable.from([{ stream: "stdout", data: Buffer.from(text) }]) as unknown as GuestProcess["output"];
+  const sync = Promise.withResolvers<never>();
+  // Sends its first bytes and then nothing.
+  async function* rdb() {
+    yield { stream: "stdout" as const, data: Buffer.alloc(300_000) };
+    await sync.promise;
+  }
+  const guest = {
+    spawn: async ({ argv = [] }: SpawnSpec) => ({
+      output: argv.includes("--rdb") ? rdb() : answers("used_memory_dataset:1\n"),
+      exit: Promise.resolve({ code: 0, signal: null }),
+      endStdin: () => {},
+      close: () => {
+        if (!argv.includes("--rdb")) return;
+        isEnded = true;
+        sync.reject(new Error("let go of"));
+      },
+    }),
+  } as unknown as Guest;
+  const saved = redis.dump(
+    guest,
+    {} as AddonRow,
+    async (content) => {
+      const bytes = content[Symbol.asyncIterator]();
+      await bytes.next();
+      bytes.next().catch(() => {});
+      throw new Error("the store is full");
+    },
+    signal,
+  );
+  await expect(saved).rejects.toThrow("the store is full");
+  expect(isEnded).toBe(true);
+});

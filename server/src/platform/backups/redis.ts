@@ -5,9 +5,10 @@
  * sample where it would take longer. The trial loads the bytes as a replica that nobody leads, which expires nothing.
  */
 import { setTimeout as sleep } from "node:timers/promises";
+import { together } from "#lib/together.ts";
 import type { Guest } from "#machines/guest.ts";
 import type { Addons } from "../addons/addons.ts";
-import type { BackupEngine, Source } from "./engine.ts";
+import type { BackupEngine } from "./engine.ts";
 import { BackupFailed } from "./errors.ts";
 import { type Held, heldDifferences, readKeyspace } from "./redis-contents.ts";
 import { withoutMark } from "./redis-stream.ts";
@@ -18,6 +19,9 @@ const data = "/persist/redis";
 const appendOnly = `${data}/appendonlydir`;
 const manifest = `${appendOnly}/appendonly.aof.manifest`;
 const roots = ["/persist"];
+/** In an instance that is thrown away. */
+const trial = "/persist/kontor-try";
+const trialFile = "try.rdb";
 
 const mib = 1024 ** 2;
 /** Hashed in a fifth of a second or so, for which everybody waits. */
@@ -48,24 +52,27 @@ export const redis: BackupEngine = {
   async dump(guest, _addon, sink, signal) {
     for (let attempt = 1; ; attempt++) {
       await untilNoChild(guest, signal);
-      const view = await look(guest, signal);
-      if (view) {
-        const stored = await sink(view.content);
-        return { stored, held: view.held };
-      }
+      const [dumped] = await together(signal, async (ends) => {
+        const view = await look(guest, ends);
+        // Where the sink fails, what is still being sent ends with it.
+        return view && { stored: await sink(view.content), held: view.held };
+      });
+      if (dumped) return dumped;
       if (attempt === viewTries) {
         throw new BackupFailed("Redis could not be saved at one moment: it is too busy. Try again later.");
       }
     }
   },
 
-  async verify(guest, _addon, source, held, signal) {
+  async load(guest, _addon, content) {
+    await put(guest, trial, trialFile, content);
+  },
+
+  async compare(guest, _addon, held, signal) {
     const expected = held as Held;
-    const directory = "/persist/kontor-try";
-    await put(guest, directory, "try.rdb", source);
-    const socket = `${directory}/socket`;
+    const socket = `${trial}/socket`;
     const ends = new AbortController();
-    const running = outputOf(guest, replica(directory, socket), AbortSignal.any([signal, ends.signal]));
+    const running = outputOf(guest, replica(socket), AbortSignal.any([signal, ends.signal]));
     // Read to its end, so that it never waits for us; that it ended early is heard of when it does not answer.
     let hasEnded = false;
     const reading = drain(running)
@@ -100,7 +107,7 @@ export const redis: BackupEngine = {
     const names = namesOf(id);
     // One that was begun before and got as far: only the rest is left.
     if (await isSwitched(guest, names)) return;
-    await put(guest, appendOnly, names.base, source);
+    await put(guest, appendOnly, names.base, source());
     signal.throwIfAborted();
     await addons.whileStopped(addon.id, async (stopped) => {
       const old = await textOf(stopped, { argv: ["cat", manifest] }, signal, mib);
@@ -218,12 +225,12 @@ async function answers(ask: Ask): Promise<boolean> {
 }
 
 /** A replica expires nothing by itself, and keeps what has expired when it loads: what was counted is all there. */
-function replica(directory: string, socket: string): Program {
+function replica(socket: string): Program {
   const settings = {
     port: "0",
     unixsocket: socket,
-    dir: directory,
-    dbfilename: "try.rdb",
+    dir: trial,
+    dbfilename: trialFile,
     appendonly: "no",
     save: "",
     replicaof: "127.0.0.1 1",
@@ -239,10 +246,15 @@ function replica(directory: string, socket: string): Program {
   return { argv: ["redis-server", ...argv], user: "redis" };
 }
 
-async function put(guest: Guest, directory: string, name: string, source: Source): Promise<void> {
+async function put(
+  guest: Guest,
+  directory: string,
+  name: string,
+  content: AsyncIterable<Buffer>,
+): Promise<void> {
   await guest.mkdir(directory, { mode: 0o755, parents: true, roots });
   const path = `${directory}/${name}`;
-  await guest.writeFile(path, source(), { mode: 0o644, roots });
+  await guest.writeFile(path, content, { mode: 0o644, roots });
   await textOf(guest, { argv: ["chown", "redis:redis", directory, path] }, AbortSignal.timeout(30_000));
 }
 
