@@ -53,7 +53,7 @@ export async function decide(
   }
   if (outcome === "expired") throw approvalExpired();
   if (outcome !== wanted) throw approvalDecided(outcome);
-  return get(app, actor, runId);
+  return get(app, runs, actor, runId);
 }
 
 async function settle(

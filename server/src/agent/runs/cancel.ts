@@ -14,7 +14,7 @@ export async function cancel(
 ): Promise<Run> {
   await getRun(app, actor, id);
   const failure = { code: "cancelled", message: "The run was cancelled." } as const;
-  await app.db.transaction().execute((tx) => endFromOutside(tx, id, failure, app.clock.now()));
-  runs.drop(id);
-  return get(app, actor, id);
+  const ended = await app.db.transaction().execute((tx) => endFromOutside(tx, id, failure, app.clock.now()));
+  if (ended) runs.drop(id);
+  return get(app, runs, actor, id);
 }

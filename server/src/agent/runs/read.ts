@@ -7,6 +7,7 @@ import { type PendingApproval, pendingByRun } from "../approvals/approvals.ts";
 import { expireIfDue } from "../approvals/expire.ts";
 import { called } from "../calls/calls.ts";
 import { runNotFound } from "./errors.ts";
+import type { AgentRuns } from "./runs.ts";
 import { type Run, type RunQuery, toRun } from "./schema.ts";
 import { findRun, listRuns, type RunView } from "./store.ts";
 
@@ -16,14 +17,18 @@ type Needs = Pick<App, "db" | "clock">;
 const listedOutputMaxBytes = 64 * 1024;
 const listedArgumentsMaxBytes = 16 * 1024;
 
-export async function get(app: Needs, actor: Actor, id: string): Promise<Run> {
-  const [{ row, approval }, calls] = await Promise.all([getOutcome(app, actor, id), called(app.db, [id])]);
+export async function get(app: Needs, runs: AgentRuns, actor: Actor, id: string): Promise<Run> {
+  const [{ row, approval }, calls] = await Promise.all([
+    getOutcome(app, runs, actor, id),
+    called(app.db, [id]),
+  ]);
   return toRun(row, { calls: calls.get(id) ?? [], approval, now: app.clock.now() });
 }
 
 /** The run and what it waits for; where the time for that is up, the run after that. */
 export async function getOutcome(
   app: Needs,
+  runs: AgentRuns,
   actor: Actor,
   id: string,
 ): Promise<{ row: RunView; approval: PendingApproval | undefined }> {
@@ -33,7 +38,7 @@ export async function getOutcome(
   const now = app.clock.now();
   if (approval && approval.expires_at > now) return { row, approval };
   // Decided on meanwhile, or late: by now somebody else may have found that as well.
-  if (approval) await expireIfDue(app.db, id, approval.id, now);
+  if (approval && (await expireIfDue(app.db, id, approval.id, now))) await runs.lapsed(id);
   return { row: await getRun(app, actor, id), approval: undefined };
 }
 

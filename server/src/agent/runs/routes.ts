@@ -91,7 +91,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     idempotent: (body) => !body.stream,
     replay: {
       keeps: ["run_id"],
-      render: ({ actor, made: [{ run_id }] }) => outcome(app, actor, String(run_id)),
+      render: ({ actor, made: [{ run_id }] }) => outcome(app, runs, actor, String(run_id)),
     },
     handler: ({ actor, params, query, body, request, reply, note }) =>
       body.stream
@@ -128,7 +128,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     params: RunParams,
     responses: { 200: Run },
     errors: [runNotFound],
-    handler: ({ actor, params }) => get(app, actor, params.run_id),
+    handler: ({ actor, params }) => get(app, runs, actor, params.run_id),
   }),
   defineRoute({
     ...common,
@@ -182,7 +182,7 @@ async function invokeAndWait(
   const within: Trigger["within"] = (tx, run) => note(tx, { run_id: run.id });
   const id = await invoke(app, runs, actor, agent, body, { ...byApi(request), within });
   await runs.settled(id, body.wait_s * 1000);
-  return outcome(app, actor, id);
+  return outcome(app, runs, actor, id);
 }
 
 async function invokeStreamed(
@@ -213,8 +213,8 @@ const byApi = ({ headers }: FastifyRequest): Trigger => ({
   traceparent: parseTraceparent(headers["traceparent"]),
 });
 
-async function outcome(app: App, actor: Actor, id: string): Promise<Answer> {
-  const { row, approval } = await getOutcome(app, actor, id);
+async function outcome(app: App, runs: AgentRuns, actor: Actor, id: string): Promise<Answer> {
+  const { row, approval } = await getOutcome(app, runs, actor, id);
   const status = isOver(row.status) || row.status === "pending_approval" ? 200 : 202;
   return answer(status, toInvokeResponse(row, { approval, now: app.clock.now() }));
 }

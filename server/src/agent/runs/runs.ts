@@ -136,9 +136,8 @@ export class AgentRuns {
 
   /** Stops the work on a run that was ended from outside. */
   drop(id: string): void {
-    const carriedOut = this.#carriedOut.get(id);
-    if (carriedOut) carriedOut.stop.abort(new LostRun());
-    else void this.#traced(id);
+    this.#carriedOut.get(id)?.stop.abort(new LostRun());
+    void this.#traced(id);
     this.changed(id);
   }
 
@@ -243,8 +242,12 @@ export class AgentRuns {
     const trace = this.#tracing?.of(taken);
     await reached("agent.run.taken");
     const claim = { id, attempt: taken.attempts };
+    let isEnded = false;
     const writer = new RunWriter(this.#app, claim, {
-      stored: ({ status }) => this.changed(id, status),
+      stored: ({ status }) => {
+        isEnded = isOver(status);
+        this.changed(id, status);
+      },
       broken: (error) => stop.abort(error),
     });
     try {
@@ -267,14 +270,14 @@ export class AgentRuns {
       await this.#afterFailure(error, taken, writer);
     } finally {
       await writer.close();
-      await this.#traced(id, taken.attempts);
+      if (isEnded) await this.#traced(id);
       if (this.#areLeft && !this.#stopping.signal.aborted) this.#filling ??= this.#fill();
     }
   }
 
-  /** Where the run is over, by whoever carried it out last: its trace is whole. */
-  async #traced(id: string, attempts?: number): Promise<void> {
-    if (this.#tracing) await traceEnded(this.#app, this.#tracing, id, attempts);
+  /** Where the run is over, by whoever committed its end: its trace is whole. */
+  async #traced(id: string): Promise<void> {
+    if (this.#tracing) await traceEnded(this.#app, this.#tracing, id);
   }
 
   async #afterFailure(error: unknown, run: RunRow, writer: RunWriter): Promise<void> {

@@ -5,16 +5,14 @@ import type { AgentConfig } from "../agents/config.ts";
 import type { Tracing } from "../tracing/tracing.ts";
 import { findEnded } from "./store.ts";
 
-/** `attempts`: of the one who asks; where another took the run meanwhile it is theirs to tell. */
 export async function traceEnded(
   { db, log }: Pick<App, "db" | "log">,
   tracing: Tracing,
   id: string,
-  attempts?: number,
 ): Promise<void> {
   try {
     const run = await findEnded(db, id);
-    if (!run || (attempts !== undefined && run.attempts !== attempts)) return;
+    if (!run) return;
     const { config } = await getVersion(db, { id: run.agent_id, latest_version: 0 }, String(run.version));
     tracing.ended(run, config as AgentConfig);
   } catch (error) {

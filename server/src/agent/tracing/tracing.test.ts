@@ -3,6 +3,7 @@ import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, expect, test } from "vitest";
+import { endFromOutside } from "../runs/end.ts";
 import { AgentRuns } from "../runs/runs.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
@@ -172,36 +173,81 @@ test("what a caller says of its trace is passed on where nobody looks", async ()
   expect(spans()).toEqual([]);
 });
 
-test("a decision that comes too late ends the trace of the run that it fails", async () => {
+/** All that there ever will be: a later run's is there. */
+async function rootsOf(name: string): Promise<Json[]> {
+  const later = await agent();
+  const named = (wanted: string) => spans().filter((span) => span.name === `invoke_agent ${wanted}`);
+  model.script([{ text: ["Done."] }]);
+  await invoke(later);
+  while (named(later).length === 0) await sleep(20);
+  return named(name);
+}
+
+/** Each finds a run whose question nobody answered in time. */
+const finders: Record<string, (run: Json) => Promise<unknown>> = {
+  "a decision": (run) =>
+    owner.post(`/v1/agents/runs/${run.run_id}/approvals/${run.approval.request_id}`, { decision: "approve" }),
+  "whoever reads it": (run) => owner.get(`/v1/agents/runs/${run.run_id}`),
+  "a look at what is due": () => sleep(1_500),
+};
+
+test.each(Object.entries(finders))("a run that %s finds too late ends its trace, once", async (_, find) => {
+  made += 1;
+  const name = `late-${made}`;
   const toolset = await owner.post("/v1/agent-toolsets", {
-    name: "late",
+    name: `late${made}`,
     kind: "http",
     url: tools.url,
     http_tools: [
       { name: "sell", description: "Sells.", method: "POST", path: "/sell", parameters: { type: "object" } },
     ],
   });
-  const { json } = await owner.post("/v1/agents", {
-    name: "late",
+  await owner.post("/v1/agents", {
+    name,
     config: {
       ...config,
       toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }],
       approvals: { on_expire: "fail" },
     },
   });
-  model.script([{ calls: [{ name: "late__sell", arguments: "{}" }] }]);
-  const run = await invoke(json.name);
-  const request = run.approval.request_id as string;
+  model.script([{ calls: [{ name: `late${made}__sell`, arguments: "{}" }] }]);
+  const run = await invoke(name);
   await host.app.db
     .updateTable("agent_approvals")
     .set({ expires_at: new Date(Date.now() - 1) })
-    .where("id", "=", request)
+    .where("id", "=", run.approval.request_id)
     .execute();
-  const path = `/v1/agents/runs/${run.run_id}/approvals/${request}`;
-  expect((await owner.post(path, { decision: "approve" })).json.code).toBe("approval_expired");
-  const all = await spansOf(2);
-  const root = all.find((span) => span.name === "invoke_agent late");
-  expect(attributesOf(root)["error.type"]).toBe("approval_expired");
+  await find(run);
+  expect((await owner.get(`/v1/agents/runs/${run.run_id}`)).json.error_code).toBe("approval_expired");
+  // Nothing of this ends it again.
+  await owner.post(`/v1/agents/runs/${run.run_id}/cancel`);
+  await owner.call("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
+  const roots = await rootsOf(name);
+  expect(roots).toHaveLength(1);
+  expect(attributesOf(roots[0])["error.type"]).toBe("approval_expired");
+});
+
+test("a run that one process ends while another works on it ends its trace once", async () => {
+  const other = new AgentRuns(host.app, { pauseMs: 5 });
+  await other.start();
+  try {
+    const name = await agent();
+    const answers = Promise.withResolvers<void>();
+    model.script([{ until: answers.promise }]);
+    const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", wait_s: 0 });
+    while (model.asked.length === 0) await sleep(10);
+    const failure = { code: "cancelled", message: "The run was cancelled." } as const;
+    await host.app.db
+      .transaction()
+      .execute((tx) => endFromOutside(tx, json.run_id, failure, host.app.clock.now()));
+    other.drop(json.run_id);
+    answers.resolve();
+    // Its holder has found out by the time that it let go of it.
+    await spansOf(2);
+    expect(await rootsOf(name)).toHaveLength(1);
+  } finally {
+    await other.stop();
+  }
 });
 
 test("what was told and said is in no span", async () => {
