@@ -1,7 +1,9 @@
 import { randomUUID } from "node:crypto";
 import { expect, onTestFinished, test } from "vitest";
-import { expectRefusal } from "./answers.ts";
+import { eventually, expectRefusal } from "./answers.ts";
+import type { Reply } from "./api.ts";
 import { createSandbox, debian, deleteSandbox, output, server } from "./fixtures.ts";
+import { Server } from "./server.ts";
 
 function create(key: string, body: Record<string, unknown>) {
   return server.api("POST", "/v1/sandboxes", {
@@ -91,3 +93,52 @@ test("a stream takes no key: it is run each time", async () => {
     expect(await output(box.id, "wc -l < /tmp/runs")).toBe(runs);
   }
 });
+
+/** The answer of a server that dies before it is sent is lost; what the next one answers to the same request. */
+async function answeredByTheNext(path: string, body: Record<string, unknown>): Promise<Reply> {
+  const call = { body, headers: { "idempotency-key": randomUUID() } };
+  await server.stop();
+  const { env } = server.description;
+  const mortal = new Server({
+    ...server.description,
+    env: { ...env, KONTOR_KILL_AT: "request.unanswered" },
+  });
+  await mortal.start();
+  await expect(mortal.api("POST", path, call)).rejects.toThrow("fetch failed");
+  await eventually(
+    async () => mortal.pid,
+    (pid) => pid === undefined,
+  );
+  await server.start();
+  expectRefusal(await server.api("POST", path, call), 409, "idempotency_in_progress");
+  // Half a minute later, in which nobody said that the request goes on.
+  await server.sql("update idempotency_keys set expires_at = now() where key = $1", [
+    call.headers["idempotency-key"],
+  ]);
+  const again = await server.api("POST", path, call);
+  expect([again.status, again.headers.get("idempotent-replayed")]).toEqual([201, "true"]);
+  return again;
+}
+
+test("after kill -9 of a server that had made a sandbox, the same key answers that one, and it runs", async () => {
+  const mark = randomUUID();
+  const { body } = await answeredByTheNext("/v1/sandboxes", {
+    ...debian,
+    metadata: { mark },
+    preview_auth: true,
+  });
+  onTestFinished(() => deleteSandbox(body.id));
+  expect(body).toMatchObject({ status: "running", preview_auth_token: null });
+  expect(await output(body.id, "echo here")).toBe("here");
+  const made = await server.api("GET", `/v1/sandboxes?metadata[mark]=${mark}`);
+  expect(made.body.items).toMatchObject([{ id: body.id }]);
+}, 60_000);
+
+test("after kill -9 of a server that had made a project, the same key answers that one", async () => {
+  const name = `once-${randomUUID().slice(0, 8)}`;
+  const { body } = await answeredByTheNext("/api/v1/projects", { name });
+  onTestFinished(async () => void (await server.api("DELETE", `/api/v1/projects/${body.id}`)));
+  expect(body).toMatchObject({ slug: name, webhook: null });
+  const made = await server.api("GET", "/api/v1/projects?limit=100");
+  expect(made.body.items.filter((one: { slug: string }) => one.slug === name)).toHaveLength(1);
+}, 60_000);

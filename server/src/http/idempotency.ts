@@ -75,7 +75,8 @@ export class IdempotencyKeys {
   readonly #log: Pick<Logger, "error">;
   readonly #process = randomUUID();
   readonly #timers: NodeJS.Timeout[];
-  #running = 0;
+  /** Keys of requests that this very process carries out, however late its beat is. */
+  readonly #running = new Set<string>();
 
   constructor(db: Kysely<Database>, clock: Clock, log: Pick<Logger, "error">) {
     this.#db = db;
@@ -90,6 +91,7 @@ export class IdempotencyKeys {
 
   /** What became of the first one, or undefined: this request is the first, and must be finished or released. */
   async begin(request: KeyedRequest): Promise<Outcome | undefined> {
+    if (this.#running.has(nameOf(request))) return this.#stored(request);
     const now = this.#clock.now();
     const taken = await this.#db
       .insertInto("idempotency_keys")
@@ -121,11 +123,9 @@ export class IdempotencyKeys {
       )
       .returning("key")
       .executeTakeFirst();
-    if (taken) {
-      this.#running++;
-      return undefined;
-    }
-    return this.#stored(request);
+    if (!taken) return this.#stored(request);
+    this.#running.add(nameOf(request));
+    return undefined;
   }
 
   async #stored(request: KeyedRequest): Promise<Outcome> {
@@ -137,7 +137,10 @@ export class IdempotencyKeys {
       return {
         answer: { status: row.status, headers: row.headers ?? {}, text: row.body as string | null },
       };
-    const isRunning = row.state === "running" && row.expires_at >= this.#clock.now();
+    const isRunning =
+      row.state === "running" &&
+      (row.expires_at >= this.#clock.now() ||
+        (row.process_id === this.#process && this.#running.has(nameOf(request))));
     if (row.made === null || isRunning) throw idempotencyInProgress();
     return { made: row.made };
   }
@@ -178,12 +181,11 @@ export class IdempotencyKeys {
       .returning("key")
       .executeTakeFirst();
     if (!taken) throw idempotencyInProgress();
-    this.#running++;
+    this.#running.add(nameOf(request));
   }
 
   /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
   async finish(request: KeyedRequest, answer: StoredAnswer): Promise<void> {
-    this.#running--;
     await this.#own(request)
       .set({
         state: "done",
@@ -194,14 +196,15 @@ export class IdempotencyKeys {
       })
       .execute()
       .catch((error: unknown) => this.#log.error({ error }, "an idempotent answer was not stored"));
+    this.#running.delete(nameOf(request));
   }
 
   /** Nothing worth repeating happened, and the next request with this key is a first one again; what is noted stays. */
   async release(request: KeyedRequest): Promise<void> {
-    this.#running--;
     await this.#release(request).catch((error: unknown) =>
       this.#log.error({ error }, "an idempotency key was not released"),
     );
+    this.#running.delete(nameOf(request));
   }
 
   async #release(request: KeyedRequest): Promise<void> {
@@ -243,7 +246,7 @@ export class IdempotencyKeys {
   }
 
   async #beat(): Promise<void> {
-    if (this.#running === 0) return;
+    if (this.#running.size === 0) return;
     // A transaction that has noted what it makes holds its row, and whoever waited for that might hold up another one:
     // such a row is left to the next beat.
     await sql`update idempotency_keys set expires_at = ${new Date(this.#clock.now().getTime() + leaseMs)}
@@ -263,6 +266,8 @@ export class IdempotencyKeys {
       .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
   }
 }
+
+const nameOf = ({ caller, route, key }: KeyedRequest): string => JSON.stringify([caller, route, key]);
 
 /** What nobody is answered from any more. A request that noted what it made counts as answered when it began. */
 const isOver = (now: Date) =>
