@@ -27,8 +27,9 @@ export const readFile: Work = async (app, { actor, sandboxId }, { values }) => {
 function toText(bytes: Buffer, sizeBytes: number): ToolAnswer {
   const isCut = sizeBytes > bytes.length;
   try {
-    // What is cut may be cut within a character.
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes, { stream: isCut });
+    // What is cut may be cut within a character. What is read is written again: nothing of it is left out.
+    const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+    const text = decoder.decode(bytes, { stream: isCut });
     if (!text.includes("\0"))
       return {
         isOk: true,

@@ -97,6 +97,17 @@ test("results are bounded, and what is left out is said", async () => {
   expect(binary).toContain("The file is no text: 1 bytes.");
 });
 
+test("a text arrives as it is, with its line ends and its byte order mark", async () => {
+  const name = await agent();
+  const text = "\uFEFFa\r\nb\rc\n\r\n";
+  script(
+    [call("write_file", { path: "a.txt", content: text })],
+    [call("read_file", { path: "a.txt" }), call("exec", { command: "cat a.txt; printf 'd\\r\\n' >&2" })],
+  );
+  await invoke(name);
+  expect(told().slice(1)).toEqual([text, `exit code: 0\nstdout:\n${text}\nstderr:\nd\r\n`]);
+});
+
 test("a command ends with its own time, with the call's, and with its run", async () => {
   const name = await agent({}, { limits: { tool_timeout_seconds: 2 } });
   script([
