@@ -227,10 +227,12 @@ test("an instance for a moment is empty, is nobody's, and leaves nothing", async
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
+  expect(host.played.wasThrowaway).toBe(false);
   const before = (await host.driver.list()).length;
   {
     await using held = await host.addons.throwaway(made, new AbortController().signal);
     await held.guest.ping();
+    expect(host.played.wasThrowaway).toBe(true);
     expect(await host.driver.list()).toHaveLength(before + 1);
   }
   expect(await host.driver.list()).toHaveLength(before);

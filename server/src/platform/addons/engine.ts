@@ -17,6 +17,8 @@ export interface Instance {
   options: Record<string, unknown>;
   /** Its files were made once, and have to be there. */
   isMade: boolean;
+  /** Nothing of it outlives its machine: it need not survive anything. */
+  isThrowaway?: true;
 }
 
 /** `full`: writes may fail, or are refused already. */

@@ -26,6 +26,14 @@ test.each(sizeNames)("PostgreSQL's settings fit a %s one's memory and disk", (si
   expect(said).not.toMatch(/fsync|full_page_writes|synchronous_commit/);
 });
 
+test("only what is thrown away may forget", () => {
+  const said = settings(extentOf("small"), { isThrowaway: true });
+  expect(said).toMatch(/^fsync = off$/m);
+  // Each once: PostgreSQL takes the last one, whoever reads takes the first.
+  const names = said.split("\n").map((line) => line.split(" = ")[0]);
+  expect(new Set(names).size).toBe(names.length);
+});
+
 test("Redis may be told what becomes of a write when its memory is used, and nothing else", () => {
   const extent = extentOf("small");
   expect(redisSettings(extent)).toMatch(/^maxmemory-policy noeviction$/m);

@@ -42,8 +42,8 @@ export const postgres: Engine = {
   },
 
   async prepare(guest, instance) {
-    const { username, database, extent, isMade } = instance;
-    await write(guest, "postgresql.conf", settings(extent));
+    const { username, database, extent, isMade, isThrowaway } = instance;
+    await write(guest, "postgresql.conf", settings(extent, { isThrowaway }));
     await write(guest, "pg_hba.conf", access(username, database ?? username));
     const argv = ["/bin/sh", `${programs}/prepare`, isMade ? "kept" : "new", String(heldBackBytes(extent))];
     const room = readRoom(await runInside(guest, { argv, timeoutMs: prepareWithinMs }));
@@ -86,7 +86,10 @@ export const postgres: Engine = {
 };
 
 /** Of its memory a quarter is its own cache, and a session that sorts has its share of the rest. */
-export function settings({ memoryBytes, diskBytes, vcpus }: Extent): string {
+export function settings(
+  { memoryBytes, diskBytes, vcpus }: Extent,
+  { isThrowaway = false }: { isThrowaway?: boolean | undefined } = {},
+): string {
   const memoryMb = memoryBytes / mib;
   const diskMb = diskBytes / mib;
   const connections = Math.max(20, Math.min(200, Math.floor(memoryMb / 10)));
@@ -126,8 +129,26 @@ export function settings({ memoryBytes, diskBytes, vcpus }: Extent): string {
     log_min_error_statement: "panic",
     timezone: "'UTC'",
     log_timezone: "'UTC'",
+    ...(isThrowaway ? forgetful(memoryMb) : {}),
     include: `'${settingsDirectory}/room.conf'`,
   });
+}
+
+/**
+ * Of an instance that is loaded once, compared and thrown away, for a quarter of the time: nothing is made to survive a
+ * crash, and a log that is used again soon is overwritten in memory before it gets to the disk.
+ */
+function forgetful(memoryMb: number): Record<string, string> {
+  return {
+    fsync: "off",
+    full_page_writes: "off",
+    synchronous_commit: "off",
+    wal_level: "minimal",
+    max_wal_senders: "0",
+    max_wal_size: `${Math.min(256, memoryMb)}MB`,
+    autovacuum: "off",
+    maintenance_work_mem: `${memoryMb / 4}MB`,
+  };
 }
 
 /** A database whose disk is full can be read, and cleared by who says so (docs/addons.md). */

@@ -51,6 +51,7 @@ export async function startThrowaway(
       options,
       password: newPassword(),
       isMade: false,
+      isThrowaway: true,
     };
     const { command } = await begin(guest, engine, instance);
     await untilAnswers(guest, engine, instance, command, signal);

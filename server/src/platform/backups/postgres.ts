@@ -14,6 +14,7 @@ import {
   contentsScript,
   differences,
   hashOf,
+  isComparable,
   readContents,
   sequenceDifferences,
   sequences,
@@ -81,7 +82,7 @@ export const postgres: BackupEngine = {
       await load(guest, names.beside, source(), signal);
       const found = await readDatabase(guest, names.beside, signal);
       const hash = hashOf(new Map([...found.contents, ...found.sequences]));
-      if (contents !== null && hash !== contents)
+      if (contents !== null && isComparable(contents) && hash !== contents)
         throw new BackupFailed("What was restored is not what the backup held when it was made.");
       await ask(guest, "postgres", copySettings(database, names.beside), signal);
       await swap(guest, database, names, signal);

@@ -37,6 +37,8 @@ export interface Played {
   room: Room;
   heeded: Room[];
   admitted: string[];
+  /** Whether what was prepared last is thrown away. */
+  wasThrowaway: boolean;
   failsNextStart: string | undefined;
 }
 
@@ -59,7 +61,8 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
       cwd: "/",
     },
     stopSignal: constants.signals.SIGTERM,
-    async prepare(guest, { isMade }) {
+    async prepare(guest, { isMade, isThrowaway = false }) {
+      played.wasThrowaway = isThrowaway;
       const failure = played.failsNextStart;
       played.failsNextStart = undefined;
       if (failure !== undefined) throw new EngineFailure(failure);
@@ -100,6 +103,7 @@ export async function addonsHost(
     room: { isFull: false, freeBytes: 1e9 },
     heeded: [],
     admitted: [],
+    wasThrowaway: false,
     failsNextStart: undefined,
   };
   const kinds = {
