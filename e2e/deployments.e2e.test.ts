@@ -1,7 +1,6 @@
 /** From a push to an address, on real builds and real machines: what is served, what failed and why, and kill -9 on the way. */
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
-import { eventually } from "./answers.ts";
 import { dockerfile, open, type Project, saying } from "./projects.ts";
 import * as projects from "./projects.ts";
 import { type Server, startServer } from "./server.ts";
@@ -20,10 +19,7 @@ beforeAll(async () => {
   );
 });
 afterAll(() => server.destroy());
-afterEach(async () => {
-  delete server.description.env["KONTOR_KILL_AT"];
-  await server.start();
-});
+afterEach(() => server.start());
 
 async function makeProject(): Promise<Project> {
   const project = await projects.makeProject(server);
@@ -128,19 +124,10 @@ test.each([
     const project = await makeProject();
     await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
     expect(await ended(project)).toMatchObject({ status: "live", error: null });
-    await server.stop();
-    server.description.env["KONTOR_KILL_AT"] = point;
-    await server.start();
     expect(await visit(project)).toEqual({ status: 200, text: "one" });
     // The server that dies takes the push's answer with it.
-    await push(project, { Dockerfile: dockerfile(), "server.js": saying("two") }).catch(() => {});
-    await eventually(
-      async () => server.pid,
-      (pid) => pid === undefined,
-      60_000,
-    );
-    delete server.description.env["KONTOR_KILL_AT"];
-    await server.start();
+    const two = { Dockerfile: dockerfile(), "server.js": saying("two") };
+    await server.dieAt(point, () => push(project, two).catch(() => {}));
     expect(await ended(project)).toMatchObject({ status: "live", number: 2, error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "two" });
   },

@@ -14,7 +14,6 @@ import {
   writeFile,
 } from "./fixtures.ts";
 import { machinesOf } from "./host-state.ts";
-import { Server } from "./server.ts";
 
 afterEach(() => server.start());
 
@@ -272,16 +271,7 @@ test.each(["checkpoint.written", "checkpoint.stored", "snapshot.written", "snaps
 
 /** Sends a call to a server that ends at a named point of it, and starts the next one. */
 async function killedAt(point: string, path: string, body: Record<string, unknown>): Promise<void> {
-  await server.stop();
-  const { env } = server.description;
-  const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
-  await mortal.start();
-  await expect(mortal.api("POST", path, { body })).rejects.toThrow("fetch failed");
-  await eventually(
-    async () => mortal.pid,
-    (pid) => pid === undefined,
-  );
-  await server.start();
+  await server.dieAt(point, () => expect(server.api("POST", path, { body })).rejects.toThrow("fetch failed"));
 }
 
 const whileForking = [

@@ -11,10 +11,7 @@ beforeAll(async () => {
   server = await startServer({ KONTOR_POOL_SIZE: "0", KONTOR_UPLINK: inject("internet") }, ["node-22"]);
 });
 afterAll(() => server?.destroy());
-afterEach(async () => {
-  delete server.description.env["KONTOR_KILL_AT"];
-  await server.start();
-});
+afterEach(() => server.start());
 
 interface Function {
   id: string;
@@ -148,17 +145,7 @@ test.each(["app_build.made", "function_deploy.built", "function_deploy.proved", 
   { timeout: 300_000 },
   async (point) => {
     const one = await make();
-    await server.stop();
-    server.description.env["KONTOR_KILL_AT"] = point;
-    await server.start();
-    await call("POST", one, "/deploy?wait=false").catch(() => undefined);
-    await eventually(
-      async () => server.pid,
-      (pid) => pid === undefined,
-      120_000,
-    );
-    delete server.description.env["KONTOR_KILL_AT"];
-    await server.start();
+    await server.dieAt(point, () => call("POST", one, "/deploy?wait=false").catch(() => undefined));
     const live = await eventually(
       () => call("GET", one) as Promise<Function>,
       ({ status }) => status !== "building" && status !== "created",

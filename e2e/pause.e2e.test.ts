@@ -15,7 +15,6 @@ import {
   writeFile,
 } from "./fixtures.ts";
 import { machineProcesses, machinesOf } from "./host-state.ts";
-import { Server } from "./server.ts";
 
 afterEach(() => server.start());
 
@@ -219,17 +218,10 @@ test.each(Object.entries({ ...whilePausing, ...whileResuming }))(
     const box = await createSandbox({ timeout_seconds: 1800 });
     await exec(box.id, counter);
     if (point in whileResuming) await paused(box.id);
-    await server.stop();
-    const { env } = server.description;
-    const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
-    await mortal.start();
     const move = point in whileResuming ? "resume" : "pause";
-    await expect(mortal.api("POST", `/v1/sandboxes/${box.id}/${move}`)).rejects.toThrow("fetch failed");
-    await eventually(
-      async () => mortal.pid,
-      (pid) => pid === undefined,
+    await server.dieAt(point, () =>
+      expect(server.api("POST", `/v1/sandboxes/${box.id}/${move}`)).rejects.toThrow("fetch failed"),
     );
-    await server.start();
     expect(await getSandbox(box.id)).toMatchObject({ status, transition: null });
     await eventually(
       async () => ({ machines: machinesFor(box).length, snapshots: snapshots().length }),

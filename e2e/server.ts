@@ -13,6 +13,7 @@ import {
   openSync,
   readFileSync,
   rmSync,
+  writeFileSync,
 } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
@@ -44,6 +45,8 @@ const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 /** A first start makes a database and, on a host without the cached image, waits for nothing else. */
 const readyTimeoutMs = 120_000;
 const endTimeoutMs = 60_000;
+/** What a test asks for may be a build, and others use the host. */
+const deathTimeoutMs = 120_000;
 
 /** Starts a server of its own, which has these templates; `destroy` takes everything of it away. */
 export async function startServer(
@@ -143,6 +146,29 @@ export class Server {
     await this.#end("SIGKILL");
   }
 
+  /**
+   * The server dies at a named point of what `act` asks of it, or of what it does by itself from then on; the next one
+   * has started when this returns.
+   */
+  async dieAt(point: string, act: () => Promise<unknown>): Promise<void> {
+    writeFileSync(this.#killFile, point);
+    try {
+      await act();
+      const deadline = Date.now() + deathTimeoutMs;
+      while (this.pid !== undefined) {
+        if (Date.now() > deadline) throw new Error(`the server did not come to ${point}`);
+        await sleep(20);
+      }
+    } finally {
+      rmSync(this.#killFile);
+    }
+    await this.start();
+  }
+
+  get #killFile(): string {
+    return join(this.dataDir, "kill-at");
+  }
+
   /** Ends the server and removes whatever it has on this host; also after a failed start. */
   async destroy(): Promise<void> {
     await this.stop();
@@ -182,6 +208,7 @@ export class Server {
       KONTOR_PORT: String(this.description.port),
       KONTOR_TLS_PORT: "0",
       KONTOR_PREPARE_TEMPLATES: "debian-12",
+      KONTOR_KILL_FILE: this.#killFile,
       ...this.description.env,
     };
   }

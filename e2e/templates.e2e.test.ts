@@ -19,7 +19,7 @@ import { ensureEmbedded } from "../server/src/db/embedded.ts";
 import type { Reply } from "./api.ts";
 import { eventually, expectRefusal } from "./answers.ts";
 import { traces } from "./host-state.ts";
-import { Server, startServer } from "./server.ts";
+import { type Server, startServer } from "./server.ts";
 
 let server: Server;
 
@@ -345,17 +345,8 @@ test.each(["build.started", "build.stepped", "build.captured"])(
   "after kill -9 at %s the build is carried out by the next server, and nothing is left of the first try",
   async (point) => {
     await noMachines();
-    await server.stop();
-    const { env } = server.description;
-    const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
-    await mortal.start();
-    const { id } = await create(["echo built > file"]);
-    await eventually(
-      async () => mortal.pid,
-      (pid) => pid === undefined,
-      60_000,
-    );
-    await server.start();
+    let id = "";
+    await server.dieAt(point, async () => ({ id } = await create(["echo built > file"])));
     expect(await finished(id)).toMatchObject({ status: "ready", error_message: null });
     expect(unfinished()).toEqual([]);
     expect(await output(await sandbox(id), "cat file")).toBe("built");

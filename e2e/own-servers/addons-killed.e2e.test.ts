@@ -35,25 +35,11 @@ beforeAll(async () => {
   project = (await makeProject(server)).id;
 });
 afterAll(() => server?.destroy());
-afterEach(async () => {
-  delete server.description.env["KONTOR_KILL_AT"];
-  await server.start();
-});
+afterEach(() => server.start());
 
-/** The server dies there, and another one has started when this returns. */
-async function dyingAt(point: string, act: () => Promise<unknown>): Promise<void> {
-  await server.stop();
-  server.description.env["KONTOR_KILL_AT"] = point;
-  await server.start();
-  await act().catch(() => {});
-  await eventually(
-    async () => server.pid,
-    (pid) => pid === undefined,
-    90_000,
-  );
-  delete server.description.env["KONTOR_KILL_AT"];
-  await server.start();
-}
+/** The server dies there, whether or not it answered before, and another one has started when this returns. */
+const dyingAt = (point: string, act: () => Promise<unknown>) =>
+  server.dieAt(point, () => act().catch(() => {}));
 
 async function expectMachines(count: number): Promise<void> {
   await eventually(

@@ -7,7 +7,7 @@ import { isSigned, startReceiver, type Receiver } from "@kontor/server/sandbox/t
 import type { Call, Reply } from "../api.ts";
 import { base64, eventually, expectRefusal } from "../answers.ts";
 import { machineProcesses, traces } from "../host-state.ts";
-import { Server, startServer } from "../server.ts";
+import { type Server, startServer } from "../server.ts";
 
 const there = mkdtempSync(join(process.env["KONTOR_E2E_DATA"] ?? "/var/tmp", "kontor-e2e-region-"));
 let server: Server;
@@ -258,16 +258,9 @@ test.each(["volume.copied", "volume.moved"])(
   "after kill -9 at %s the volume is whole at one place, and the move is brought to its end",
   async (point) => {
     const before = await filled(point.replace(".", "-"));
-    await server.stop();
-    const { env } = server.description;
-    const mortal = new Server({ ...server.description, env: { ...env, KONTOR_KILL_AT: point } });
-    await mortal.start();
-    await must(202, "POST", `/v1/sandboxes/volumes/${before.volume.id}/move`, { body: { region: "us-1" } });
-    await eventually(
-      async () => mortal.pid,
-      (pid) => pid === undefined,
+    await server.dieAt(point, () =>
+      must(202, "POST", `/v1/sandboxes/volumes/${before.volume.id}/move`, { body: { region: "us-1" } }),
     );
-    await server.start();
     await expectMoved(before);
   },
   180_000,

@@ -287,7 +287,12 @@ const keys = {
     "What isolates machines; fake runs nothing and is for tests.",
   ),
   allowFakeRuntime: key("machines", flag, false, "Must be on for runtime = fake."),
-  killAt: key("machines", optional(text), null, "For tests: the server ends by SIGKILL at this named point."),
+  killFile: key(
+    "machines",
+    optional(text),
+    null,
+    "For tests: the server ends by SIGKILL at the named point that stands in this file.",
+  ),
   runscPlatform: key(
     "machines",
     oneOf("auto", "systrap", "kvm"),

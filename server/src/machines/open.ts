@@ -1,4 +1,5 @@
 /** Opens this process's host: its number, its driver, its registration, its share of the database's machines. */
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Logger } from "pino";
@@ -39,8 +40,11 @@ export async function openMachines(deps: {
   builder?: AppBuilder;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
-  if (config.killAt !== null) {
-    onKillPoint(async (point) => void (point === config.killAt && process.kill(process.pid, "SIGKILL")));
+  const { killFile } = config;
+  if (killFile !== null) {
+    onKillPoint(async (point) => {
+      if ((await readFile(killFile, "utf8").catch(() => "")) === point) process.kill(process.pid, "SIGKILL");
+    });
   }
   const recipes = await loadRecipes();
   const instance = config.runtime === "fake" ? 0 : (config.instance ?? claimInstance(config.dataDir));
