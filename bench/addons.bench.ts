@@ -4,18 +4,16 @@
  * the host's program in both cases, by TCP on loopback: for the add-on in the machine's network, and in its share of
  * the processors.
  */
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import pg from "pg";
 import { run as runProgram } from "@kontor/runtime/exec.ts";
-import { settings } from "@kontor/server/platform/addons/postgres.ts";
-import { extentOf } from "@kontor/server/platform/addons/sizes.ts";
-import { freePort } from "../cli/src/serve/port.ts";
 import { processIn } from "../e2e/machine-processes.ts";
 import { type Server, startServer } from "../e2e/server.ts";
 import type { BenchContext } from "./contract.ts";
+import { programs, startHostPostgres } from "./host-postgres.ts";
 import { percentile, timed } from "./measure.ts";
 
 export const name = "addons";
@@ -24,7 +22,6 @@ const creates = 5;
 const kills = 3;
 const rounds = 3;
 const secondsEach = 15;
-const programs = "/usr/lib/postgresql/15/bin";
 
 export async function run(context: BenchContext): Promise<void> {
   context.progress("starting a server");
@@ -86,10 +83,7 @@ async function firstQueries(context: BenchContext, server: Server, path: string)
 }
 
 async function besideTheHost(context: BenchContext, server: Server, database: Database): Promise<void> {
-  const folder = mkdtempSync(join(dirname(server.dataDir), "kontor-bench-postgres-"));
-  const port = await freePort();
-  const asPostgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"];
-  const data = join(folder, "data");
+  await using host = await startHostPostgres(dirname(server.dataDir));
   const url = new URL(database.url);
   const machine = await machineOf(server, database.id);
   const inside = processIn(machine, `${programs}/postgres`);
@@ -100,75 +94,39 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
     PGHOST: "127.0.0.1",
     PGPORT: "5432",
   };
-  const theirs = { PGUSER: "postgres", PGDATABASE: "postgres", PGHOST: "127.0.0.1", PGPORT: String(port) };
+  const theirs = host.env;
   const pgbench = async (env: Record<string, string>, args: string[]) => {
     const enter =
       env === ours ? [...within(cpuGroupOf(inside)), "nsenter", `--target=${inside}`, "--net"] : [];
     const options = { env: { ...process.env, ...env }, timeoutMs: (secondsEach + 120) * 1000 };
     return (await runProgram([...enter, `${programs}/pgbench`, ...args], options)).stdout;
   };
-  try {
-    chmodSync(folder, 0o711);
-    mkdirSync(data);
-    await runProgram(["chown", "postgres:postgres", data]);
-    await runProgram(
-      [
-        ...asPostgres,
-        `${programs}/initdb`,
-        "-D",
-        data,
-        "--data-checksums",
-        "--auth=trust",
-        "--locale=C.UTF-8",
-        "--encoding=UTF8",
-      ],
-      { cwd: "/", timeoutMs: 60_000 },
-    );
-    const own = settings(extentOf("large")).replace(
-      /^(listen_addresses|port|unix_socket_directories|hba_file|include|shared_preload_libraries) = .*\n/gm,
-      "",
-    );
-    writeFileSync(
-      join(data, "postgresql.auto.conf"),
-      `${own}listen_addresses = '127.0.0.1'\nport = ${port}\nunix_socket_directories = ''\nshared_preload_libraries = 'pg_stat_statements'\n`,
-    );
-    await runProgram(
-      [...asPostgres, `${programs}/pg_ctl`, "-D", data, "-w", "-l", join(data, "log"), "start"],
-      { cwd: "/", timeoutMs: 60_000 },
-    );
-    const rates = { ours: [] as number[], theirs: [] as number[] };
-    for (const env of [ours, theirs]) await pgbench(env, ["-i", "-q", "-s", "10"]);
-    for (let round = 0; round < rounds; round += 1) {
-      context.progress(`pgbench, round ${round + 1} of ${rounds}`, round / rounds);
-      for (const [who, env] of [
-        ["ours", ours],
-        ["theirs", theirs],
-      ] as const) {
-        const said = await pgbench(env, ["-c", "4", "-j", "2", "-T", String(secondsEach)]);
-        rates[who].push(Number(/^tps = ([\d.]+)/m.exec(said)?.[1]));
-      }
+  const rates = { ours: [] as number[], theirs: [] as number[] };
+  for (const env of [ours, theirs]) await pgbench(env, ["-i", "-q", "-s", "10"]);
+  for (let round = 0; round < rounds; round += 1) {
+    context.progress(`pgbench, round ${round + 1} of ${rounds}`, round / rounds);
+    for (const [who, env] of [
+      ["ours", ours],
+      ["theirs", theirs],
+    ] as const) {
+      const said = await pgbench(env, ["-c", "4", "-j", "2", "-T", String(secondsEach)]);
+      rates[who].push(Number(/^tps = ([\d.]+)/m.exec(said)?.[1]));
     }
-    const [a, b] = [percentile(rates.ours, 50), percentile(rates.theirs, 50)];
-    context.report({ what: "pgbench in an add-on (large), p50", value: a, unit: "tps", samples: rates.ours });
-    context.report({
-      what: "pgbench, the same PostgreSQL on the host, p50",
-      value: b,
-      unit: "tps",
-      samples: rates.theirs,
-    });
-    context.report({
-      what: "an add-on beside the host's PostgreSQL",
-      value: (a / b) * 100,
-      unit: "%",
-      bar: { atLeast: 90 },
-    });
-  } finally {
-    await runProgram([...asPostgres, `${programs}/pg_ctl`, "-D", data, "-m", "immediate", "stop"], {
-      cwd: "/",
-      okCodes: [0, 1, 3, 4],
-    });
-    rmSync(folder, { recursive: true, force: true });
   }
+  const [a, b] = [percentile(rates.ours, 50), percentile(rates.theirs, 50)];
+  context.report({ what: "pgbench in an add-on (large), p50", value: a, unit: "tps", samples: rates.ours });
+  context.report({
+    what: "pgbench, the same PostgreSQL on the host, p50",
+    value: b,
+    unit: "tps",
+    samples: rates.theirs,
+  });
+  context.report({
+    what: "an add-on beside the host's PostgreSQL",
+    value: (a / b) * 100,
+    unit: "%",
+    bar: { atLeast: 90 },
+  });
 }
 
 /** Beside the database, as it is on the host: among the machine's own processes where processors are shared out. */

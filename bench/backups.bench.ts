@@ -1,18 +1,30 @@
 /**
  * A PostgreSQL of 1 GB that is written to is backed up, which includes the restore for a trial, and restored: how fast,
- * what the server's memory does, and whether the sums are what they were.
+ * what the server's memory does, and whether the sums are what they were. Beside it what PostgreSQL's own tools need for
+ * the same tables on the same host, with nobody writing and nothing compared: pg_dump to a file, then pg_restore.
  */
 import { readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Pool } from "pg";
+import { run as runProgram } from "@kontor/runtime/exec.ts";
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
+import { programs, startHostPostgres } from "./host-postgres.ts";
+import { timed } from "./measure.ts";
 
 export const name = "backups";
 
 const rowsWanted = 1_000_000;
 const accounts = 10_000;
 const sampleEveryMs = 100;
+/** The filler's rows are a kilobyte each, half of which compresses. */
+const tables = [
+  "create table accounts (id int primary key, balance bigint not null)",
+  `insert into accounts select n, 100 from generate_series(1, ${accounts}) n`,
+  "create table filler (id int primary key, text text not null)",
+  `insert into filler select n, repeat('k', 512) || (select string_agg(md5(n::text || i), '') from generate_series(1, 16) i) from generate_series(1, ${rowsWanted}) n`,
+];
 
 interface Row {
   id: string;
@@ -34,14 +46,8 @@ export async function run(context: BenchContext): Promise<void> {
   // A restore sends everybody away.
   pool.on("error", () => {});
   try {
-    await pool.query("create table accounts (id int primary key, balance bigint not null)");
-    await pool.query(`insert into accounts select n, 100 from generate_series(1, ${accounts}) n`);
-    await pool.query("create table filler (id int primary key, text text not null)");
     context.progress("filling", 0.1);
-    // A kilobyte each, half of which compresses.
-    await pool.query(
-      `insert into filler select n, repeat('k', 512) || (select string_agg(md5(n::text || i), '') from generate_series(1, 16) i) from generate_series(1, ${rowsWanted}) n`,
-    );
+    for (const statement of tables) await pool.query(statement);
     const { rows } = await pool.query<{ bytes: string }>(
       "select pg_database_size(current_database()) as bytes",
     );
@@ -56,14 +62,14 @@ export async function run(context: BenchContext): Promise<void> {
     const ofBackup = async () =>
       (await api.json<Row[]>("GET", `${path}/backups`, 200)).find((row) => row.id === id)!;
     await until(ofBackup, "completed");
-    const seconds = (performance.now() - began) / 1000;
+    const rate = (megabytes * 1000) / (performance.now() - began);
     const most = memory.stop();
     writing.abort();
     await written;
     const note = `${Math.round(megabytes)} MB, written to meanwhile, restored and compared`;
     context.report({
       what: "backup, trial included",
-      value: megabytes / seconds,
+      value: rate,
       unit: "MB/s",
       bar: { atLeast: 40 },
       note,
@@ -93,10 +99,36 @@ export async function run(context: BenchContext): Promise<void> {
     const { sum, count } = after.rows[0]!;
     if (Number(sum) !== 100 * accounts || Number(count) !== rowsWanted)
       throw new Error(`the restored sums are ${sum} and ${count}`);
+    context.progress("PostgreSQL's own tools", 0.9);
+    const bare = await ownTools(dirname(context.dataDirectory), megabytes);
+    context.report({
+      what: "pg_dump to a file, then pg_restore, on the host",
+      value: bare,
+      unit: "MB/s",
+      note: "the same tables, written to by nobody, nothing compared",
+    });
+    context.report({ what: "a backup beside those", value: (rate / bare) * 100, unit: "%" });
   } finally {
     await pool.end();
     await api.send("DELETE", `/api/v1/projects/${project.id}`);
   }
+}
+
+async function ownTools(beside: string, megabytes: number): Promise<number> {
+  await using host = await startHostPostgres(beside);
+  const tool = (name: string, ...args: string[]) =>
+    runProgram([`${programs}/${name}`, ...args], {
+      env: { ...process.env, ...host.env },
+      timeoutMs: 10 * 60_000,
+    });
+  await tool("psql", "-Xq", ...tables.flatMap((statement) => ["-c", statement]));
+  const file = join(host.directory, "dump");
+  const { ms } = await timed(async () => {
+    await tool("pg_dump", "--format=custom", "--compress=1", "--file", file);
+    await tool("createdb", "again");
+    await tool("pg_restore", "--exit-on-error", "-d", "again", file);
+  });
+  return (megabytes * 1000) / ms;
 }
 
 /** Moves money to and fro: every moment has the same sum. */

@@ -313,10 +313,12 @@ describe("what only a real machine promises", () => {
 
     /** Its image as it lies on the host, and the figures of its loop device. */
     const imageOf = ({ directory }: { directory: string }) => join(directory, "volume.ext4");
-    async function flushes(id: MachineId): Promise<number> {
+    async function deviceOf(id: MachineId): Promise<string> {
       const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
-      const device = mounts.find((line) => line.includes(`${id}/volume `))?.split(" ")[2];
-      const figures = await readFile(`/sys/dev/block/${device}/stat`, "utf8");
+      return `/sys/dev/block/${mounts.find((line) => line.includes(`${id}/volume `))?.split(" ")[2]}`;
+    }
+    async function flushes(id: MachineId): Promise<number> {
+      const figures = await readFile(`${await deviceOf(id)}/stat`, "utf8");
       return Number(figures.trim().split(/\s+/)[15]);
     }
 
@@ -331,6 +333,11 @@ describe("what only a real machine promises", () => {
       await driver.remove(id);
       const again = await boot({ volume });
       expect((await execute(driver, again.id, "cat /persist/file")).stdout.toString()).toBe("kept\n");
+    });
+
+    test("what a volume holds is cached once: its device goes past the host's cache", async () => {
+      const { id } = await boot({ volume: await newVolume() });
+      expect(await readFile(`${await deviceOf(id)}/loop/dio`, "utf8")).toBe("1\n");
     });
 
     test("a volume that a host lost power over is made whole when it is attached", async () => {

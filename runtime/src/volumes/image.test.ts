@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fsckArgv, mkfsVolumeArgv, mountVolumeArgv, repairArgv } from "./argv.ts";
+import { directArgv, fsckArgv, mkfsVolumeArgv, mountVolumeArgv, repairArgv } from "./argv.ts";
 import { imageBytes, usedBytes } from "./image.ts";
 
 const GIB = 1024 ** 3;
@@ -15,6 +15,10 @@ test("a volume has a journal, and nothing on it is a device or another user's pr
     "/v/volume.ext4",
     "/m",
   ]);
+});
+
+test("a volume's device goes past the host's page cache", () => {
+  expect(directArgv("/dev/loop7")).toEqual(["losetup", "--direct-io=on", "/dev/loop7"]);
 });
 
 test("the first look repairs what is safe to, the second whatever there is", () => {
