@@ -18,6 +18,7 @@ import {
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { TEST_CACHE } from "@kontor/runtime/rootfs/testing/image.ts";
 import { openDatabase } from "../server/src/db/db.ts";
 import { ensureEmbedded } from "../server/src/db/embedded.ts";
 import { type Call, type Reply, request } from "./api.ts";
@@ -209,6 +210,8 @@ export class Server {
       KONTOR_TLS_PORT: "0",
       KONTOR_PREPARE_TEMPLATES: "debian-12",
       KONTOR_KILL_FILE: this.#killFile,
+      // As `./kontor up` has it, for all servers of the tests together.
+      NODE_COMPILE_CACHE: join(TEST_CACHE, "compile-cache"),
       ...this.description.env,
     };
   }
