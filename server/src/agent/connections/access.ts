@@ -1,17 +1,18 @@
 /** A token for whoever calls a toolset on somebody's behalf, or what has to happen before there is one. */
 import type { App } from "#app.ts";
 import { Refreshed, refresh } from "./refresh.ts";
+import { union } from "./scopes.ts";
 import { openTokens } from "./sealed.ts";
-import { expireConnection, findConnection } from "./store.ts";
+import { expireConnection, findConnection, lockConnection, putWanted } from "./store.ts";
 import { owner, type SignInToolset } from "./toolset.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-export type Access =
-  | { kind: "token"; token: string; connection: string }
-  /** Of an end user; `askToSignIn` says where. */
-  | { kind: "auth_required"; who: string }
-  | { kind: "unavailable"; why: string };
+export type Access = { kind: "token"; token: string; connection: string } | NoAccess;
+
+export type NoAccess =
+  /** Of an end user; `askToSignIn` says where. `isAgain`: what they signed in for is not enough. */
+  { kind: "auth_required"; who: string; isAgain: boolean } | { kind: "unavailable"; why: string };
 
 /**
  * `endUserId` null: nobody in particular, which is the owner, who is not asked to sign in by a run: it is begun, and its
@@ -45,12 +46,38 @@ export async function tokenRefused(
   await expireConnection(app.db, row.id, app.clock.now());
 }
 
+/**
+ * A server wants more than what the token was granted: the next sign-in asks for it. Until then the connection serves
+ * what it is enough for. Undefined where the token is not the one there is by now.
+ */
+export async function moreWanted(
+  app: Needs,
+  toolset: SignInToolset,
+  endUserId: string | null,
+  { token, scope }: { token: string; scope: string },
+): Promise<NoAccess | undefined> {
+  const who = whoOf(toolset, endUserId);
+  return app.db.transaction().execute(async (tx) => {
+    const row = await lockConnection(tx, toolset.id, who);
+    if (!row) return unsigned(who);
+    if (openTokens(app, row.id, row.sealed).access_token !== token) return undefined;
+    await putWanted(tx, row.id, union(scope, row.wanted));
+    return unsigned(who, true);
+  });
+}
+
+/** What somebody signed in for is let in nowhere. */
+export function askAnew(toolset: SignInToolset, endUserId: string | null): NoAccess {
+  return unsigned(whoOf(toolset, endUserId), true);
+}
+
 function whoOf({ oauth_per_end_user }: SignInToolset, endUserId: string | null): string {
   return oauth_per_end_user && endUserId !== null ? endUserId : owner;
 }
 
-function unsigned(who: string): Access {
-  if (who !== owner) return { kind: "auth_required", who };
-  const why = "its owner has to sign in to it: open the link of the toolset's oauth/start";
+function unsigned(who: string, isAgain = false): NoAccess {
+  if (who !== owner) return { kind: "auth_required", who, isAgain };
+  const again = isAgain ? " again, because what they granted is not enough" : "";
+  const why = `its owner has to sign in to it${again}: open the link of the toolset's oauth/start`;
   return { kind: "unavailable", why };
 }

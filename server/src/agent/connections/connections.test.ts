@@ -1,10 +1,9 @@
-import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
 import { sql } from "kysely";
 import { beforeEach, expect, test } from "vitest";
 import { openDatabase } from "#db/db.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { agentHost, type Json, type Person } from "../testing/agent-app.ts";
+import { freePort } from "../testing/free-port.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 import { agentTasks } from "../jobs.ts";
 import { findById } from "../toolsets/find.ts";
@@ -30,15 +29,6 @@ beforeEach(() => {
   shop.revocations = [];
   shop.calls = [];
 });
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  const { port: free } = server.address() as AddressInfo;
-  server.close();
-  await once(server, "close");
-  return free;
-}
 
 async function toolset(change: object = {}, person: Person = owner): Promise<Json> {
   made += 1;
@@ -125,7 +115,7 @@ const grants = () => shop.tokenRequests.map(({ grant, status }) => [grant, statu
 
 test("each end user signs in for themselves, and nobody calls as another", async () => {
   const set = await toolset({ oauth_per_end_user: true });
-  expect(await access(set.id, "ada")).toEqual({ kind: "auth_required", who: "ada" });
+  expect(await access(set.id, "ada")).toEqual({ kind: "auth_required", who: "ada", isAgain: false });
   const first = await linkFor(set.id, "ada");
   // Asked again, the same link: a session asks more than once.
   expect(await linkFor(set.id, "ada")).toBe(first);

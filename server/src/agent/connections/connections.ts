@@ -5,7 +5,8 @@
  *
  * A sign-in: `start` makes a link for one person (`links.ts`). Opened, it finds out who signs people in
  * (`discovery.ts`) and as whom we ask (`clients.ts`), and sends the browser there with a cookie (`open.ts`). The answer
- * comes back to `callback.ts`. From then on `access.ts` has a token for whoever calls the toolset.
+ * comes back to `callback.ts`. From then on `access.ts` has a token for whoever calls the toolset,
+ * and notes what a server wants beyond it, for the next link to ask.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";

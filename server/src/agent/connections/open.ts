@@ -11,7 +11,8 @@ import { discover } from "./discovery.ts";
 import { SignInFault } from "./fault.ts";
 import { hashOf, linkSeconds } from "./links.ts";
 import { metadataOf } from "./provider.ts";
-import { findLink, type LinkRow, openLink } from "./store.ts";
+import { union } from "./scopes.ts";
+import { findConnection, findLink, forgetWanted, type LinkRow, openLink } from "./store.ts";
 import type { Client } from "./tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -49,8 +50,13 @@ export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<strin
     throw new LinkRefused(410, "This link was used already. Ask for a new one.");
   const toolset = await findById(app.db, link.toolset_id);
   if (!toolset) throw new LinkRefused(404, "There is no such link.");
-  const { provider, resource, scope } = await discover(app, toolset);
+  const plan = await discover(app, toolset);
+  const { provider, resource } = plan;
   const client = await clientFor(app, toolset, provider);
+  const connection = await findConnection(app.db, toolset.id, link.end_user_id);
+  const wanted = union(connection?.wanted, link.wanted);
+  // Who is asked for more keeps what they granted; what is wanted goes first, for it is what the link is for.
+  const scope = wanted === null ? plan.scope : union(wanted, plan.scope, connection?.scope);
   const state = randomBytes(32).toString("base64url");
   const { authorizationUrl, codeVerifier } = await authorization({ provider, resource, scope }, client, {
     state,
@@ -59,15 +65,21 @@ export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<strin
   const secret = randomBytes(32).toString("base64url");
   const now = app.clock.now();
   const underway: Underway = { verifier: codeVerifier, client };
-  const isOurs = await openLink(app.db, link, {
-    expires_at: new Date(now.getTime() + linkSeconds * 1000),
-    opened_at: now,
-    cookie_hash: hashOf(secret),
-    state_hash: hashOf(state),
-    sealed: app.secrets.seal(JSON.stringify(underway), linkPlace(nonceHash)),
-    provider: JSON.stringify(provider),
-    resource,
-    scope,
+  const isOurs = await app.db.transaction().execute(async (tx) => {
+    const isOpened = await openLink(tx, link, {
+      expires_at: new Date(now.getTime() + linkSeconds * 1000),
+      opened_at: now,
+      cookie_hash: hashOf(secret),
+      state_hash: hashOf(state),
+      sealed: app.secrets.seal(JSON.stringify(underway), linkPlace(nonceHash)),
+      provider: JSON.stringify(provider),
+      resource,
+      scope,
+      wanted,
+    });
+    // A provider may refuse it on a page of its own, from where nobody comes back: the next link asks without it.
+    if (isOpened && connection) await forgetWanted(tx, connection);
+    return isOpened;
   });
   if (!isOurs) throw new LinkRefused(410, "This link was used already. Ask for a new one.");
   return {

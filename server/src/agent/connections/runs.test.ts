@@ -1,20 +1,14 @@
 /** A run that needs somebody to sign in, and the next one, which does not. */
-import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
 import { expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { askToSignIn } from "./ask.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
+import { freePort } from "../testing/free-port.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 
-const held = createServer();
-await once(held.listen(0, "127.0.0.1"), "listening");
-const { port } = held.address() as AddressInfo;
-held.close();
-await once(held, "close");
-const host = await agentHost({ config: { port: String(port) } });
+const host = await agentHost({ config: { port: String(await freePort()) } });
 const owner = await host.person();
 const model = await startModelServer();
 const shop = await startSignInServer({

@@ -20,6 +20,36 @@ export function findConnection(
     .executeTakeFirst();
 }
 
+/** Nobody else's to change until this transaction ends. */
+export function lockConnection(
+  tx: Db,
+  toolsetId: string,
+  endUserId: string,
+): Promise<ConnectionRow | undefined> {
+  return tx
+    .selectFrom("agent_connections")
+    .selectAll()
+    .where("toolset_id", "=", toolsetId)
+    .where("end_user_id", "=", endUserId)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+/** What the next sign-in asks for beyond what was granted. */
+export async function putWanted(tx: Db, id: string, wanted: string | null): Promise<void> {
+  await tx.updateTable("agent_connections").set({ wanted }).where("id", "=", id).execute();
+}
+
+/** A link asks for it. What came to be wanted meanwhile stays. */
+export async function forgetWanted(tx: Db, { id, wanted }: ConnectionRow): Promise<void> {
+  await tx
+    .updateTable("agent_connections")
+    .set({ wanted: null })
+    .where("id", "=", id)
+    .where("wanted", "=", wanted)
+    .execute();
+}
+
 /** The owner's first, then those who signed in last. */
 export function listConnections(db: Db, toolsetId: string): Promise<ConnectionRow[]> {
   return db
@@ -48,6 +78,7 @@ export async function putConnection(tx: Db, connection: Insertable<AgentConnecti
         provider: eb.ref("excluded.provider"),
         resource: eb.ref("excluded.resource"),
         refreshing_until: null,
+        wanted: null,
       })),
     )
     .execute();
@@ -178,6 +209,7 @@ export async function openLink(
     provider: string;
     resource: string | null;
     scope: string | null;
+    wanted: string | null;
   },
 ): Promise<boolean> {
   const { numUpdatedRows } = await db

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0032_connections.sql says what they mean. */
+/** Columns as they are stored; migrations/0032_connections.sql and 0040_wanted_scopes.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Provider } from "./provider.ts";
 
@@ -17,6 +17,7 @@ export interface AgentConnectionsTable {
   provider: Json<Provider>;
   resource: string | null;
   refreshing_until: Date | null;
+  wanted: string | null;
 }
 
 export interface AgentConnectLinksTable {
@@ -34,6 +35,7 @@ export interface AgentConnectLinksTable {
   resource: string | null;
   scope: string | null;
   used_at: Date | null;
+  wanted: string | null;
 }
 
 export interface AgentOauthClientsTable {

@@ -8,24 +8,30 @@ import {
   UnauthorizedError,
 } from "@modelcontextprotocol/client";
 import { AddressError } from "#lib/checked-lookup.ts";
+import type { Refusal } from "../connections/refusal.ts";
 
 const wordsMaxCharacters = 300;
 
 export interface Why {
   kind: "unreachable" | "auth_required" | "refused";
   text: string;
+  /** Of `auth_required`. */
+  refusal?: Refusal;
 }
 
 /** `refused`: it is there, and says no to this one request. `hide` blanks what nobody should read of a server's words. */
 export function whyNot(error: unknown, hide: (text: string) => string = (text) => text): Why {
-  const of = (kind: Why["kind"], text: string): Why => ({
+  const of = (kind: Why["kind"], text: string, refusal?: Refusal): Why => ({
     kind,
     text: hide(text).slice(0, wordsMaxCharacters),
+    ...(refusal ? { refusal } : {}),
   });
   if (error instanceof UnauthorizedError || (error instanceof SdkHttpError && error.status === 401))
-    return of("auth_required", "the server asks who calls (HTTP 401)");
+    return of("auth_required", "the server asks who calls (HTTP 401)", { scope: null });
   if (error instanceof InsufficientScopeError)
-    return of("auth_required", "the server asks for more than was granted (HTTP 403)");
+    return of("auth_required", "the server asks for more than was granted (HTTP 403)", {
+      scope: error.requiredScope ?? "",
+    });
   if (error instanceof ProtocolError) return of("refused", error.message);
   if (error instanceof SdkHttpError) {
     const { text } = error.data;

@@ -13,6 +13,7 @@ import type { AddressInfo } from "node:net";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterAll } from "vitest";
+import { freePort } from "./free-port.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- a message's shape is what tests look at
 type Json = any;
@@ -20,14 +21,6 @@ type Json = any;
 /** Of a package's program, with its arguments. */
 function programOf(name: string): string {
   return join(dirname(createRequire(import.meta.url).resolve(`${name}/package.json`)), "dist/index.js");
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await once(server.listen(0, "127.0.0.1"), "listening");
-  const { port } = server.address() as AddressInfo;
-  await once(server.close(), "close");
-  return port;
 }
 
 /** The reference server, over streamable HTTP or as servers were before; its address. */
@@ -84,7 +77,7 @@ export interface ScriptedServer {
   /** The result of a call, or an error to throw; `undefined` leaves it without an answer. */
   call: (params: Json) => Json;
   /** Looked at before everything else; true where it answered. */
-  before: ((asked: Asked, response: ServerResponse) => boolean) | undefined;
+  before: ((asked: Asked, response: ServerResponse) => boolean | Promise<boolean>) | undefined;
   /** Of streamable HTTP before 2026, or of today. */
   generation: "2025-11-25" | "2026-07-28";
   /** The method's names of the requests so far. */
@@ -105,9 +98,9 @@ export async function startMcpServer(): Promise<ScriptedServer> {
     stop: async () => {},
     start: async () => {},
   };
-  const { url, server } = await listen((asked, response) => {
+  const { url, server } = await listen(async (asked, response) => {
     scripted.asked.push(asked);
-    if (scripted.before?.(asked, response)) return;
+    if (await scripted.before?.(asked, response)) return;
     if (asked.method !== "POST") return void response.writeHead(405).end();
     if (asked.body.id === undefined) return void response.writeHead(202).end();
     const { id, method, params } = asked.body;

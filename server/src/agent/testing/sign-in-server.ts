@@ -7,7 +7,7 @@ import { afterAll } from "vitest";
 
 export interface SignInServer {
   issuer: string;
-  /** The protected resource: an MCP server's address, as far as its door goes. */
+  /** The protected resource: an MCP server's address, as far as its door goes. What lies at `/write` needs `tools:write`. */
   resource: string;
   /** Of all requests at the token endpoint. */
   tokenRequests: { grant: string; status: number; authorization: string | undefined; body: string }[];
@@ -16,6 +16,10 @@ export interface SignInServer {
   calls: { account: string; client: string }[];
   /** Answers in place of the provider, where it is set and returns true. */
   before: ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined;
+  /** Tokens that the resource takes for none, where it is set. */
+  refuses: ((token: string) => boolean) | undefined;
+  /** As it was granted to a token. */
+  scopeOf(token: string): Promise<string | undefined>;
 }
 
 export interface SignInOptions {
@@ -40,6 +44,8 @@ export async function startSignInServer(options: SignInOptions): Promise<SignInS
     revocations: [],
     calls: [],
     before: undefined,
+    refuses: undefined,
+    scopeOf: async (token) => (await provider.AccessToken.find(token))?.scope,
   };
   // It says much on the console of what a test is not about.
   const { warn, info } = console;
@@ -94,7 +100,7 @@ function configuration(options: SignInOptions): object {
       resourceIndicators: {
         enabled: true,
         getResourceServerInfo: (_: unknown, resource: string) => ({
-          scope: "tools:use",
+          scope: "tools:use tools:write",
           audience: resource,
           accessTokenFormat: "opaque",
           accessTokenTTL: options.accessTokenSeconds ?? 3600,
@@ -123,9 +129,13 @@ async function enter(
   if (!request.url?.startsWith("/mcp")) return json(404, {});
   const token = /^Bearer (.+)$/.exec(request.headers.authorization ?? "")?.[1];
   const found = token === undefined ? undefined : await provider.AccessToken.find(token);
-  if (!found?.isValid || found.aud !== server.resource) {
+  if (!found?.isValid || found.aud !== server.resource || server.refuses?.(token ?? "")) {
     const challenge = isSilent ? "Bearer" : `Bearer resource_metadata="${metadata}", scope="tools:use"`;
     return json(401, { error: "invalid_token" }, { "www-authenticate": challenge });
+  }
+  if (request.url === "/mcp/write" && !found.scope?.split(" ").includes("tools:write")) {
+    const challenge = `Bearer error="insufficient_scope", scope="tools:write", resource_metadata="${metadata}"`;
+    return json(403, { error: "insufficient_scope" }, { "www-authenticate": challenge });
   }
   server.calls.push({ account: found.accountId, client: found.clientId });
   json(200, { account: found.accountId });

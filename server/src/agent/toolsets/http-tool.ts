@@ -1,12 +1,13 @@
 /** One call of a tool that is a request. */
 import type { App } from "#app.ts";
+import { refusalOf } from "../connections/refusal.ts";
 import { cutOff, resultMaxBytes } from "../tools/result.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
+import { type Attempt, letIn } from "./let-in.ts";
 import { requestOf, UnfitArguments } from "./request.ts";
 import type { HttpTool } from "./schema.ts";
-import { toldToSignIn } from "./sign-in.ts";
 import type { ToolsetRow } from "./store.ts";
-import { type Entry, wayIn } from "./way-in.ts";
+import type { Entry } from "./way-in.ts";
 
 export async function callHttp(
   app: App,
@@ -15,8 +16,11 @@ export async function callHttp(
   endUserId: string | null,
   call: ToolCall,
 ): Promise<ToolAnswer> {
-  const way = await wayIn(app, toolset, endUserId);
-  if (way.kind !== "open") return toldToSignIn(app, toolset, endUserId, way, call);
+  return letIn(app, toolset, { endUserId, call }, (way) => ask(toolset, http, way, call));
+}
+
+async function ask(toolset: ToolsetRow, http: HttpTool, way: Entry, call: ToolCall): Promise<Attempt> {
+  const failed = (text: string): Attempt => ({ answer: { isOk: false, text } });
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };
@@ -28,17 +32,14 @@ export async function callHttp(
       signal: AbortSignal.any([call.signal, timeout]),
     });
     const text = await readText(response, way.hide);
-    if (response.ok) return { isOk: true, text };
-    // Whoever signed in is asked to again, at the next call.
-    if (response.status === 401) await way.refused();
-    return { isOk: false, text: `HTTP ${response.status}: ${text}` };
+    if (response.ok) return { answer: { isOk: true, text } };
+    return { ...failed(`HTTP ${response.status}: ${text}`), refusal: refusalOf(response) };
   } catch (error) {
     call.signal.throwIfAborted();
-    if (timeout.aborted)
-      return { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` };
+    if (timeout.aborted) return failed(`The tool did not answer within ${call.timeoutMs / 1000} s.`);
     const { message } = error as Error;
     const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
-    return { isOk: false, text: way.hide(why).slice(0, 300) };
+    return failed(way.hide(why).slice(0, 300));
   }
 }
 

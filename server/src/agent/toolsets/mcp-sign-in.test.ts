@@ -1,11 +1,9 @@
 /** Toolsets of MCP servers that people sign in to. */
-import { once } from "node:events";
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
+import { freePort } from "../testing/free-port.ts";
 import { startMcpServer } from "../testing/mcp-server.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
@@ -20,13 +18,16 @@ const door = await startSignInServer({
   isRegistering: true,
 });
 const server = await startMcpServer();
-server.tools = [{ name: "whoami", inputSchema: { type: "object" } }];
+const whoami = { name: "whoami", inputSchema: { type: "object" } };
+server.tools = [whoami];
 const metadata = "/.well-known/oauth-protected-resource/mcp";
 const challenge = `Bearer resource_metadata="${new URL(metadata, server.url).href}"`;
 /** Those that were taken, and those that are taken no more. */
 const tokens = new Set<string>();
 const revoked = new Set<string>();
-server.before = ({ path, headers }, response) => {
+/** By tool, what it needs beyond that; `tools/list` is one. */
+const needs = new Map<string, string>();
+server.before = async ({ path, headers, body }, response) => {
   if (path === metadata) {
     const said = {
       resource: server.url,
@@ -42,17 +43,14 @@ server.before = ({ path, headers }, response) => {
     return true;
   }
   tokens.add(token);
-  return false;
+  const need = needs.get(body?.method === "tools/call" ? body.params.name : body?.method);
+  if (need === undefined || (await door.scopeOf(token))?.split(" ").includes(need)) return false;
+  response.writeHead(403, {
+    "www-authenticate": `Bearer error="insufficient_scope", scope="${need}", error_description="No."`,
+  });
+  response.end();
+  return true;
 };
-
-async function freePort(): Promise<number> {
-  const free = createServer();
-  await once(free.listen(0, "127.0.0.1"), "listening");
-  const { port: found } = free.address() as AddressInfo;
-  free.close();
-  await once(free, "close");
-  return found;
-}
 
 async function runOf(name: string, tools: readonly string[]): Promise<{ log: Json[]; told: string[] }> {
   model.script([...tools.map((tool) => ({ calls: [{ name: tool, arguments: "{}" }] })), { text: ["Done."] }]);
@@ -110,4 +108,52 @@ test("an end user is asked to sign in where a tool needs it, and from then on ca
     const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);
     for (const token of tokens) expect(JSON.stringify(rows)).not.toContain(token);
   }
+});
+
+/** Of a toolset that each signs in to for themselves; ada did. */
+async function signedIn(name: string): Promise<Json> {
+  const body = { name, kind: "mcp", url: server.url, auth_type: "oauth", oauth_per_end_user: true };
+  const { json: set } = await owner.post("/v1/agent-toolsets", body);
+  const agent = { name, config: { ...config, toolsets: [{ toolset_id: set.id }] } };
+  expect((await owner.post("/v1/agents", agent)).status).toBe(201);
+  const { json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, { end_user_id: "ada" });
+  expect((await new TestBrowser().signIn(json.authorize_url, "ada")).text).toContain("You are connected");
+  return set;
+}
+const askedIn = (log: Json[]) => log.filter(({ type }) => type === "connection.auth_required");
+const scopesOf = async (id: string) =>
+  (await owner.get(`/v1/agent-toolsets/${id}/connections`)).json.items.map(({ scope }: Json) => scope);
+
+test("a tool that needs more than was granted asks for a sign-in for both, and the others serve until then", async () => {
+  server.tools = [whoami, { ...whoami, name: "write" }];
+  needs.set("write", "tools:write");
+  const set = await signedIn("wider");
+  await runOf("wider", ["wider__sign_in"]);
+  expect(await scopesOf(set.id)).toEqual(["tools:use"]);
+  const refused = await runOf("wider", ["wider__write", "wider__whoami", "wider__write"]);
+  expect(refused.told).toEqual([
+    expect.stringContaining("has to sign in to wider again, because what they granted is not enough"),
+    "Done.",
+    expect.stringContaining("has to sign in to wider again"),
+  ]);
+  const links = askedIn(refused.log).map(({ authorize_url }) => authorize_url);
+  expect([links.length, new Set(links).size]).toEqual([2, 1]);
+  expect((await new TestBrowser().signIn(links[0], "ada")).text).toContain("You are connected");
+  expect(await scopesOf(set.id)).toEqual(["tools:write tools:use"]);
+  const done = await runOf("wider", ["wider__write", "wider__whoami"]);
+  expect([done.told, askedIn(done.log)]).toEqual([["Done.", "Done."], []]);
+});
+
+test("a list of tools that needs more is asked for by the sign-in that it takes", async () => {
+  server.tools = [whoami];
+  needs.set("tools/list", "tools:write");
+  const set = await signedIn("listed");
+  const refused = await runOf("listed", ["listed__sign_in"]);
+  expect(refused.told).toEqual([expect.stringContaining("has to sign in to listed again")]);
+  const [asked] = askedIn(refused.log);
+  expect((await new TestBrowser().signIn(asked.authorize_url, "ada")).text).toContain("You are connected");
+  expect(await scopesOf(set.id)).toEqual(["tools:write tools:use"]);
+  expect((await runOf("listed", ["listed__sign_in"])).told).toEqual([
+    expect.stringContaining("listed__whoami"),
+  ]);
 });

@@ -1,5 +1,6 @@
 /** Whether a server's tools are known and can be used now. A server that is away keeps no agent waiting for long. */
 import type { App } from "#app.ts";
+import { askAnew } from "../connections/access.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { whyNot } from "../mcp/why.ts";
 import { within } from "../mcp/within.ts";
@@ -69,9 +70,14 @@ export function signInTool(app: App, row: ToolsetRow, endUserId: string | null):
       if (way.kind !== "open") return toldToSignIn(app, row, endUserId, way, call);
       const read = await readTools(app, row, endUserId);
       const names = read ? knownTools(read).map(({ name }) => `${row.name}__${name}`) : [];
-      return names.length > 0
-        ? { isOk: true, text: `Connected. From your next step on you have: ${names.join(", ")}` }
-        : { isOk: false, text: `Nothing could be read: ${read?.last_error ?? "the toolset has no tools"}.` };
+      if (names.length > 0)
+        return { isOk: true, text: `Connected. From your next step on you have: ${names.join(", ")}` };
+      if (read?.status === "auth_required")
+        return toldToSignIn(app, row, endUserId, askAnew(row, endUserId), call);
+      return {
+        isOk: false,
+        text: `Nothing could be read: ${read?.last_error ?? "the toolset has no tools"}.`,
+      };
     },
   };
 }

@@ -6,10 +6,10 @@ import { whyNot } from "../mcp/why.ts";
 import { unlessAborted } from "../mcp/within.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
 import type { KnownTool } from "./known.ts";
+import { type Attempt, letIn } from "./let-in.ts";
 import { readSoon } from "./read-tools.ts";
-import { toldToSignIn } from "./sign-in.ts";
 import type { ToolsetRow } from "./store.ts";
-import { type Entry, peerOf, wayIn } from "./way-in.ts";
+import { type Entry, peerOf } from "./way-in.ts";
 
 type Needed = Pick<KnownTool, "original" | "inputSchema">;
 
@@ -20,15 +20,7 @@ export async function callMcp(
   endUserId: string | null,
   call: ToolCall,
 ): Promise<ToolAnswer> {
-  const way = await wayIn(app, row, endUserId);
-  if (way.kind !== "open") return toldToSignIn(app, row, endUserId, way, call);
-  const first = await ask(app, row, tool, { endUserId, way, call });
-  if (first !== "not let in") return first;
-  // What is not let in was not done.
-  const next = await wayIn(app, row, endUserId);
-  if (next.kind !== "open") return toldToSignIn(app, row, endUserId, next, call);
-  const second = await ask(app, row, tool, { endUserId, way: next, call });
-  return second === "not let in" ? { isOk: false, text: `${row.name} does not let the call in.` } : second;
+  return letIn(app, row, { endUserId, call }, (way) => ask(app, row, tool, { endUserId, way, call }));
 }
 
 async function ask(
@@ -36,7 +28,7 @@ async function ask(
   row: ToolsetRow,
   { original, inputSchema }: Needed,
   { endUserId, way, call }: { endUserId: string | null; way: Entry; call: ToolCall },
-): Promise<ToolAnswer | "not let in"> {
+): Promise<Attempt> {
   const timeout = AbortSignal.timeout(call.timeoutMs);
   const signal = AbortSignal.any([call.signal, timeout]);
   const readAgain = () => void readSoon(app, row, endUserId);
@@ -53,16 +45,15 @@ async function ask(
     );
     const answer = answerOf(result, way.hide);
     if (!answer.isOk && isUnknownTool(answer.text)) readAgain();
-    return answer;
+    return { answer };
   } catch (error) {
     call.signal.throwIfAborted();
     if (timeout.aborted)
-      return { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` };
-    const { kind, text } = whyNot(error, way.hide);
-    if (kind === "auth_required" && (await way.refused())) return "not let in";
+      return { answer: { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` } };
+    const { kind, text, refusal } = whyNot(error, way.hide);
     if (kind === "refused" && isUnknownTool(text)) readAgain();
     const words = kind === "refused" ? "The server refused" : "The tool can't be reached";
-    return { isOk: false, text: `${words}: ${text}` };
+    return { answer: { isOk: false, text: `${words}: ${text}` }, refusal };
   }
 }
 

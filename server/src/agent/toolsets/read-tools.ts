@@ -5,13 +5,14 @@
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
 import { SingleFlight } from "#lib/single-flight.ts";
+import type { Refusal } from "../connections/refusal.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { keptOf, type Listed } from "../mcp/listed.ts";
 import { openMcp } from "../mcp/open.ts";
 import { whyNot } from "../mcp/why.ts";
 import { storableJson, storableText } from "../storable.ts";
 import { changeToolset, lockToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
-import { wayIn } from "./way-in.ts";
+import { type WayIn, wayIn } from "./way-in.ts";
 
 const opensWithinMs = 10_000;
 const listsWithinMs = 10_000;
@@ -57,9 +58,20 @@ export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): P
 
 async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetChange> {
   const way = await wayIn(app, row, endUserId);
-  if (way.kind === "auth_required")
-    return { status: "auth_required", last_error: "somebody has to sign in first" };
-  if (way.kind === "unavailable") return { status: "auth_required", last_error: way.why };
+  const { change, refusal } = await readBy(app, row, way);
+  const next = refusal && way.kind === "open" ? await way.refused(refusal) : undefined;
+  return next ? (await readBy(app, row, next)).change : change;
+}
+
+async function readBy(
+  app: App,
+  row: ToolsetRow,
+  way: WayIn,
+): Promise<{ change: ToolsetChange; refusal?: Refusal | undefined }> {
+  if (way.kind !== "open") {
+    const why = way.kind === "unavailable" ? way.why : "somebody has to sign in first";
+    return { change: { status: "auth_required", last_error: why } };
+  }
   try {
     const { fetch } = mcpConnections(app);
     const connection = await openMcp(way.address, {
@@ -69,21 +81,15 @@ async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): P
     });
     try {
       const listed = await connection.tools(listsWithinMs);
-      return ready(
-        app,
-        await keptOf(
-          row.workspace_id,
-          listed.map((tool) => hiddenIn(tool, way.hide)),
-        ),
-      );
+      const shown = listed.map((tool) => hiddenIn(tool, way.hide));
+      return { change: ready(app, await keptOf(row.workspace_id, shown)) };
     } finally {
       await connection.close();
     }
   } catch (error) {
-    const { kind, text } = whyNot(error, way.hide);
-    if (kind === "auth_required") await way.refused();
+    const { kind, text, refusal } = whyNot(error, way.hide);
     const status = kind === "auth_required" ? "auth_required" : "unreachable";
-    return { status, last_error: storableText(text) };
+    return { change: { status, last_error: storableText(text) }, refusal };
   }
 }
 

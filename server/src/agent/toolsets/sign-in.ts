@@ -17,6 +17,7 @@ export async function toldToSignIn(
   await askToSignIn(app, { id }, way.who, (link, store) =>
     call.sayWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
   );
-  const text = `Somebody has to sign in to ${name} first. They were given a link; ask them to open it, and call again when they have.`;
+  const when = way.isAgain ? "again, because what they granted is not enough" : "first";
+  const text = `Somebody has to sign in to ${name} ${when}. They were given a link; ask them to open it, and call again when they have.`;
   return { isOk: false, text };
 }

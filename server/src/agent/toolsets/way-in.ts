@@ -1,7 +1,8 @@
 /** How a call to a toolset's server is let in, for whom: by the stored secret, or by what somebody signed in for. */
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
-import { accessFor, tokenRefused } from "../connections/access.ts";
+import { accessFor, moreWanted, type NoAccess, tokenRefused } from "../connections/access.ts";
+import type { Refusal } from "../connections/refusal.ts";
 import type { McpPeer } from "../mcp/connections.ts";
 import type { McpAddress } from "../mcp/open.ts";
 import { hide } from "../tools/result.ts";
@@ -15,11 +16,11 @@ export interface Entry {
   connection: string | null;
   /** Blanks what lets calls in. */
   hide: (text: string) => string;
-  /** The server took it for nothing. True where another try may be let in. */
-  refused: () => Promise<boolean>;
+  /** The server did not let it in: the way from there, undefined where there is no other. */
+  refused: (refusal: Refusal) => Promise<WayIn | undefined>;
 }
 
-export type WayIn = Entry | { kind: "auth_required"; who: string } | { kind: "unavailable"; why: string };
+export type WayIn = Entry | NoAccess;
 
 export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null): Promise<WayIn> {
   const { url } = row;
@@ -31,7 +32,7 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
       address,
       connection: null,
       hide: (text) => hide(text, secret),
-      refused: async () => false,
+      refused: async () => undefined,
     };
   }
   const access = await accessFor(app, row, endUserId);
@@ -49,9 +50,12 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
     address: { url, headers: {}, token },
     connection: access.connection,
     hide: (text) => [...used].reduce(hide, text),
-    refused: async () => {
-      await tokenRefused(app, row, endUserId, [...used].at(-1) ?? "");
-      return true;
+    refused: async ({ scope }) => {
+      const last = [...used].at(-1) ?? "";
+      if (scope === null) await tokenRefused(app, row, endUserId, last);
+      const asked =
+        scope === null ? undefined : await moreWanted(app, row, endUserId, { token: last, scope });
+      return asked ?? wayIn(app, row, endUserId);
     },
   };
 }
