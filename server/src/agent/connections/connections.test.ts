@@ -4,6 +4,7 @@ import { openDatabase } from "#db/db.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { agentHost, type Json, type Person } from "../testing/agent-app.ts";
 import { freePort } from "../testing/free-port.ts";
+import { startMcpServer } from "../testing/mcp-server.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 import { agentTasks } from "../jobs.ts";
 import { findById } from "../toolsets/find.ts";
@@ -391,6 +392,32 @@ test("metadata is believed only where it is what it says", async () => {
   expect(await refusal()).toEqual([424, expect.stringContaining("redirect")]);
   shop.before = (_, response) => Boolean(response.writeHead(200).end("x".repeat(300_000)));
   expect(await refusal()).toEqual([424, expect.stringContaining("too much")]);
+});
+
+test("a server that names nobody signs people in by itself, and says so of its own origin alone", async () => {
+  const old = await startMcpServer();
+  const { origin } = new URL(old.url);
+  let issuer = `${origin}/oauth`;
+  old.before = ({ path }, response) => {
+    if (path !== "/.well-known/oauth-authorization-server") return Boolean(response.writeHead(404).end());
+    const metadata = {
+      issuer,
+      authorization_endpoint: `${issuer}/authorize`,
+      token_endpoint: `${issuer}/token`,
+      response_types_supported: ["code"],
+      code_challenge_methods_supported: ["S256"],
+    };
+    response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(metadata));
+    return true;
+  };
+  const set = await toolset({ url: old.url, oauth_client_id: "known" });
+  const { location } = Object.fromEntries((await new TestBrowser().get(await start(set.id))).headers);
+  expect(location).toContain(`${origin}/oauth/authorize?`);
+  issuer = "https://evil.example";
+  expect((await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {})).json).toMatchObject({
+    code: "sign_in_unavailable",
+    detail: expect.stringContaining("another issuer"),
+  });
 });
 
 test("who disconnects is forgotten here, and the provider is told", async () => {

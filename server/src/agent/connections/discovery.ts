@@ -42,8 +42,8 @@ export async function discover(app: Pick<App, "config">, toolset: SignInToolset)
     !checkResourceAllowed({ requestedResource: toolset.url, configuredResource: metadata.resource })
   )
     throw new SignInFault(`The server's metadata is of another resource, ${metadata.resource}.`);
-  const issuer = metadata?.authorization_servers?.[0] ?? new URL("/", toolset.url).href;
-  const provider = await providerOf(fetch, issuer);
+  const named = metadata?.authorization_servers?.[0];
+  const provider = await (named === undefined ? ownProvider(fetch, toolset.url) : providerOf(fetch, named));
   const asked = challenge.scope ?? metadata?.scopes_supported?.join(" ");
   return {
     provider,
@@ -79,16 +79,30 @@ async function resourceMetadata(
   return undefined;
 }
 
-async function providerOf(fetch: Fetch, issuer: string): Promise<Provider> {
+/** Of a server that names nobody: itself, whichever issuer of its own origin it calls itself. */
+async function ownProvider(fetch: Fetch, server: string): Promise<Provider> {
+  const { href, origin } = new URL("/", server);
+  const provider = await providerOf(fetch, href, { skipIssuerValidation: true });
+  if (URL.parse(provider.issuer)?.origin !== origin) throw ofAnother(href);
+  return provider;
+}
+
+const ofAnother = (issuer: string, cause?: unknown) =>
+  new SignInFault(`The metadata of ${issuer} is that of another issuer.`, { cause });
+
+async function providerOf(
+  fetch: Fetch,
+  issuer: string,
+  options: { skipIssuerValidation?: boolean } = {},
+): Promise<Provider> {
   if (!isSafe(issuer)) throw new SignInFault(`Who signs people in has no https address: ${issuer}.`);
   try {
-    const metadata = await discoverAuthorizationServerMetadata(issuer, { fetchFn: fetch });
+    const metadata = await discoverAuthorizationServerMetadata(issuer, { fetchFn: fetch, ...options });
     if (metadata) return toProvider(metadata);
   } catch (error) {
     if (error instanceof SignInFault) throw error;
-    const why =
-      error instanceof IssuerMismatchError ? "is that of another issuer" : "is not what it should be";
-    throw new SignInFault(`The metadata of ${issuer} ${why}.`, { cause: error });
+    if (error instanceof IssuerMismatchError) throw ofAnother(issuer, error);
+    throw new SignInFault(`The metadata of ${issuer} is not what it should be.`, { cause: error });
   }
   throw new SignInFault(`The server does not say who signs people in: ${issuer} has no metadata.`);
 }
