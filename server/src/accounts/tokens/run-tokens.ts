@@ -3,6 +3,7 @@
  * belongs to. The plaintext is in the memory of the process that carries the run out and nowhere else. One goes with
  * the transaction that ends its run, and what a crash leaves expires.
  */
+import type { RawBuilder } from "kysely";
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import type { App } from "../../app.ts";
@@ -10,7 +11,7 @@ import type { Scope } from "../actor.ts";
 import { forgetActors } from "../find-actor.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
 import { type Worker, workerActor } from "../worker-actor.ts";
-import { deleteOfRun, deleteRunToken, insertToken } from "./store.ts";
+import { deleteOfRun, deleteRunToken, insertToken, ofRunDeleted } from "./store.ts";
 
 export interface RunToken {
   id: string;
@@ -52,4 +53,9 @@ export async function endRunToken(app: Pick<App, "db">, { id }: RunToken): Promi
 /** In the transaction that ends the run, or gives it to somebody else; `forgetActors` is for after the commit. */
 export function endTokensOf(tx: Db, runId: string): Promise<void> {
   return deleteOfRun(tx, runId);
+}
+
+/** The same, as a part of a statement whose `run` is the run's row. */
+export function tokensEnded(): RawBuilder<unknown> {
+  return ofRunDeleted();
 }

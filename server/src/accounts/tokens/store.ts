@@ -1,4 +1,4 @@
-import type { Insertable, Selectable } from "kysely";
+import { type Insertable, type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { ReachableWorkspace } from "../actor.ts";
 import type { ApiTokensTable } from "../tables.ts";
@@ -60,4 +60,9 @@ export async function deleteRunToken(db: Db, id: string): Promise<void> {
 
 export async function deleteOfRun(db: Db, runId: string): Promise<void> {
   await db.deleteFrom("api_tokens").where("run_id", "=", runId).execute();
+}
+
+/** Of a statement whose `run` is the run's row. */
+export function ofRunDeleted(): RawBuilder<unknown> {
+  return sql`tokens as (delete from api_tokens using run where api_tokens.run_id = run.id)`;
 }

@@ -1,5 +1,5 @@
 /** All SQL of agents, versions and aliases. The workspaces a caller can reach are an argument of what a caller does. */
-import { type Selectable, sql } from "kysely";
+import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { VersionReference } from "./names.ts";
 import type { AgentsTable, AgentVersionsTable } from "./tables.ts";
@@ -93,6 +93,39 @@ export function changeAgent(
   },
 ): Promise<AgentRow> {
   return tx.updateTable("agents").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
+}
+
+/** An agent as an invoke asks for it, with the version that is wanted: null where there is none. */
+export type AskedAgent = Pick<AgentRow, "id" | "workspace_id" | "name" | "latest_version" | "paused"> & {
+  is_all_paused: boolean;
+  version: number | null;
+  config: unknown;
+  /** Whether the key of the version's model is there. */
+  has_credential: boolean;
+};
+
+export async function findAsked(
+  db: Db,
+  reference: string,
+  workspaceIds: readonly string[],
+  wanted: VersionReference | undefined,
+): Promise<AskedAgent | undefined> {
+  const { rows } = await sql<AskedAgent>`
+    select a.id, a.workspace_id, a.name, a.latest_version, a.paused, v.version, v.config,
+      exists (select from agent_pauses as p where p.workspace_id = a.workspace_id) as is_all_paused,
+      exists (select from model_credentials as c where c.workspace_id = a.workspace_id
+        and c.id = v.config #>> '{model,credential_id}') as has_credential
+    from (${byReference(db, reference, workspaceIds)}) as a
+    left join agent_versions as v on v.agent_id = a.id and v.version = ${numberOf(wanted)}`.execute(db);
+  return rows[0];
+}
+
+function numberOf(wanted: VersionReference | undefined): RawBuilder<unknown> {
+  if (wanted === undefined) return sql`null`;
+  if (wanted === "latest") return sql`a.latest_version`;
+  return "version" in wanted
+    ? sql`${wanted.version}`
+    : sql`(select al.version from agent_aliases as al where al.agent_id = a.id and al.name = ${wanted.alias})`;
 }
 
 // ---- versions

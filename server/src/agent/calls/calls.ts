@@ -6,17 +6,18 @@
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import {
+  type CallChange,
+  type NewCall,
   type CalledRow,
   type CallRow,
   callsOfRuns,
   callsOfStep,
-  changeCall,
   forgetWords,
-  insertCalls,
 } from "./store.ts";
 
 export type Call = CallRow;
 export type Called = CalledRow;
+export { callChanged, type CallChange, callsAsked, type NewCall } from "./store.ts";
 
 export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
@@ -26,41 +27,23 @@ export interface Outcome {
 
 export const newCallId = (): string => newId("call_");
 
-export function request(
-  tx: Db,
-  runId: string,
-  step: number,
-  calls: readonly { id: string; tool: string; toolsetId: string | null; arguments: unknown }[],
-): Promise<void> {
-  return insertCalls(
-    tx,
-    calls.map((call, position) => ({
-      id: call.id,
-      run_id: runId,
-      step,
-      position,
-      tool: call.tool,
-      toolset_id: call.toolsetId,
-      arguments: JSON.stringify(call.arguments),
-      status: "requested",
-      result: null,
-      started_at: null,
-      finished_at: null,
-    })),
-  );
-}
-
-export function requested(db: Db, runId: string, step: number): Promise<Call[]> {
+export function callsOf(db: Db, runId: string, step: number): Promise<Call[]> {
   return callsOfStep(db, runId, step);
 }
 
-export function began(tx: Db, id: string, at: Date): Promise<void> {
-  return changeCall(tx, id, { status: "running", started_at: at });
+/** As it is in the journal once its step is. */
+export function requested(runId: string, step: number, position: number, call: NewCall): Call {
+  const nothing = { result: null, started_at: null, finished_at: null };
+  return { ...call, ...nothing, run_id: runId, step, position, status: "requested" };
 }
 
-export function ended(tx: Db, id: string, outcome: Outcome, at: Date): Promise<void> {
-  return changeCall(tx, id, { ...outcome, finished_at: at });
-}
+export const began = (id: string, at: Date): CallChange => ({ id, status: "running", started_at: at });
+
+export const ended = (id: string, outcome: Outcome, at: Date): CallChange => ({
+  id,
+  ...outcome,
+  finished_at: at,
+});
 
 /** Those of each run that began, or were decided on. */
 export async function called(db: Db, runIds: readonly string[]): Promise<Map<string, Called[]>> {

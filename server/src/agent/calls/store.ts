@@ -1,16 +1,35 @@
 /** All SQL of the journal of tool calls. A run's owner was asked for by whoever comes here. */
-import { type Insertable, type Selectable, sql } from "kysely";
+import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { AgentToolCallsTable } from "./tables.ts";
 
 export type CallRow = Selectable<AgentToolCallsTable>;
 
-export async function insertCalls(tx: Db, calls: readonly Insertable<AgentToolCallsTable>[]): Promise<void> {
-  if (calls.length > 0)
-    await tx
-      .insertInto("agent_tool_calls")
-      .values([...calls])
-      .execute();
+/** As a step asks for it. */
+export type NewCall = Pick<CallRow, "id" | "tool" | "toolset_id" | "arguments">;
+
+/** Of a statement whose `run` is the row of a run that took a step. */
+export function callsAsked(calls: readonly NewCall[]): RawBuilder<unknown> {
+  const column = (values: readonly (string | null)[]) => sql`${sql.val(values)}::text[]`;
+  return sql`calls as (
+    insert into agent_tool_calls (id, run_id, step, position, tool, toolset_id, arguments, status)
+    select c.id, run.id, run.steps, c.place - 1, c.tool, c.toolset_id, c.arguments::json, 'requested'
+    from run, unnest(${column(calls.map(({ id }) => id))}, ${column(calls.map(({ tool }) => tool))},
+      ${column(calls.map(({ toolset_id }) => toolset_id))},
+      ${column(calls.map((call) => JSON.stringify(call.arguments)))})
+      with ordinality as c (id, tool, toolset_id, arguments, place))`;
+}
+
+export type CallChange = { id: string } & Partial<
+  Pick<CallRow, "status" | "result" | "started_at" | "finished_at">
+>;
+
+/** Of a statement whose `run` is the row of the call's run. */
+export function callChanged({ id, ...change }: CallChange): RawBuilder<unknown> {
+  const set = Object.entries(change).map(([name, value]) => sql`${sql.ref(name)} = ${value}`);
+  return sql`call as (
+    update agent_tool_calls set ${sql.join(set)} from run
+    where agent_tool_calls.id = ${id} and agent_tool_calls.run_id = run.id)`;
 }
 
 export function callsOfStep(db: Db, runId: string, step: number): Promise<CallRow[]> {
@@ -38,14 +57,6 @@ export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRo
     .orderBy("step")
     .orderBy("position")
     .execute();
-}
-
-export async function changeCall(
-  tx: Db,
-  id: string,
-  change: Partial<Pick<CallRow, "status" | "result" | "started_at" | "finished_at">>,
-): Promise<void> {
-  await tx.updateTable("agent_tool_calls").set(change).where("id", "=", id).execute();
 }
 
 export async function forgetWords(tx: Db, runIds: readonly string[]): Promise<void> {

@@ -16,7 +16,7 @@ import { toolsetsUsed } from "../agents/served.ts";
 import { forgetConnections } from "../connections/forget.ts";
 import { forgetFacts } from "../memory/memory.ts";
 import { activeRuns } from "../runs/active.ts";
-import { holdActive, runsIn } from "../runs/erase.ts";
+import { holdActive, Overtaken, runsIn, whole } from "../runs/erase.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { eraseSessions, holdSessions, sessionsOf } from "../sessions/erase.ts";
 import { endMachines } from "../vm/end.ts";
@@ -58,7 +58,7 @@ async function eraseAll(
   const { id: agentId, workspace_id: workspaceId } = agent;
   const sessions = await sessionsOf(tx, agentId, endUserId);
   // In the order in which a step is written: its run first.
-  const stopped = await holdActive(tx, sessions);
+  const stopped = await holdActive(tx, agentId, sessions);
   await holdSessions(tx, sessions);
   if ((await activeRuns(tx, sessions)).size > stopped.length) throw new Overtaken();
   const all = await runsIn(tx, sessions);
@@ -78,21 +78,4 @@ async function eraseAll(
   const detail = { end_user_hash: hashOfEndUser(app, agentId, endUserId), ...counts };
   await recordActivity(tx, actor, "agent.end_user_erased", target(agent), workspaceId, detail);
   return { erased, stopped };
-}
-
-/** A run began in a session between two looks: those that are held are not all. */
-class Overtaken extends Error {}
-
-const triesMax = 5;
-
-/** Once more where others were in its way: a deadlock ends one of the two. */
-async function whole<T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> {
-  for (let tries = 1; ; tries += 1) {
-    try {
-      return await db.transaction().execute(work);
-    } catch (error) {
-      const isInTheWay = error instanceof Overtaken || (error as { code?: string }).code === "40P01";
-      if (!isInTheWay || tries === triesMax) throw error;
-    }
-  }
 }

@@ -1,6 +1,6 @@
 /**
  * The loop of a run, from wherever its journal ends. A step is one call of the model; what came of it (the step, what
- * was said, the tokens, the events) is one transaction, and the run's end is in that of its last step. So a process
+ * was said, the tokens, the events) is one statement, and the run's end is in that of its last step. So a process
  * that dies leaves a run whose steps are whole, and the one that takes it over asks for the next.
  */
 import type { App } from "#app.ts";
@@ -10,8 +10,9 @@ import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
 import { recall } from "../memory/recall.ts";
 import { type Message, withoutThoughts } from "../models/messages.ts";
-import { request } from "../calls/calls.ts";
-import { conversation, say } from "../sessions/sessions.ts";
+import { requested } from "../calls/calls.ts";
+import { Conversation } from "../sessions/conversation.ts";
+import { toWords } from "../sessions/words.ts";
 import type { Tool } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
 import { WorkerAccess } from "../workers/access.ts";
@@ -21,17 +22,19 @@ import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "./schema.ts";
-import { hasOpenStep, insertStep, type NewEvent, type RunRow } from "./store.ts";
+import type { NewEvent } from "./journal.ts";
+import type { Carried } from "./runs.ts";
+import { hasOpenStep, type RunRow } from "./store.ts";
 import { settleCalls, userOf } from "./settle.ts";
-import type { Work } from "./work.ts";
+import type { Going, Work } from "./work.ts";
 
 const grownMaxMiB = 8;
 
 /** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
-export async function carryOut(app: App, taken: RunRow, given: Work): Promise<void> {
+export async function carryOut(app: App, carried: Carried, given: Work): Promise<void> {
   const { writer, stop } = given;
-  const version = await getVersion(app.db, { id: taken.agent_id, latest_version: 0 }, String(taken.version));
-  const config = version.config as AgentConfig;
+  const { row: taken } = carried;
+  const config = carried.config ?? (await configOf(app, taken));
   const leftMs = config.limits.max_seconds * 1000 - taken.active_ms;
   const outOfTime = new RunFailure("limit_time", `The run took more than ${config.limits.max_seconds} s.`);
   // A timer's longest is 24 days; a day is the config's.
@@ -42,9 +45,9 @@ export async function carryOut(app: App, taken: RunRow, given: Work): Promise<vo
     if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
       writer.add("step.reset", { step: taken.steps + 1 });
     writer.add("run.started", { version: taken.version, attempt: taken.attempts });
-    let run = taken;
-    let goesOn = true;
-    while (goesOn) ({ run, goesOn } = await takeStep(app, config, run, work));
+    const conversation = carried.conversation ?? (await Conversation.read(app.db, taken.session_id));
+    const going: Going = { run: taken, conversation, calls: undefined };
+    while (await takeStep(app, config, going, work));
   } catch (error) {
     // Calls beside the one that failed go no further.
     stop.abort(error);
@@ -53,6 +56,10 @@ export async function carryOut(app: App, taken: RunRow, given: Work): Promise<vo
     clearTimeout(clock);
     await access?.close();
   }
+}
+
+async function configOf({ db }: App, { agent_id, version }: RunRow): Promise<AgentConfig> {
+  return (await getVersion(db, { id: agent_id, latest_version: 0 }, String(version))).config as AgentConfig;
 }
 
 function accessOf(
@@ -65,17 +72,15 @@ function accessOf(
   return new WorkerAccess(app, api, { runId: run.id, agentId: run.agent_id, scopes, leftMs });
 }
 
-async function takeStep(
-  app: App,
-  config: AgentConfig,
-  run: RunRow,
-  work: Work,
-): Promise<{ run: RunRow; goesOn: boolean }> {
+/** Answers whether the run goes on. */
+async function takeStep(app: App, config: AgentConfig, going: Going, work: Work): Promise<boolean> {
   const { writer, stop, fetch, pauseMs } = work;
-  requireWithinLimits(config, run);
-  if ((await settleCalls(app, config, run, work)) === "waiting") return { run, goesOn: false };
+  const { conversation } = going;
+  requireWithinLimits(config, going.run);
+  if ((await settleCalls(app, config, going, work)) === "waiting") return false;
+  const { run } = going;
   const startedAt = app.clock.now();
-  const { said, before } = await conversation(app.db, run.session_id);
+  const { said, before } = conversation;
   requireNotGrown(run, said);
   const remembered = await recall(app.db, userOf(run, config, work));
   // What was thought in earlier runs is over with them.
@@ -112,57 +117,55 @@ async function takeStep(
   stop.signal.throwIfAborted();
   const { answer } = answered;
   const finishedAt = app.clock.now();
+  const used = {
+    input_tokens: answer.tokens.input,
+    output_tokens: answer.tokens.output,
+    cached_input_tokens: answer.tokens.cachedInput,
+    reasoning_tokens: answer.tokens.reasoning,
+  };
   const total = tokensOf({
-    input_tokens: run.input_tokens + answer.tokens.input,
-    output_tokens: run.output_tokens + answer.tokens.output,
-    cached_input_tokens: run.cached_input_tokens + answer.tokens.cachedInput,
-    reasoning_tokens: run.reasoning_tokens + answer.tokens.reasoning,
+    input_tokens: run.input_tokens + used.input_tokens,
+    output_tokens: run.output_tokens + used.output_tokens,
+    cached_input_tokens: run.cached_input_tokens + used.cached_input_tokens,
+    reasoning_tokens: run.reasoning_tokens + used.reasoning_tokens,
   });
   const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
   const isAsking = answer.calls.length > 0;
   const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
   const end = faults.length === 0 && !isAsking ? completed(answer.text, total, finishedAt) : undefined;
-  const changed = await writer.commit(
+  const calls = answer.calls.map(({ id, tool, values }) => ({
+    id,
+    tool,
+    toolset_id: tools.get(tool)?.toolsetId ?? null,
+    arguments: values ?? null,
+  }));
+  const words = toWords(run.id, [
+    { kind: "answer", message: answer.message },
+    ...(faults.length > 0 && !isRepaired ? [{ kind: "repair" as const, message: repairOf(faults) }] : []),
+  ]);
+  await reached("agent.step.commits");
+  const advanced = await writer.commit(
     [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
-    { ...end?.change, steps: 1, tokens: answer.tokens },
-    async (tx) => {
-      await insertStep(tx, {
-        run_id: run.id,
-        step,
-        agent_id: run.agent_id,
-        end_user_id: run.end_user_id,
+    { ...end?.change },
+    {
+      step: {
         model: answered.model,
         finish_reason: answer.finishReason,
-        input_tokens: answer.tokens.input,
-        output_tokens: answer.tokens.output,
-        cached_input_tokens: answer.tokens.cachedInput,
-        reasoning_tokens: answer.tokens.reasoning,
+        ...used,
         started_at: startedAt,
         finished_at: finishedAt,
-      });
-      await request(
-        tx,
-        run.id,
-        step,
-        answer.calls.map((call) => ({
-          ...call,
-          toolsetId: tools.get(call.tool)?.toolsetId ?? null,
-          arguments: call.values ?? null,
-        })),
-      );
-      await say(tx, run.session_id, [
-        { runId: run.id, kind: "answer", message: answer.message },
-        ...(faults.length > 0 && !isRepaired
-          ? [{ runId: run.id, kind: "repair" as const, message: repairOf(faults) }]
-          : []),
-      ]);
-      await reached("agent.step.commits");
+      },
+      calls,
+      words,
     },
   );
+  going.run = { ...run, ...advanced };
+  going.calls = calls.map((call, position) => requested(run.id, step, position, call));
+  conversation.add(words);
   await reached("agent.step.committed");
   if (faults.length > 0 && isRepaired)
     throw new RunFailure("output_invalid", `The answer does not fit the schema: ${faults.join("; ")}`);
-  return { run: changed, goesOn: end === undefined };
+  return end === undefined;
 }
 
 function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {

@@ -2,7 +2,8 @@
 import type { Db } from "#db/db.ts";
 import { cancelPending } from "../approvals/approvals.ts";
 import { isOver, type RunErrorCode } from "./states.ts";
-import { findRunLocked, type NewEvent, overrule, type RunChange, type RunRow } from "./store.ts";
+import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
+import { findRunLocked } from "./store.ts";
 
 /** The document's hour. */
 export const outputKeptMs = 3_600_000;
@@ -52,7 +53,7 @@ export async function endFromOutside(
   failure: Failure,
   at: Date,
   before: readonly NewEvent[] = [],
-): Promise<RunRow | undefined> {
+): Promise<Advanced | undefined> {
   // The run's row first, as whoever decides does.
   const run = await findRunLocked(tx, id);
   if (!run || isOver(run.status)) return undefined;

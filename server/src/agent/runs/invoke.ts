@@ -2,24 +2,31 @@
  * An agent is asked something. The session, what was said, the run and its first event are one transaction; then the
  * run goes on by itself, whether or not the caller stays to hear of it.
  */
-import type { Actor } from "#accounts/actor.ts";
+import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { planLimits } from "#accounts/plans.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import { type Db, transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
-import { type AgentRecord, getAgent, getVersion, workspaceOf } from "../agents/agents.ts";
+import { getVersion, workspaceOf } from "../agents/agents.ts";
+import { type AskedAgent, askedAgent } from "../agents/asked.ts";
 import type { AgentConfig } from "../agents/config.ts";
-import { isPaused } from "../agents/pause-all.ts";
 import { findCredentials } from "../credentials/credentials.ts";
-import * as sessions from "../sessions/sessions.ts";
+import { versionNotFound } from "../errors.ts";
+import { Conversation } from "../sessions/conversation.ts";
+import { sessionCapReached } from "../sessions/errors.ts";
+import { makeRoom } from "../sessions/left.ts";
+import type { NewSession } from "../sessions/opened.ts";
+import { holdCounts, take } from "../sessions/sessions.ts";
+import { full, isRoomFor, toWords } from "../sessions/words.ts";
 import { requireMachinePlan } from "../vm/checks.ts";
 import { requireNotParking } from "../vm/view.ts";
+import { type Beginning, begin, type Begun } from "./begin.ts";
 import { agentPaused, approvalPending, credentialMissing, sessionBusy, tooManyRuns } from "./errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
-import type { AgentRuns } from "./runs.ts";
+import type { AgentRuns, Carried } from "./runs.ts";
 import type { Invoke } from "./schema.ts";
-import { countInFlight, findActive, insertEvents, insertRun, type RunRow } from "./store.ts";
+import { findActive, type RunRow } from "./store.ts";
 
 export type BegunRun = Pick<RunRow, "id" | "session_id">;
 
@@ -27,7 +34,7 @@ export interface Trigger {
   type: RunRow["trigger_type"];
   id: string | null;
   /** In the transaction of the run: what it throws takes back the run as well. */
-  within?: (tx: Db, run: BegunRun) => Promise<void>;
+  within?: ((tx: Db, run: BegunRun) => Promise<void>) | undefined;
   /** The trace that the run is to be part of, as `parseTraceparent` makes it. */
   traceparent?: string | undefined;
 }
@@ -43,102 +50,148 @@ export async function invoke(
   input: Invoke,
   trigger: Trigger = { type: "api", id: null },
 ): Promise<string> {
-  const agent = await getAgent(app.db, actor, reference);
+  const agent = await askedAgent(app.db, actor, reference, input.qualifier);
   const workspace = requireNotSuspended(workspaceOf(actor, agent));
   if (agent.paused) throw agentPaused(false);
-  if (await isPaused(app.db, workspace.id)) throw agentPaused(true);
-  const now = app.clock.now();
-  const id = newId("run_");
-  await app.db.transaction().execute(async (tx) => {
-    await sessions.holdCounts(tx, workspace.id);
-    const isTriggered = trigger.type !== "api";
-    const session = await enter(tx, agent, { workspace, input, isTriggered, now });
-    await requireIdle(tx, session.id);
-    await requireNotParking(tx, session.id);
-    const allowed = planLimits[workspace.plan].runsInFlight;
-    if ((await countInFlight(tx, workspace.id)) >= allowed) throw tooManyRuns(allowed);
-    const run = await insertRun(tx, {
-      id,
-      workspace_id: workspace.id,
-      agent_id: agent.id,
-      session_id: session.id,
-      session_created: session.isNew,
-      version: session.version,
-      end_user_id: session.endUserId,
-      trigger_type: trigger.type,
-      trigger_id: trigger.id,
-      traceparent: trigger.traceparent ?? null,
-      status: "queued",
-      error_code: null,
-      error_message: null,
-      output: null,
-      output_expires_at: null,
-      last_event_id: 1,
-      process_id: runs.processId,
-      created_at: now,
-      started_at: null,
-      finished_at: null,
-    });
-    await sessions.say(tx, session.id, [{ runId: id, kind: "input", message: userMessage(input.input) }]);
-    await insertEvents(tx, run, [{ type: "run.queued", at: now, data: {} }]);
-    await trigger.within?.(tx, run);
-  });
-  runs.begin(id);
-  return id;
+  if (agent.is_all_paused) throw agentPaused(true);
+  const asking = { agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
+  const begun = input.session_id === undefined ? await inNew(app.db, asking) : await inOld(app.db, asking);
+  runs.begin(begun.id, begun.carried);
+  return begun.id;
+}
+
+interface Asking {
+  agent: AskedAgent;
+  workspace: ReachableWorkspace;
+  input: Invoke;
+  trigger: Trigger;
+  taker: Beginning["taker"];
+  now: Date;
 }
 
 interface Entered {
   id: string;
-  isNew: boolean;
-  version: number;
-  endUserId: string | null;
+  /** What is known of it, where this process carries it out already. */
+  carried: Carried | undefined;
 }
 
-/** The session of the run: the one that is named, or a new one. */
-async function enter(
-  tx: Db,
-  agent: AgentRecord,
-  {
-    workspace,
-    input,
-    isTriggered,
-    now,
-  }: { workspace: ReturnType<typeof workspaceOf>; input: Invoke; isTriggered: boolean; now: Date },
-): Promise<Entered> {
-  const resolve = async (wanted: string) => {
-    const { version, config } = await getVersion(tx, agent, wanted);
-    await requireCredential(tx, workspace.id, config as AgentConfig);
-    requireMachinePlan(workspace, config as AgentConfig);
-    return version;
+/** A session of its own. */
+async function inNew(db: Db, asking: Asking): Promise<Entered> {
+  const { agent, workspace, input, trigger, now } = asking;
+  const { version, config } = requireVersion(agent);
+  requireFit(workspace, config, agent.has_credential);
+  const [id, endUserId] = [newId("run_"), input.end_user_id ?? null];
+  const words = toWords(id, [
+    ...(input.messages ?? []).map((one) => ({ kind: "seed" as const, message: historyMessage(one) })),
+    { kind: "input", message: userMessage(input.input) },
+  ]);
+  if (!isRoomFor(words, 0)) throw full();
+  const session: NewSession = {
+    id: newId("ses_"),
+    agent_id: agent.id,
+    workspace_id: workspace.id,
+    end_user_id: endUserId,
+    version,
+    is_triggered: trigger.type !== "api",
+    created_at: now,
   };
-  if (input.session_id === undefined) {
-    const version = await resolve(input.qualifier);
-    const endUserId = input.end_user_id ?? null;
-    const history = (input.messages ?? []).map(historyMessage);
-    const opened = await sessions.open(tx, {
-      agentId: agent.id,
-      workspace,
-      endUserId,
-      version,
-      history,
-      isTriggered,
-      at: now,
+  const beginning = { ...beginningOf(asking, { id, version, endUserId }), session: { new: session }, words };
+  const { sessions } = beginning.most;
+  let begun = await within(db, trigger, beginning);
+  if (begun.status === "full" && begun.liveSessions >= sessions) {
+    begun = await transaction(db, async (tx) => {
+      await holdCounts(tx, workspace.id);
+      if (!(await makeRoom(tx, workspace.id, sessions, now))) throw sessionCapReached(sessions);
+      const again = await within(tx, trigger, beginning);
+      if (again.status === "full") throw tooManyRuns(beginning.most.inFlight);
+      return again;
     });
-    return { id: opened.id, isNew: true, version, endUserId };
   }
-  const session = await sessions.take(tx, agent.id, {
-    id: input.session_id,
-    endUserId: input.end_user_id,
-    hasHistory: input.messages !== undefined,
-  });
-  const version = await resolve(input.upgrade ? input.qualifier : String(session.version));
-  await sessions.used(tx, session.id, now, version);
-  return { id: session.id, isNew: false, version, endUserId: session.end_user_id };
+  return enteredBy(begun, beginning, config, new Conversation(0, words));
 }
 
-async function requireCredential(db: Db, workspaceId: string, { model }: AgentConfig): Promise<void> {
-  const known = await findCredentials(db, workspaceId, [model.credential_id]);
-  if (!known.has(model.credential_id)) throw credentialMissing();
+/** One that goes on. */
+function inOld(db: Db, asking: Asking): Promise<Entered> {
+  const { agent, workspace, input, trigger } = asking;
+  return transaction(db, async (tx) => {
+    await holdCounts(tx, workspace.id);
+    const session = await take(tx, agent.id, {
+      id: input.session_id!,
+      endUserId: input.end_user_id,
+      hasHistory: input.messages !== undefined,
+    });
+    const { version, config } = input.upgrade
+      ? requireVersion(agent)
+      : await getVersion(tx, agent, String(session.version));
+    const known = await findCredentials(tx, workspace.id, [(config as AgentConfig).model.credential_id]);
+    requireFit(workspace, config as AgentConfig, known.size > 0);
+    await requireIdle(tx, session.id);
+    await requireNotParking(tx, session.id);
+    const id = newId("run_");
+    const words = toWords(id, [{ kind: "input", message: userMessage(input.input) }]);
+    if (!isRoomFor(words, session.bytes)) throw full();
+    const beginning = {
+      ...beginningOf(asking, { id, version, endUserId: session.end_user_id }),
+      session: { id: session.id },
+      words,
+    };
+    return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
+  });
+}
+
+function beginningOf(
+  { agent, workspace, trigger, taker, now }: Asking,
+  { id, version, endUserId }: { id: string; version: number; endUserId: string | null },
+): Omit<Beginning, "session" | "words"> {
+  const { liveSessions, runsInFlight } = planLimits[workspace.plan];
+  return {
+    run: {
+      id,
+      workspace_id: workspace.id,
+      agent_id: agent.id,
+      version,
+      end_user_id: endUserId,
+      trigger_type: trigger.type,
+      trigger_id: trigger.id,
+      traceparent: trigger.traceparent ?? null,
+      created_at: now,
+    },
+    most: { sessions: liveSessions, inFlight: runsInFlight },
+    taker,
+  };
+}
+
+/** With what the trigger adds, in one transaction; where it adds nothing, one statement is all there is. */
+function within(db: Db, trigger: Trigger, beginning: Beginning): Promise<Begun> {
+  if (!trigger.within) return begin(db, beginning);
+  return transaction(db, async (tx) => {
+    const begun = await begin(tx, beginning);
+    const session_id = "new" in beginning.session ? beginning.session.new.id : beginning.session.id;
+    if (begun.status !== "full") await trigger.within?.(tx, { id: beginning.run.id, session_id });
+    return begun;
+  });
+}
+
+/** Throws `too_many_runs`. */
+function enteredBy(
+  begun: Begun,
+  { run, most }: Beginning,
+  config: AgentConfig,
+  conversation?: Conversation,
+): Entered {
+  if (begun.status === "full") throw tooManyRuns(most.inFlight);
+  const carried = begun.status === "running" ? { row: begun.row, config, conversation } : undefined;
+  return { id: run.id, carried };
+}
+
+function requireVersion({ version, config }: AskedAgent): { version: number; config: AgentConfig } {
+  if (version === null) throw versionNotFound();
+  return { version, config: config as AgentConfig };
+}
+
+function requireFit(workspace: ReachableWorkspace, config: AgentConfig, hasCredential: boolean): void {
+  if (!hasCredential) throw credentialMissing();
+  requireMachinePlan(workspace, config);
 }
 
 async function requireIdle(tx: Db, sessionId: string): Promise<void> {

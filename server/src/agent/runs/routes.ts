@@ -179,7 +179,8 @@ async function invokeAndWait(
   >,
 ): Promise<Answer> {
   // The run may be waited for for minutes: a retry after this server died is told of it, and begins no other.
-  const within: Trigger["within"] = (tx, run) => note(tx, { run_id: run.id });
+  const isKeyed = request.headers["idempotency-key"] !== undefined;
+  const within: Trigger["within"] = isKeyed ? (tx, run) => note(tx, { run_id: run.id }) : undefined;
   const id = await invoke(app, runs, actor, agent, body, { ...byApi(request), within });
   await runs.settled(id, body.wait_s * 1000);
   return outcome(app, runs, actor, id);

@@ -10,13 +10,16 @@ import type { App } from "#app.ts";
 import { isPassing } from "#db/passing.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
+import type { AgentConfig } from "../agents/config.ts";
 import { expireDue } from "../approvals/expire.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { type Fetch, modelFetch } from "../models/fetch.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
+import type { Conversation } from "../sessions/conversation.ts";
 import type { OwnApi } from "../workers/workers.ts";
 import { openTracing, type Tracing } from "../tracing/tracing.ts";
+import type { Beginning } from "./begin.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
 import { failureOf, RunFailure } from "./failure.ts";
@@ -36,6 +39,13 @@ const pollMs = 500;
 /** One that has seen so many processes go is the likelier cause of that. */
 const attemptsMax = 10;
 
+/** A run that this process has, and what it knows of it. */
+export interface Carried {
+  row: RunRow;
+  config?: AgentConfig | undefined;
+  conversation?: Conversation | undefined;
+}
+
 /** The server stops. */
 class Interrupted extends Error {}
 
@@ -44,7 +54,16 @@ export class AgentRuns {
   readonly #hostId: string | null;
   readonly #pauseMs: number;
   readonly #ofOneMax: number;
-  readonly #carriedOut = new Map<string, { stop: AbortController; done: Promise<void>; isAgain: boolean }>();
+  readonly #carriedOut = new Map<
+    string,
+    {
+      stop: AbortController;
+      done: Promise<void>;
+      isAgain: boolean;
+      /** Undefined where only its row knows: it was ended from outside. */
+      status: RunStatus | undefined;
+    }
+  >();
   readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
@@ -97,9 +116,23 @@ export class AgentRuns {
     await mcpConnections(this.#app).closeAll();
   }
 
-  /** A run that was committed just now; before the start, and after the stop, it is left for a look. */
-  begin(id: string): void {
-    if (!this.#fetch || this.#stopping.signal.aborted) return;
+  /** Who takes a run that begins now: nobody where it could not be carried out here at once. */
+  get taker(): Beginning["taker"] {
+    const { processId } = this;
+    const hasPlace = this.#isAtWork && this.#carriedOut.size < atOnceMax;
+    return { processId, ofOneMax: hasPlace ? this.#ofOneMax : 0 };
+  }
+
+  get #isAtWork(): boolean {
+    return this.#fetch !== undefined && !this.#stopping.signal.aborted;
+  }
+
+  /**
+   * A run that was committed just now; before the start, and after the stop, it is left for a look. `carried`: it was
+   * taken for this process as it was committed.
+   */
+  begin(id: string, carried?: Carried): void {
+    if (!this.#fetch || !this.#isAtWork) return;
     const held = this.#carriedOut.get(id);
     if (held) {
       // It began to wait, and somebody decided before it was let go of here.
@@ -111,7 +144,7 @@ export class AgentRuns {
       return;
     }
     const stop = new AbortController();
-    const done = this.#run(id, stop, this.#fetch)
+    const done = this.#run(id, carried, stop, this.#fetch)
       .catch((error: unknown) => this.#app.log.error({ error, run: id }, "a run was left for another try"))
       .finally(() => {
         const { isAgain } = this.#carriedOut.get(id)!;
@@ -119,11 +152,13 @@ export class AgentRuns {
         this.changed(id);
         if (isAgain) this.begin(id);
       });
-    this.#carriedOut.set(id, { stop, done, isAgain: false });
+    this.#carriedOut.set(id, { stop, done, isAgain: false, status: "running" });
   }
 
   /** Something of the run was committed: whoever follows it looks. `status`: what it is since then, where that is known. */
   changed(id: string, status?: RunStatus): void {
+    const held = this.#carriedOut.get(id);
+    if (held) held.status = status;
     this.#changes.emit(id, status);
   }
 
@@ -161,7 +196,7 @@ export class AgentRuns {
   async settled(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(withinMs), this.#stopping.signal]);
-    let told: RunStatus | undefined;
+    let told = this.#carriedOut.get(id)?.status;
     while (!signal.aborted) {
       const news = this.next(id, signal);
       const status = told ?? (await findState(this.#app.db, id))?.status;
@@ -231,10 +266,10 @@ export class AgentRuns {
     for (const id of ids) await this.lapsed(id);
   }
 
-  async #run(id: string, stop: AbortController, fetch: Fetch): Promise<void> {
+  async #run(id: string, carried: Carried | undefined, stop: AbortController, fetch: Fetch): Promise<void> {
     const { db, clock } = this.#app;
     const who = { processId: this.processId, hostId: this.#hostId, ofOneMax: this.#ofOneMax };
-    const taken = await takeRun(db, id, who, clock.now());
+    const taken = carried?.row ?? (await takeRun(db, id, who, clock.now()));
     if (!taken) {
       this.#areLeft = true;
       return;
@@ -257,7 +292,7 @@ export class AgentRuns {
         await endTokensOf(db, id);
         forgetActors(this.#app);
       }
-      await carryOut(this.#app, taken, {
+      await carryOut(this.#app, carried ?? { row: taken }, {
         writer,
         stop,
         fetch,

@@ -6,20 +6,23 @@
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
+import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { approvalsByCall, question, raise } from "../approvals/approvals.ts";
 import type { ApprovalStatus } from "../approvals/states.ts";
-import { began, type Call, ended, type Outcome, requested } from "../calls/calls.ts";
+import { began, type Call, type CallChange, callsOf, ended, type Outcome } from "../calls/calls.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
 import { storableText } from "../storable.ts";
-import { hasUntoldCalls, say } from "../sessions/sessions.ts";
+import { toWords, type Words } from "../sessions/words.ts";
 import type { Tool, ToolUser } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
 import { untraced } from "../tracing/tracing.ts";
+import type { NewEvent } from "./journal.ts";
 import type { RunRow } from "./store.ts";
-import type { Work } from "./work.ts";
+import type { Going, Work } from "./work.ts";
+import type { RunWriter } from "./writer.ts";
 
 /** Of one step. */
 const callsAtOnce = 8;
@@ -29,39 +32,74 @@ const previewCharacters = 500;
 export async function settleCalls(
   app: App,
   config: AgentConfig,
-  run: RunRow,
+  going: Going,
   work: Work,
 ): Promise<"settled" | "waiting"> {
-  if (run.steps === 0 || !(await hasUntoldCalls(app.db, run.session_id))) return "settled";
+  const { run, conversation } = going;
+  if (!conversation.hasUntoldCalls) return "settled";
   const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
   const why = new Map(unavailable.map((toolset) => [toolset.id, toolset.why]));
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
-  const calls = await requested(app.db, run.id, run.steps);
+  const calls = going.calls ?? (await callsOf(app.db, run.id, run.steps));
   const turns = new Semaphore(callsAtOnce);
-  const results = await Promise.all(
-    calls.map((call) =>
-      turns.run(() => {
+  const told: (Told | undefined)[] = calls.map(() => undefined);
+  const wordsOf = (results: readonly (Told | undefined)[]) =>
+    toWords(run.id, [{ kind: "tools", message: toolMessage(results as Told[]) }]);
+  let words: Words | undefined;
+  await Promise.all(
+    calls.map((call, place) =>
+      turns.run(async () => {
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
         const decision = approvals?.get(call.id)?.status;
-        return settle(app, config, { owner: run.workspace_id, call, tool, missing, decision }, work);
+        const settled = await settle(
+          app,
+          config,
+          { owner: run.workspace_id, call, tool, missing, decision },
+          work,
+        );
+        if (settled?.entry) {
+          const isLast = told.every((one, other) => one !== undefined || other === place);
+          if (isLast) words = wordsOf(told.with(place, settled.told));
+          await record(work.writer, settled.entry, words);
+          await reached("agent.call.ended");
+        }
+        told[place] = settled?.told;
       }),
     ),
   );
   work.stop.signal.throwIfAborted();
-  const first = calls.find((_, index) => results[index] === undefined);
+  const first = calls.find((_, place) => told[place] === undefined);
   if (first) {
     await wait(app, config, { run, call: first, work });
     return "waiting";
   }
-  await work.writer.commit([], {}, (tx) =>
-    say(tx, run.session_id, [{ runId: run.id, kind: "tools", message: toolMessage(results as Told[]) }]),
-  );
+  if (!words) {
+    words = wordsOf(told);
+    await work.writer.commit([], {}, { words });
+  }
+  conversation.add(words);
   await reached("agent.calls.told");
   return "settled";
 }
 
 type Told = Parameters<typeof toolMessage>[0][number];
+
+/** That a call ended, for the log and the journal. */
+interface Entry {
+  event: NewEvent;
+  call: CallChange;
+}
+
+/** With the words that tell of all calls, where it is the last. A session that is full of them keeps no outcome from the journal. */
+async function record(writer: RunWriter, { event, call }: Entry, words: Words | undefined): Promise<void> {
+  try {
+    await writer.commit([event], {}, { call, words });
+  } catch (error) {
+    if (words && error instanceof DomainError) await writer.commit([event], {}, { call });
+    throw error;
+  }
+}
 
 /** A call, with what it is decided by. */
 interface Asked {
@@ -102,14 +140,19 @@ async function wait(
     { type: "approval.requested", at, data },
     { type: "run.pending_approval", at, data: { request_id: asked.id } },
   ];
-  await work.writer.commit(events, { status: "pending_approval", process_id: null }, (tx) =>
+  await work.writer.commitWith(events, { status: "pending_approval", process_id: null }, (tx) =>
     raise(tx, asked),
   );
   await reached("agent.approval.raised");
 }
 
-/** Undefined where a person has to be asked first. */
-async function settle(app: App, config: AgentConfig, asked: Asked, work: Work): Promise<Told | undefined> {
+/** Undefined where a person has to be asked first; without an entry where the journal has its outcome. */
+async function settle(
+  app: App,
+  config: AgentConfig,
+  asked: Asked,
+  work: Work,
+): Promise<{ told: Told; entry?: Entry } | undefined> {
   const { call, tool, decision } = asked;
   const told = ({ status, result }: Outcome) => ({
     id: call.id,
@@ -120,7 +163,7 @@ async function settle(app: App, config: AgentConfig, asked: Asked, work: Work): 
   // Where its turn came after the end of the run it is not made, and the journal must not say that it was.
   work.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
-    return told({ status: call.status, result: call.result ?? "" });
+    return { told: told({ status: call.status, result: call.result ?? "" }) };
   const refusal = await refusalOf(asked);
   if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision === undefined)
     return undefined;
@@ -139,9 +182,7 @@ async function settle(app: App, config: AgentConfig, asked: Asked, work: Work): 
       error: isOk ? null : outcome.status,
     },
   };
-  await work.writer.commit([event], {}, (tx) => ended(tx, call.id, outcome, at));
-  await reached("agent.call.ended");
-  return told(outcome);
+  return { told: told(outcome), entry: { event, call: ended(call.id, outcome, at) } };
 }
 
 /** Why a call is not made; undefined where it is. */
@@ -171,7 +212,7 @@ async function carryOutCall(
   stop.signal.throwIfAborted();
   const at = app.clock.now();
   const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
-  await writer.commit([started], {}, (tx) => began(tx, call.id, at));
+  await writer.commit([started], {}, { call: began(call.id, at) });
   call.started_at = at;
   await reached("agent.call.began");
   const traced = trace?.tool(call, fetch) ?? untraced({ traceparent }, fetch);
@@ -184,7 +225,7 @@ async function carryOutCall(
     headers: traced.headers,
     say: (type, data) => writer.add(type, data),
     sayWith: async (type, data, change) => {
-      await writer.commit([{ type, at: app.clock.now(), data }], {}, change);
+      await writer.commitWith([{ type, at: app.clock.now(), data }], {}, change);
     },
   });
   const { isOk, text } = await asked.catch((error: unknown) => {

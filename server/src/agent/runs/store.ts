@@ -1,12 +1,11 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
-import { type Insertable, type Selectable, sql } from "kysely";
-import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
+import { type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
-import { storableJson } from "../storable.ts";
+import type { Claim } from "./journal.ts";
 import type { RunStatus } from "./states.ts";
-import type { AgentEventsTable, AgentRunsTable, AgentStepsTable } from "./tables.ts";
+import type { AgentEventsTable, AgentRunsTable } from "./tables.ts";
 import { speaking, words } from "./words.ts";
 
 export type RunRow = Selectable<AgentRunsTable>;
@@ -15,36 +14,10 @@ export type EventRow = Selectable<AgentEventsTable>;
 /** With the agent's name. */
 export type RunView = RunRow & { agent: string };
 
-export interface NewEvent {
-  type: string;
-  at: Date;
-  data: Record<string, unknown>;
-}
-
-/** Who carries a run out: the number fences off everybody who had it before. */
-export interface Claim {
-  id: string;
-  attempt: number;
-}
-
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
 
 // ---- what callers do
-
-export function insertRun(tx: Db, run: Insertable<AgentRunsTable>): Promise<RunRow> {
-  return tx.insertInto("agent_runs").values(run).returningAll().executeTakeFirstOrThrow();
-}
-
-export async function countInFlight(db: Db, workspaceId: string): Promise<number> {
-  const { count } = await db
-    .selectFrom("agent_runs")
-    .select((eb) => eb.fn.countAll<number>().as("count"))
-    .where("workspace_id", "=", workspaceId)
-    .where("status", "in", ["queued", "running"])
-    .executeTakeFirstOrThrow();
-  return Number(count);
-}
 
 /** Of each of these sessions, the run that keeps it busy. */
 export function findActive(
@@ -260,116 +233,6 @@ export async function releaseRun(db: Db, { id, attempt }: Claim, activeMs: numbe
     .execute();
 }
 
-export type RunChange = Partial<
-  Pick<
-    RunRow,
-    "status" | "error_code" | "error_message" | "output" | "output_expires_at" | "finished_at" | "process_id"
-  >
-> & {
-  steps?: number;
-  /** Whole ones. */
-  activeMs?: number;
-  /** It goes on after a decision. */
-  isResumed?: true;
-  tokens?: { input: number; output: number; cachedInput: number; reasoning: number };
-};
-
-/**
- * Adds events and changes the run, in the order in which the run's row lets them. Undefined where the run is not this
- * claim's any more: somebody else took it, or it is over.
- */
-export async function advance(
-  tx: Db,
-  claim: Claim,
-  events: readonly NewEvent[],
-  change: RunChange = {},
-): Promise<RunRow | undefined> {
-  const row = await changeRow(tx, claim.id, events.length, change)
-    .where("attempts", "=", claim.attempt)
-    .where("process_id", "is not", null)
-    .where("status", "=", "running")
-    .returningAll()
-    .executeTakeFirst();
-  if (row) await afterChange(tx, row, events, change);
-  return row;
-}
-
-/** The same from outside, whoever carries it out; undefined where it is over. */
-export async function overrule(
-  tx: Db,
-  id: string,
-  events: readonly NewEvent[],
-  change: RunChange,
-): Promise<RunRow | undefined> {
-  const row = await changeRow(tx, id, events.length, change)
-    .where("status", "in", ["queued", "running", "pending_approval"])
-    .returningAll()
-    .executeTakeFirst();
-  if (row) await afterChange(tx, row, events, change);
-  return row;
-}
-
-/** What a run acts by dies with it, and while it waits for somebody. */
-async function afterChange(
-  tx: Db,
-  row: RunRow,
-  events: readonly NewEvent[],
-  { status = "running" }: RunChange,
-): Promise<void> {
-  await insertEvents(tx, row, events);
-  if (status !== "running") await endTokensOf(tx, row.id);
-}
-
-function changeRow(
-  tx: Db,
-  id: string,
-  events: number,
-  { steps, activeMs, isResumed, tokens, ...change }: RunChange,
-) {
-  return tx
-    .updateTable("agent_runs")
-    .set((eb) => ({
-      ...change,
-      last_event_id: eb("last_event_id", "+", events),
-      ...(steps ? { steps: eb("steps", "+", steps) } : {}),
-      ...(isResumed ? { resumed: eb("resumed", "+", 1) } : {}),
-      ...(activeMs ? { active_ms: eb("active_ms", "+", activeMs) } : {}),
-      ...(tokens
-        ? {
-            input_tokens: eb("input_tokens", "+", tokens.input),
-            output_tokens: eb("output_tokens", "+", tokens.output),
-            cached_input_tokens: eb("cached_input_tokens", "+", tokens.cachedInput),
-            reasoning_tokens: eb("reasoning_tokens", "+", tokens.reasoning),
-          }
-        : {}),
-    }))
-    .where("id", "=", id);
-}
-
-export async function insertEvents(
-  tx: Db,
-  run: Pick<RunRow, "id" | "last_event_id">,
-  events: readonly NewEvent[],
-): Promise<void> {
-  if (events.length === 0) return;
-  await tx
-    .insertInto("agent_events")
-    .values(
-      events.map(({ type, at, data }, index) => ({
-        run_id: run.id,
-        seq: run.last_event_id - events.length + 1 + index,
-        type,
-        at,
-        data: storableJson(data),
-      })),
-    )
-    .execute();
-}
-
-export async function insertStep(tx: Db, step: Insertable<AgentStepsTable>): Promise<void> {
-  await tx.insertInto("agent_steps").values(step).execute();
-}
-
 /** Whether a step began whose end is not in the log. */
 export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
   const row = await db
@@ -453,10 +316,11 @@ export async function expireOutput(tx: Db, id: string, isBroken = false): Promis
 // ---- erasing
 
 /** Of these sessions, those that are under way, nobody else's to change until this transaction ends. */
-export async function lockActive(tx: Db, sessionIds: readonly string[]): Promise<string[]> {
+export async function lockActive(tx: Db, agentId: string, sessionIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom("agent_runs")
     .select("id")
+    .where("agent_id", "=", agentId)
     .where("session_id", "=", anyOf(sessionIds))
     .where("status", "in", ["queued", "running", "pending_approval"])
     .orderBy("id")

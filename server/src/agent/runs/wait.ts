@@ -1,6 +1,7 @@
 /** A run that waits for a person: its row held while somebody decides, and the run let go on after it. */
 import type { Db } from "#db/db.ts";
-import { findRunLocked, type NewEvent, overrule, type RunRow } from "./store.ts";
+import { type NewEvent, overrule } from "./journal.ts";
+import { findRunLocked, type RunRow } from "./store.ts";
 
 /** Nobody else's to change until this transaction ends; of whoever reaches these workspaces, or of anybody. */
 export function lockRun(

@@ -1,9 +1,20 @@
 /** What the work on one run is done with. */
+import type { Call } from "../calls/calls.ts";
 import type { Fetch } from "../models/fetch.ts";
+import type { Conversation } from "../sessions/conversation.ts";
 import type { RunTrace } from "../tracing/tracing.ts";
 import type { WorkerAccess } from "../workers/access.ts";
 import type { OwnApi } from "../workers/workers.ts";
+import type { RunRow } from "./store.ts";
 import type { RunWriter } from "./writer.ts";
+
+/** Where a run is, in the memory of who carries it out: no one else changes any of it meanwhile. */
+export interface Going {
+  run: RunRow;
+  conversation: Conversation;
+  /** Of the step that was taken here last; undefined where they have to be read. */
+  calls: Call[] | undefined;
+}
 
 export interface Work {
   writer: RunWriter;

@@ -7,7 +7,7 @@
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
-import { advance, type Claim, type NewEvent, type RunChange, type RunRow } from "./store.ts";
+import { advance, type Advanced, type Beside, type Claim, type NewEvent, type RunChange } from "./journal.ts";
 
 /** This run is carried out by somebody else, or is over. */
 export class LostRun extends Error {
@@ -20,7 +20,7 @@ export class RunWriter {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #claim: Claim;
   /** Told after each commit. */
-  readonly #stored: (row: RunRow) => void;
+  readonly #stored: (row: Advanced) => void;
   /** Told once, of what can't be stored. */
   readonly #broken: (error: unknown) => void;
   #waiting: NewEvent[] = [];
@@ -34,7 +34,7 @@ export class RunWriter {
   constructor(
     app: Pick<App, "db" | "clock">,
     claim: Claim,
-    hooks: { stored: (row: RunRow) => void; broken: (error: unknown) => void },
+    hooks: { stored: (row: Advanced) => void; broken: (error: unknown) => void },
   ) {
     this.#app = app;
     this.#claim = claim;
@@ -61,12 +61,33 @@ export class RunWriter {
     this.#flushBy((isSaid ? this.#lastMs : performance.now()) + groupMs);
   }
 
-  /** What waits, and then these, with a change of the run and whatever else belongs to it. Throws `LostRun`. */
-  async commit(
+  /** What waits, and then these, with a change of the run and what belongs to it. Throws `LostRun`. */
+  commit(events: readonly NewEvent[], change: RunChange, beside: Beside = {}): Promise<Advanced> {
+    return this.#commit(events, change, (all, whole) =>
+      advance(this.#app.db, this.#claim, all, whole, beside),
+    );
+  }
+
+  /** The same, with more that is to be there with it or not at all. */
+  commitWith(
     events: readonly NewEvent[],
     change: RunChange,
-    more: (tx: Db) => Promise<void> = async () => {},
-  ): Promise<RunRow> {
+    more: (tx: Db) => Promise<void>,
+  ): Promise<Advanced> {
+    return this.#commit(events, change, (all, whole) =>
+      transaction(this.#app.db, async (tx) => {
+        const row = await advance(tx, this.#claim, all, whole);
+        if (row) await more(tx);
+        return row;
+      }),
+    );
+  }
+
+  async #commit(
+    events: readonly NewEvent[],
+    change: RunChange,
+    store: (events: readonly NewEvent[], change: RunChange) => Promise<Advanced | undefined>,
+  ): Promise<Advanced> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#storing;
@@ -74,12 +95,8 @@ export class RunWriter {
     const waiting = this.#take();
     const activeMs = this.#lap();
     try {
-      const row = await transaction(this.#app.db, async (tx) => {
-        const advanced = await advance(tx, this.#claim, [...waiting, ...events], { ...change, activeMs });
-        if (!advanced) throw new LostRun();
-        await more(tx);
-        return advanced;
-      });
+      const row = await store([...waiting, ...events], { ...change, activeMs });
+      if (!row) throw new LostRun();
       this.#stored(row);
       return row;
     } catch (error) {
@@ -131,7 +148,7 @@ export class RunWriter {
       this.#lastMs = performance.now();
       const activeMs = this.#lap();
       try {
-        const row = await transaction(this.#app.db, (tx) => advance(tx, this.#claim, events, { activeMs }));
+        const row = await advance(this.#app.db, this.#claim, events, { activeMs });
         if (!row) throw new LostRun();
         await reached("agent.events.stored");
         this.#stored(row);

@@ -1,10 +1,11 @@
-/** The end of a session, in the transaction that ends it: what was said and its machine go. Its row is the caller's. */
+/** The end of a session, in the transaction that ends it: what was said and its machine go. */
 import type { Db } from "#db/db.ts";
-import { endMachines } from "../vm/end.ts";
-import { changeSession, deleteMessages } from "./store.ts";
+import { endSoon, machinesEnding } from "../vm/end.ts";
+import { closeSession } from "./store.ts";
 
-export async function close(tx: Db, id: string, at: Date): Promise<void> {
-  await changeSession(tx, id, { ended_at: at });
-  await deleteMessages(tx, id);
-  await endMachines(tx, [id]);
+/** Its row is the caller's. False, and nothing ends, where a run is under way in it. */
+export async function close(tx: Db, id: string, at: Date): Promise<boolean> {
+  const machines = await closeSession(tx, { id, at }, machinesEnding());
+  if (machines) await endSoon(tx, machines);
+  return machines !== undefined;
 }

@@ -3,13 +3,12 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
-import { activeRuns } from "../runs/active.ts";
-import { holdActive } from "../runs/erase.ts";
+import { holdActive, Overtaken, whole } from "../runs/erase.ts";
 import { endFromOutside } from "../runs/end.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { close } from "./close.ts";
 import { sessionNotFound } from "./errors.ts";
-import { findSession, lockSession } from "./store.ts";
+import { lockSession } from "./store.ts";
 
 /** One that has ended already stays so. */
 export async function end(
@@ -21,17 +20,16 @@ export async function end(
 ): Promise<void> {
   const agent = await getAgent(app.db, actor, reference);
   const now = app.clock.now();
-  const stopped = await app.db.transaction().execute(async (tx) => {
-    if (!(await findSession(tx, agent.id, id))) throw sessionNotFound();
+  const stopped = await whole(app.db, async (tx) => {
     // In the order in which a step is written: its run first.
-    await holdActive(tx, [id]);
+    const [active] = await holdActive(tx, agent.id, [id]);
     const session = await lockSession(tx, agent.id, id);
     if (!session) throw sessionNotFound();
     if (session.ended_at) return undefined;
-    const active = (await activeRuns(tx, [id])).get(id);
     const failure = { code: "session_ended", message: "The session was ended." } as const;
     if (active !== undefined) await endFromOutside(tx, active, failure, now);
-    await close(tx, id, now);
+    // A run began in it between two looks.
+    if (!(await close(tx, id, now))) throw new Overtaken();
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);
     return active;

@@ -4,17 +4,20 @@
  */
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
-import { activeRuns } from "../runs/active.ts";
 import { close } from "./close.ts";
-import { findTriggered, lockCounts, lockSession, type SessionRow } from "./store.ts";
+import { countLive, findTriggered, lockCounts, lockSession, type SessionRow } from "./store.ts";
 
 const keptMs = 3_600_000;
 const atOnce = 100;
-/** Ends so many, or none and answers false where fewer can go. The caller holds the workspace's counts. */
-export async function makeRoom(tx: Db, workspaceId: string, places: number, now: Date): Promise<boolean> {
+
+/** Ends as many as there have to be fewer for one more, or none and answers false where they can't go. The caller holds the workspace's counts. */
+export async function makeRoom(tx: Db, workspaceId: string, allowed: number, now: Date): Promise<boolean> {
+  // More than one where the plan was a larger one.
+  const places = (await countLive(tx, workspaceId)) + 1 - allowed;
+  if (places <= 0) return true;
   const oldest = await findTriggered(tx, { workspaceId }, places);
   if (oldest.length < places) return false;
-  for (const { id } of oldest) await close(tx, id, now);
+  for (const { id } of oldest) if (!(await close(tx, id, now))) return false;
   return true;
 }
 
@@ -32,5 +35,5 @@ async function endOne(tx: Db, session: SessionRow, unusedSince: Date, now: Date)
   await lockCounts(tx, session.workspace_id);
   const row = await lockSession(tx, session.agent_id, session.id);
   if (!row || row.ended_at || row.last_used_at >= unusedSince) return;
-  if ((await activeRuns(tx, [row.id])).size === 0) await close(tx, row.id, now);
+  await close(tx, row.id, now);
 }

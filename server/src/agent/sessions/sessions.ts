@@ -3,38 +3,16 @@
  * to, and what was said. It promises that what was said is only ever added to, and is gone when the session ended; that
  * a session has one end user from its first day; that it holds no more than memory does; and that an account has no more of them than its plan allows.
  */
-import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
-import { planLimits } from "#accounts/plans.ts";
+import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
-import { newId } from "#lib/ids.ts";
 import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
-import { askedIn, type Message } from "../models/messages.ts";
 import { activeRuns } from "../runs/active.ts";
 import { machinesOf } from "../vm/view.ts";
-import { historyExists, sessionCapReached, sessionEnded, sessionFull, sessionNotFound } from "./errors.ts";
-import { makeRoom } from "./left.ts";
+import { historyExists, sessionEnded, sessionNotFound } from "./errors.ts";
 import { type Session, toSession } from "./schema.ts";
-import {
-  appendMessages,
-  changeSession,
-  countLive,
-  findSession,
-  insertSession,
-  lastMessage,
-  lastMessages,
-  listSessions,
-  lockCounts,
-  lockSession,
-  type NewMessage,
-  type SaidMessage,
-  type SessionRow,
-} from "./store.ts";
-
-const sessionMaxMiB = 32;
-/** Of what a model is told: more than any takes, and as much as many runs at once may have in memory. */
-const toldMaxBytes = 8 * 1024 ** 2;
+import { findSession, listSessions, lockCounts, lockSession, type SessionRow } from "./store.ts";
 
 export async function list(
   app: Pick<App, "db">,
@@ -64,42 +42,7 @@ export async function get(
 
 // ---- what an invoke is made of
 
-export interface NewSession {
-  agentId: string;
-  workspace: ReachableWorkspace;
-  endUserId: string | null;
-  version: number;
-  history: readonly unknown[];
-  /** By a schedule or a webhook. */
-  isTriggered: boolean;
-  at: Date;
-}
-
-/** The caller has asked for `holdCounts`. */
-export async function open(tx: Db, input: NewSession): Promise<SessionRow> {
-  const allowed = planLimits[input.workspace.plan].liveSessions;
-  // More than one where the plan was a larger one.
-  const places = (await countLive(tx, input.workspace.id)) + 1 - allowed;
-  if (places > 0 && !(await makeRoom(tx, input.workspace.id, places, input.at)))
-    throw sessionCapReached(allowed);
-  const session = await insertSession(tx, {
-    id: newId("ses_"),
-    agent_id: input.agentId,
-    workspace_id: input.workspace.id,
-    end_user_id: input.endUserId,
-    version: input.version,
-    is_triggered: input.isTriggered,
-    created_at: input.at,
-  });
-  await say(
-    tx,
-    session.id,
-    input.history.map((message) => ({ runId: null, kind: "seed" as const, message })),
-  );
-  return session;
-}
-
-/** One that lives and is with this end user; where none is named, with whomever it is. */
+/** One that lives and is with this end user; where none is named, with whomever it is. The caller holds the counts. */
 export async function take(
   tx: Db,
   agentId: string,
@@ -117,29 +60,4 @@ export async function take(
 /** What else counts sessions and runs of the workspace waits until this transaction ends. */
 export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
   return lockCounts(tx, workspaceId);
-}
-
-/** Throws `session_full`. */
-export async function say(tx: Db, sessionId: string, messages: readonly NewMessage[]): Promise<void> {
-  const isSaid = await appendMessages(tx, sessionId, messages, sessionMaxMiB * 1024 ** 2);
-  if (!isSaid) throw sessionFull(sessionMaxMiB);
-}
-
-export function used(tx: Db, sessionId: string, at: Date, version?: number): Promise<void> {
-  return changeSession(tx, sessionId, { last_used_at: at, ...(version === undefined ? {} : { version }) });
-}
-
-/** Whether the last thing that was said asks for tools whose outcomes nobody told. */
-export async function hasUntoldCalls(db: Db, sessionId: string): Promise<boolean> {
-  const last = await lastMessage(db, sessionId);
-  return askedIn(last?.message as Message | undefined).length > 0;
-}
-
-/** What was said last, at the least all since the last question, and how many messages were said before that. */
-export async function conversation(
-  db: Db,
-  sessionId: string,
-): Promise<{ said: SaidMessage[]; before: number }> {
-  const said = await lastMessages(db, sessionId, toldMaxBytes);
-  return { said, before: (said[0]?.seq ?? 1) - 1 };
 }

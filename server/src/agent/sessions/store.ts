@@ -1,8 +1,7 @@
 /** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
-import { type Selectable, sql } from "kysely";
+import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import { activeStatuses } from "../runs/states.ts";
-import { storableJson } from "../storable.ts";
 import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
 
 export type SessionRow = Selectable<AgentSessionsTable>;
@@ -13,35 +12,81 @@ export type SaidMessage = Pick<
   "seq" | "run_id" | "kind" | "message" | "bytes"
 >;
 
-export interface NewMessage {
-  runId: string | null;
-  kind: MessageKind;
-  message: unknown;
+/** What is said, as it is stored: `seq` is what it gets. */
+export type NewMessage = Omit<SaidMessage, "seq"> & { text: string };
+
+/** The row `counts`: what a workspace has, for the caller alone until the transaction ends. `here`: runs that this process carries out. */
+export function countsHeld(workspaceId: string, processId: string): RawBuilder<unknown> {
+  return sql`counts as materialized (
+    select live_sessions, in_flight, here from agent_counts(${workspaceId}, ${processId}))`;
 }
 
-export async function countLive(db: Db, workspaceId: string): Promise<number> {
-  const { count } = await db
-    .selectFrom("agent_sessions")
-    .select((eb) => eb.fn.countAll<number>().as("count"))
-    .where("workspace_id", "=", workspaceId)
-    .where("ended_at", "is", null)
-    .executeTakeFirstOrThrow();
-  return Number(count);
+export type NewSession = Pick<
+  SessionRow,
+  "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at" | "is_triggered"
+>;
+
+/** The row `session`, where `isLet` of the row `counts`. */
+export function sessionAdded(
+  session: NewSession,
+  messages: readonly NewMessage[],
+  isLet: RawBuilder<unknown>,
+): RawBuilder<unknown> {
+  const row = {
+    ...session,
+    last_used_at: session.created_at,
+    last_message: messages.length,
+    bytes: bytesOf(messages),
+  };
+  const names = Object.keys(row).map((name) => sql.ref(name));
+  return sql`session as (
+    insert into agent_sessions (${sql.join(names)}) select ${sql.join(Object.values(row))} from counts
+    where ${isLet} returning id, last_message)`;
 }
 
-export function insertSession(
-  tx: Db,
-  session: Pick<
-    SessionRow,
-    "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at" | "is_triggered"
-  >,
-): Promise<SessionRow> {
-  return tx
-    .insertInto("agent_sessions")
-    .values({ ...session, last_used_at: session.created_at, ended_at: null })
-    .returningAll()
-    .executeTakeFirstOrThrow();
+/** The row `session`: one that is locked and goes on with these messages. */
+export function sessionUsed(
+  { id, version, at }: { id: string; version: number; at: Date },
+  messages: readonly NewMessage[],
+  isLet: RawBuilder<unknown>,
+): RawBuilder<unknown> {
+  return sql`session as (
+    update agent_sessions set last_used_at = ${at}, version = ${version}, ${grown(messages)} from counts
+    where id = ${id} and ${isLet} returning id, last_message)`;
 }
+
+/** Of a session that holds no more than `maxBytes` with these messages. */
+export function hasRoomFor(
+  sessionId: RawBuilder<unknown>,
+  messages: readonly NewMessage[],
+  maxBytes: number,
+): RawBuilder<unknown> {
+  return sql`exists (select from agent_sessions as s
+    where s.id = ${sessionId} and s.bytes + ${bytesOf(messages)} <= ${maxBytes})`;
+}
+
+/** Of a statement whose `run` is the row of a run in the session: the row `session`, with these messages to come. */
+export function sessionGrown(messages: readonly NewMessage[]): RawBuilder<unknown> {
+  return sql`session as (
+    update agent_sessions set ${grown(messages)} from run where agent_sessions.id = run.session_id
+    returning agent_sessions.id, last_message)`;
+}
+
+/** The last messages of the row `session`; all but seeds are of the row `run`. */
+export function messagesAdded(messages: readonly NewMessage[]): RawBuilder<unknown> {
+  return sql`messages as (
+    insert into agent_messages (session_id, seq, run_id, kind, message, bytes)
+    select session.id, session.last_message - ${messages.length}::int + m.place,
+      case m.kind when 'seed' then null else run.id end, m.kind, m.message::json, m.bytes
+    from session, run, unnest(${messages.map(({ kind }) => kind)}::text[],
+      ${messages.map(({ text }) => text)}::text[], ${messages.map(({ bytes }) => bytes)}::int[])
+      with ordinality as m (kind, message, bytes, place))`;
+}
+
+const grown = (messages: readonly NewMessage[]) =>
+  sql`last_message = last_message + ${messages.length}::int, bytes = agent_sessions.bytes + ${bytesOf(messages)}`;
+
+const bytesOf = (messages: readonly NewMessage[]) => messages.reduce((sum, { bytes }) => sum + bytes, 0);
 
 /** Nobody else's to change until this transaction ends. */
 export function lockSession(tx: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
@@ -74,81 +119,46 @@ export function listSessions(db: Db, agentId: string, limit: number): Promise<Se
     .execute();
 }
 
-export async function changeSession(
+/** Sessions of which `ending` marked a machine; undefined where a run is under way in it. */
+export async function closeSession(
   tx: Db,
-  id: string,
-  change: Partial<Pick<SessionRow, "version" | "last_used_at" | "ended_at">>,
-): Promise<void> {
-  await tx.updateTable("agent_sessions").set(change).where("id", "=", id).execute();
-}
-
-/**
- * Behind what was said before; the session's row gives them their places. False, and nothing is added, where the
- * session would hold more than `maxBytes`.
- */
-export async function appendMessages(
-  tx: Db,
-  sessionId: string,
-  messages: readonly NewMessage[],
-  maxBytes: number,
-): Promise<boolean> {
-  if (messages.length === 0) return true;
-  const texts = messages.map(({ message }) => storableJson(message));
-  const sizes = texts.map((text) => Buffer.byteLength(text));
-  const added = sizes.reduce((sum, bytes) => sum + bytes, 0);
-  const session = await tx
-    .updateTable("agent_sessions")
-    .set((eb) => ({
-      last_message: eb("last_message", "+", messages.length),
-      bytes: eb("bytes", "+", added),
-    }))
-    .where("id", "=", sessionId)
-    .where("bytes", "<=", maxBytes - added)
-    .returning("last_message")
-    .executeTakeFirst();
-  if (!session) return false;
-  await tx
-    .insertInto("agent_messages")
-    .values(
-      messages.map(({ runId, kind }, index) => ({
-        session_id: sessionId,
-        seq: session.last_message - messages.length + 1 + index,
-        run_id: runId,
-        kind,
-        message: texts[index]!,
-        bytes: sizes[index]!,
-      })),
-    )
-    .execute();
-  return true;
+  { id, at }: { id: string; at: Date },
+  ending: RawBuilder<unknown>,
+): Promise<string[] | undefined> {
+  const { rows } = await sql<{ machine: string | null }>`
+    with session as (
+      update agent_sessions set ended_at = ${at} where id = ${id} and not exists (
+        select from agent_runs as r where r.session_id = agent_sessions.id
+          and r.status in ('queued', 'running', 'pending_approval'))
+      returning id),
+    messages as (delete from agent_messages using session where agent_messages.session_id = session.id),
+    ${ending}
+    select machines.session_id as machine from session left join machines on true`.execute(tx);
+  return rows.length === 0 ? undefined : rows.flatMap(({ machine }) => machine ?? []);
 }
 
 /** The last ones that fit into so many bytes, and in any case those from the last question on. */
 export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<SaidMessage[]> {
-  const { rows } = await sql<{ first: number | null }>`
-    select least(
+  const { rows } = await sql<SaidMessage>`
+    select seq, run_id, kind, message, bytes from agent_messages
+    where session_id = ${sessionId} and seq >= coalesce(least(
       (select max(seq) from agent_messages where session_id = ${sessionId} and kind = 'input'),
       (select min(seq) from (
         select seq, sum(bytes) over (order by seq desc) as bytes
         from agent_messages where session_id = ${sessionId}) as up_to
-        where bytes <= ${maxBytes})) as first`.execute(db);
-  return db
-    .selectFrom("agent_messages")
-    .select(["seq", "run_id", "kind", "message", "bytes"])
-    .where("session_id", "=", sessionId)
-    .where("seq", ">=", rows[0]?.first ?? 1)
-    .orderBy("seq")
-    .execute();
+        where bytes <= ${maxBytes})), 1)
+    order by seq`.execute(db);
+  return rows;
 }
 
-export function lastMessage(db: Db, sessionId: string): Promise<{ message: unknown } | undefined> {
-  return db
-    .selectFrom("agent_messages")
-    .select("message")
-    .where("session_id", "=", sessionId)
-    .orderBy("seq", "desc")
-    .limit(1)
-    .executeTakeFirst();
+export async function countLive(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("agent_sessions")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("ended_at", "is", null)
+    .executeTakeFirstOrThrow();
+  return Number(count);
 }
 
 // ---- erasing
@@ -179,10 +189,6 @@ export async function lockSessions(tx: Db, ids: readonly string[]): Promise<void
 /** With what refers to them: what was said, runs, and what is of those. */
 export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<void> {
   await tx.deleteFrom("agent_sessions").where("id", "=", anyOf(ids)).execute();
-}
-
-export async function deleteMessages(tx: Db, sessionId: string): Promise<void> {
-  await tx.deleteFrom("agent_messages").where("session_id", "=", sessionId).execute();
 }
 
 /** Sessions that live and that no caller began, the longest unused first; none in which a run is under way. */

@@ -2,23 +2,34 @@
  * The end of sessions' machines. The mark and the job that carries it out are the caller's transaction's; the job is
  * tried again until the sandbox is gone, and a look now and then finds what no job stands for.
  */
+import type { RawBuilder } from "kysely";
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
-import { deleteMachine, findLeft, findMachine, lockSessions, markEnding } from "./store.ts";
+import { deleteMachine, findLeft, findMachine, lockSessions, markedEnding, markEnding } from "./store.ts";
 
 export const endMachineTask = "agent.machines.end";
 
 const atOnce = 100;
+
+/** A part of a statement whose rows `session` are of sessions that end by it: the rows `machines`, each for `endSoon`. */
+export function machinesEnding(): RawBuilder<unknown> {
+  return markedEnding();
+}
+
+/** The jobs that end these sessions' machines, which are marked. */
+export async function endSoon(tx: Db, sessionIds: readonly string[]): Promise<void> {
+  for (const session of sessionIds) await addJob(tx, endMachineTask, { session });
+}
 
 /** Ends the machines of these sessions, which get no other one if they end in this transaction; answers how many there were. */
 export async function endMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
   if (sessionIds.length === 0) return 0;
   await lockSessions(tx, sessionIds);
   const ending = await markEnding(tx, sessionIds);
-  for (const session of ending) await addJob(tx, endMachineTask, { session });
+  await endSoon(tx, ending);
   return ending.length;
 }
 

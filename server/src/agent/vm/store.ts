@@ -1,5 +1,5 @@
 /** All SQL of sessions' machines. A session's owner was asked for by whoever comes here. */
-import { type Selectable, sql } from "kysely";
+import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { AgentMachinesTable } from "./tables.ts";
 
@@ -34,6 +34,13 @@ export async function markEnding(tx: Db, sessionIds: readonly string[]): Promise
     .returning("session_id")
     .execute();
   return rows.map(({ session_id }) => session_id);
+}
+
+/** Of a statement with rows `session`: the rows `machines`. */
+export function markedEnding(): RawBuilder<unknown> {
+  return sql`machines as (
+    update agent_machines set state = 'ending', lost_in = null from session
+    where agent_machines.session_id = session.id and state <> 'ending' returning session_id)`;
 }
 
 /** Of sessions that ended, or are not there any more, and whose machine may be. */

@@ -1,5 +1,5 @@
 import { question, raise } from "#agent/approvals/approvals.ts";
-import { newCallId, request } from "#agent/calls/calls.ts";
+import { newCallId } from "#agent/calls/calls.ts";
 import type { World } from "../world.ts";
 import { run } from "./agent.ts";
 import type { Cases } from "./case.ts";
@@ -18,7 +18,12 @@ async function waiting(world: World): Promise<{ run_id: string; request_id: stri
     expiresAt: new Date(at.getTime() + 3_600_000),
   });
   await world.app.db.transaction().execute(async (tx) => {
-    await request(tx, run_id, 1, [{ ...call, toolsetId: null }]);
+    const row = { ...call, arguments: JSON.stringify(call.arguments), toolset_id: null, result: null };
+    const place = { run_id, step: 1, position: 0, started_at: null, finished_at: null };
+    await tx
+      .insertInto("agent_tool_calls")
+      .values({ ...row, ...place, status: "requested" })
+      .execute();
     await raise(tx, asked);
     await tx
       .updateTable("agent_runs")

@@ -1,0 +1,75 @@
+/** What a run costs is how often it asks the database: each statement is a way there and back, and most of its time. */
+import pg from "pg";
+import { expect, test } from "vitest";
+import { agentHost, modelConfig } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
+import { startToolServer } from "../testing/tool-server.ts";
+
+const model = await startModelServer();
+const tools = await startToolServer();
+const host = await agentHost();
+const owner = await host.person();
+const tool = {
+  name: "look",
+  description: "Looks.",
+  method: "GET",
+  path: "/look",
+  parameters: { type: "object" },
+};
+const toolset = await owner.post("/v1/agent-toolsets", {
+  name: "desk",
+  kind: "http",
+  url: tools.url,
+  http_tools: [tool],
+});
+const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
+await owner.post("/v1/agents", { name: "clerk", config });
+
+/** Texts of what is sent to the database while this goes on. */
+async function sentDuring(work: () => Promise<unknown>): Promise<string[]> {
+  const sent: string[] = [];
+  const client = pg.Client.prototype as unknown as { query: (...given: unknown[]) => unknown };
+  const { query } = client;
+  client.query = function (this: unknown, ...given: unknown[]) {
+    const [statement] = given as [string | { text: string }];
+    sent.push(typeof statement === "string" ? statement : statement.text);
+    return query.apply(this, given);
+  };
+  try {
+    await work();
+  } finally {
+    client.query = query;
+  }
+  return sent;
+}
+
+/** The fewest of several times: looks for runs that nobody carries out come in between. */
+async function fewest(work: () => Promise<unknown>): Promise<number> {
+  const counts: number[] = [];
+  for (let n = 0; n < 5; n += 1) counts.push((await sentDuring(work)).length);
+  return Math.min(...counts);
+}
+
+async function ask(session?: string): Promise<string> {
+  const { json } = await owner.post("/v1/agents/clerk/invoke", { input: "Go.", session_id: session });
+  expect(json.status).toBe("completed");
+  return json.session_id as string;
+}
+
+model.script(({ messages }) =>
+  messages.at(-1).role === "tool"
+    ? { text: ["Done."] }
+    : { calls: [{ name: "desk__look", arguments: "{}" }] },
+);
+
+test("a run of two steps and a call, in a session of its own, is twelve statements", async () => {
+  expect(await fewest(() => ask())).toBe(12);
+});
+
+test("one in a session that goes on is twenty-one, and the session's end seven", async () => {
+  const sessions = [await ask()];
+  expect(await fewest(() => ask(sessions[0]))).toBe(21);
+  for (let n = 0; n < 4; n += 1) sessions.push(await ask());
+  const end = () => owner.call("DELETE", `/v1/agents/clerk/sessions/${sessions.pop()}`);
+  expect(await fewest(end)).toBe(7);
+});
