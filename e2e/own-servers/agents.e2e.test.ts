@@ -10,7 +10,10 @@ let credential: string;
 
 beforeAll(async () => {
   model = await startModelServer();
-  server = await startServer({ KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8" });
+  server = await startServer({ KONTOR_ALLOW_PRIVATE_HOSTS: "127.0.0.0/8" }, [
+    "debian-12",
+    "code-interpreter",
+  ]);
   const made = await server.api("POST", "/v1/model-credentials", {
     body: { provider: "openai_compatible", name: "local", api_key: "none-needed", base_url: model.url },
   });
@@ -24,15 +27,18 @@ async function agent(name: string, vm: object): Promise<void> {
   expect(status, JSON.stringify(body)).toBe(201);
 }
 
-/** The model runs one command, and says what it was told. */
-function runs(command: string): void {
+/** The model calls these one after the other, and says what it was told. */
+function calls(...asked: [name: string, values: object][]): void {
   model.script(({ messages }) => {
-    const last = messages.at(-1);
-    return last.role === "tool"
-      ? { text: [String(last.content)] }
-      : { calls: [{ name: "exec", arguments: JSON.stringify({ command }) }] };
+    const question = messages.findLastIndex(({ role }: { role: string }) => role === "user");
+    const told = messages.slice(question).filter(({ role }: { role: string }) => role === "tool");
+    const next = asked[told.length];
+    return next
+      ? { calls: [{ name: next[0], arguments: JSON.stringify(next[1]) }] }
+      : { text: [told.map(({ content }: { content: string }) => content).join("\n---\n")] };
   });
 }
+const runs = (command: string) => calls(["exec", { command }]);
 
 async function invoke(name: string, body: object = {}) {
   const reply = await server.api("POST", `/v1/agents/${name}/invoke`, {
@@ -109,4 +115,30 @@ test("a machine that runs out of memory fails its run with vm_lost, and the next
   const next = await invoke("greedy", { session_id: lost.session_id });
   expect(next).toMatchObject({ status: "completed", output: "exit code: 0\nstdout:\nnew\n" });
   await server.api("DELETE", `/v1/agents/greedy/sessions/${lost.session_id}`);
+});
+
+test("an agent's code has its variables from call to call, and after its machine was on disk; what it draws comes back", async () => {
+  await agent("coder", { template: "code-interpreter", park_after_seconds: 1 });
+  const draw = "import matplotlib.pyplot as plt; _ = plt.plot(squares); plt.show()";
+  calls(
+    ["run_code", { code: "squares = [n * n for n in range(4)]\nprint('made')" }],
+    ["run_code", { code: "open('sum', 'w').write(str(sum(squares)))\nsquares" }],
+    ["run_code", { code: draw }],
+    ["run_code", { code: "squares[9]" }],
+    ["exec", { command: "cat sum" }],
+  );
+  const first = await invoke("coder");
+  expect(first.status).toBe("completed");
+  expect(first.output.split("\n---\n")).toEqual([
+    "done\nstdout:\nmade\n",
+    "done\nresult:\n[0, 1, 4, 9]",
+    expect.stringMatching(/^done\nresult:\n.*\[a picture, \d{4,} bytes\]$/s),
+    expect.stringMatching(/^raised IndexError\nresult:\n.*list index out of range/s),
+    "exit code: 0\nstdout:\n14",
+  ]);
+  await when("coder", first.session_id, "parked");
+  calls(["run_code", { code: "squares[-1]" }]);
+  const again = await invoke("coder", { session_id: first.session_id });
+  expect(again).toMatchObject({ status: "completed", output: "done\nresult:\n9" });
+  await server.api("DELETE", `/v1/agents/coder/sessions/${first.session_id}`);
 });

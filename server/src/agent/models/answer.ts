@@ -9,7 +9,7 @@ import { storableJson, storableText } from "../storable.ts";
 import { ModelFailure } from "./failure.ts";
 import type { Message } from "./messages.ts";
 import type { ModelAddress } from "./providers.ts";
-import { isOfUse, type Metadata, metadataOf, phaseOf, thoughtOf } from "./thoughts.ts";
+import { type Metadata, metadataOf, phaseOf, thoughtOf } from "./thoughts.ts";
 
 export interface Tokens {
   input: number;
@@ -175,8 +175,8 @@ export class Gathering {
     }
     if (block.kind === "text")
       return block.text === "" ? [] : [{ type: "text", text: block.text, ...phaseOf(block, this.#address) }];
-    const others = this.#blocks.flatMap((other) => (other.kind === "reasoning" ? [other.metadata] : []));
-    return isOfUse(block.metadata, others, this.#address) ? [thoughtOf(block, this.#address)] : [];
+    // What its provider said nothing of is of no use to it.
+    return Object.keys(block.metadata).length > 0 ? [thoughtOf(block, this.#address)] : [];
   }
 }
 

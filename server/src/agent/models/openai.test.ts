@@ -112,3 +112,15 @@ test("a model of another name thinks where its config says so, and what it does 
   expect(await invoke(plain)).toMatchObject({ status: "completed" });
   expect([model.asked[0].reasoning, model.asked[0].include]).toEqual([undefined, undefined]);
 });
+
+test("a server that goes on without saying anything fails the run, and is asked once", async () => {
+  const name = await agent("gpt-5");
+  model.script([{ raw: ": still here\n".repeat(500_000) }]);
+  const { run_id } = await invoke(name);
+  expect((await owner.get(`/v1/agents/runs/${run_id}`)).json).toMatchObject({
+    status: "failed",
+    error_code: "model_error",
+    error_message: expect.stringContaining("in which nothing was said"),
+  });
+  expect(model.asked).toHaveLength(1);
+});

@@ -31,17 +31,6 @@ export function metadataOf(
   );
 }
 
-/** A thought of OpenAI's may be in several parts, one of which bears what is sealed; unsealed it is not known there. */
-export function isOfUse(
-  metadata: Metadata,
-  others: readonly Metadata[],
-  { provider }: ModelAddress,
-): boolean {
-  if (provider !== "openai") return Object.keys(metadata).length > 0;
-  const sealed = others.filter(({ reasoningEncryptedContent }) => reasoningEncryptedContent);
-  return sealed.some(({ itemId }) => itemId === metadata["itemId"]);
-}
-
 export function thoughtOf(
   { text, metadata }: { text: string; metadata: Metadata },
   { provider, credentialId }: ModelAddress,

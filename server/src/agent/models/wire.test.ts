@@ -94,6 +94,14 @@ test.each(
   60_000,
 );
 
+test("lines are too many before they are much", async () => {
+  [status, begins, piece] = [200, "", "\n"];
+  await expect(call("anthropic")).rejects.toMatchObject({
+    kind: "refused",
+    message: "The model's answer was not heard out: its server sent 100000 lines in which nothing was said",
+  });
+});
+
 test.each(providers)("of an endless refusal by %s the beginning is read", async (provider) => {
   asked = 0;
   status = 401;
