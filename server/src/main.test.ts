@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { connect, type Socket } from "node:net";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
+import { programEnv } from "../test/harness.ts";
 import { stopEmbedded } from "./db/embedded.ts";
 import { exists, findPostmaster } from "./db/postmaster.ts";
 
@@ -40,7 +41,7 @@ function start(env: Record<string, string> = {}): Server {
   const child = spawn(process.execPath, [join(import.meta.dirname, "main.ts")], {
     stdio: ["ignore", "pipe", "pipe"],
     env: {
-      PATH: process.env["PATH"],
+      ...programEnv(),
       KONTOR_DATA_DIR: dataDir,
       KONTOR_PORT: "0",
       KONTOR_TLS_PORT: "0",

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { findActor } from "#accounts/find-actor.ts";
 import { signIn } from "#accounts/sessions/sessions.ts";
 import { makeToken } from "../test/factories.ts";
-import { silentLog, testDatabase } from "../test/harness.ts";
+import { programEnv, silentLog, testDatabase } from "../test/harness.ts";
 import { systemClock } from "./lib/clock.ts";
 
 const { db, connection } = await testDatabase();
@@ -15,7 +15,7 @@ const run = promisify(execFile);
 async function kontor(...words: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
   if (!("socketDirectory" in connection)) throw new Error("the test database has a socket");
   const url = `postgres://${connection.user}@/${connection.database}?host=${encodeURIComponent(connection.socketDirectory)}`;
-  const env = { PATH: process.env["PATH"] ?? "", DATABASE_URL: url, KONTOR_DATA_DIR: "/nonexistent/kontor" };
+  const env = { ...programEnv(), DATABASE_URL: url, KONTOR_DATA_DIR: "/nonexistent/kontor" };
   const program = new URL("./operator.ts", import.meta.url).pathname;
   return run(process.execPath, [program, ...words], { env }).then(
     ({ stdout, stderr }) => ({ code: 0, stdout, stderr }),
@@ -45,7 +45,7 @@ test("an account is made with a password that signs in, listed, and given anothe
 });
 
 test("a team gets members past its plan, a plan, and is suspended and freed by name", async () => {
-  for (const name of ["bo", "cy", "di", "ed"]) await json("user", "create", `${name}@example.test`);
+  await Promise.all(["bo", "cy", "di", "ed"].map((name) => json("user", "create", `${name}@example.test`)));
   const team = await json("team", "create", "Werft", "--owner", "bo@example.test", "--tier", "payg");
   for (const name of ["cy", "di", "ed"]) await json("team", "add-member", "Werft", `${name}@example.test`);
   await json("team", "remove-member", team["id"]!, "di@example.test");
@@ -67,16 +67,16 @@ test("a team gets members past its plan, a plan, and is suspended and freed by n
 });
 
 test("a mistake says how it is meant", async () => {
-  for (const [words, said] of [
+  const mistakes = [
     [["user"], "kontor user create <email>"],
     [["user", "create"], "usage: kontor user create"],
     [["user", "create", "no-address"], "is no e-mail address"],
     [["plan", "set", "bo@example.test", "--plan", "gold"], "--plan must be one of starter, pro, team"],
     [["plan", "set", "bo@example.test", "--paln", "pro"], "--paln"],
-  ] as const) {
-    const { code, stderr } = await kontor(...words);
-    expect([code, stderr]).toEqual([2, expect.stringContaining(said)]);
-  }
+  ] as const;
+  const ends = await Promise.all(mistakes.map(([words]) => kontor(...words)));
+  for (const [index, { code, stderr }] of ends.entries())
+    expect([code, stderr]).toEqual([2, expect.stringContaining(mistakes[index]![1])]);
   expect((await kontor("suspend", "nobody@example.test")).stderr).toBe(
     "There is no account for nobody@example.test.\n",
   );

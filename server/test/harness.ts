@@ -60,6 +60,15 @@ export function testConfig(overrides: Partial<Record<ConfigKey, string>> = {}): 
   });
 }
 
+/**
+ * What a program of ours is started with in a test: nothing of the tester's, but what `./kontor` gives the server as
+ * well. Half of a start is reading the code otherwise.
+ */
+export function programEnv(): Record<string, string> {
+  const { PATH = "", NODE_COMPILE_CACHE } = process.env;
+  return { PATH, ...(NODE_COMPILE_CACHE === undefined ? {} : { NODE_COMPILE_CACHE }) };
+}
+
 export const silentLog: Logger = pino({ level: "silent" });
 
 export function testSecrets(): SecretBox {

@@ -1,4 +1,5 @@
 /** A server process that carries out runs of agents and nothing else, and is killed at the point it is told. */
+import { flushCompileCache } from "node:module";
 import { AgentRuns } from "#agent/runs/runs.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
@@ -8,6 +9,9 @@ import { systemClock } from "#lib/clock.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { createLog } from "#lib/log.ts";
 import { SecretBox } from "#lib/secret-box.ts";
+
+// What is killed writes nothing down at its end, and the next of its kind would read all of its code again.
+flushCompileCache();
 
 const [connectionText = "", key = "", point = ""] = process.argv.slice(2);
 const connection = JSON.parse(connectionText) as Connection;

@@ -2,11 +2,15 @@
  * A server process that runs jobs and nothing else. The task `record` writes `started` with this process's pid into
  * the table `witness`, then waits as long as it is told, then writes `finished`.
  */
+import { flushCompileCache } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { type Connection, openDatabase } from "#db/db.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { createLog } from "#lib/log.ts";
+
+// What is killed writes nothing down at its end, and the next of its kind would read all of its code again.
+flushCompileCache();
 
 const connection = JSON.parse(process.argv[2]!) as Connection;
 const waitMs = Number(process.argv[3]);

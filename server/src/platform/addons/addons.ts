@@ -25,13 +25,16 @@ export class Addons {
   readonly app: Needs;
   readonly engines: Engines;
   readonly doors: Doors;
+  /** How often one that is up is asked whether it still is, and what its disk has left. */
+  readonly lookEveryMs: number;
   readonly #running = new Map<string, RunningAddon>();
   readonly #ending = new Map<string, Promise<void>>();
   #isStarted = false;
 
-  /** `engines` are a test's own, or those there are. */
-  constructor(app: Needs, kinds: Engines = engines) {
+  /** Engines and pauses are a test's own, or those there are. */
+  constructor(app: Needs, kinds: Engines = engines, { lookEveryMs = 5_000 } = {}) {
     this.app = app;
+    this.lookEveryMs = lookEveryMs;
     this.engines = kinds;
     this.doors = new Doors(app);
   }

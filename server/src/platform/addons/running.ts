@@ -24,7 +24,6 @@ import { extentOf } from "./sizes.ts";
 import { type AddonChange, type AddonView, changeRow } from "./store.ts";
 import { volumeOf } from "./volume.ts";
 
-const lookEveryMs = 5_000;
 const askAgainMs = 250;
 
 export class RunningAddon {
@@ -279,7 +278,7 @@ export class RunningAddon {
 
   async #lookRegularly(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      await sleep(this.#addons.lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       await this.#look().catch((error: unknown) => {
         if (!signal.aborted)

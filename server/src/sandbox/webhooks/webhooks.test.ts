@@ -1,7 +1,7 @@
 import { createServer } from "node:http";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
-import { afterAll, beforeEach, expect, test } from "vitest";
+import { afterAll, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { DomainError } from "#lib/errors.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { openJobs } from "#jobs/jobs.ts";
@@ -202,7 +202,12 @@ test("a receiver that does not answer within ten seconds has failed", async () =
   const { id } = await hook();
   receiver.answer = () => {};
   await tell("sbx_a", "x");
+  // Nobody waits as long: a hundredth of what is asked for.
+  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  const asked = vi.spyOn(AbortSignal, "timeout").mockImplementation((ms) => timeout(ms / 100));
+  onTestFinished(() => asked.mockRestore());
   await run(id);
+  expect(asked.mock.calls).toEqual([[10_000]]);
   expect(await record(id)).toMatchObject({ last_error: "No answer within 10 s." });
 });
 

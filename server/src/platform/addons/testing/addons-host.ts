@@ -114,7 +114,7 @@ export async function addonsHost(
     const driver = new FakeDriver({ directory: join(directory, "machines") });
     const machines = await openMachines({ config, db, clock: systemClock, log: silentLog, driver });
     const app = { config, db, machines, secrets, clock: systemClock, log: silentLog };
-    const addons = new Addons(app, kinds);
+    const addons = new Addons(app, kinds, { lookEveryMs: 500 });
     await machines.start(app as App, { addon: addons.machineOwner });
     await addons.start();
     return { app, addons, driver };
