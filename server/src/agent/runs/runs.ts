@@ -54,6 +54,7 @@ export class AgentRuns {
   readonly #hostId: string | null;
   readonly #pauseMs: number;
   readonly #ofOneMax: number;
+  readonly #gatherMs: number | undefined;
   readonly #carriedOut = new Map<
     string,
     {
@@ -78,16 +79,24 @@ export class AgentRuns {
 
   /**
    * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
-   * of one workspace at once. `forgetEveryMs`: between two looks for what runs said an hour ago.
+   * of one workspace at once. `forgetEveryMs`: between two looks for what runs said an hour ago. `gatherMs`: before what
+   * traces tell is sent.
    */
   constructor(
     app: App,
-    options: { hostId?: string | null; pauseMs?: number; ofOneMax?: number; forgetEveryMs?: number } = {},
+    options: {
+      hostId?: string | null;
+      pauseMs?: number;
+      ofOneMax?: number;
+      forgetEveryMs?: number;
+      gatherMs?: number;
+    } = {},
   ) {
     this.#app = app;
     this.#forgetEveryMs = options.forgetEveryMs ?? 60_000;
     this.#hostId = options.hostId ?? null;
     this.#pauseMs = options.pauseMs ?? 500;
+    this.#gatherMs = options.gatherMs;
     this.#ofOneMax = options.ofOneMax ?? ofOneMax;
   }
 
@@ -98,7 +107,7 @@ export class AgentRuns {
   /** From here on runs are carried out, those of processes that are gone first. `api`: what agents act by. */
   async start(api?: OwnApi): Promise<void> {
     this.#api = api;
-    this.#tracing = openTracing(this.#app);
+    this.#tracing = openTracing(this.#app, this.#gatherMs);
     this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
     await this.look();
     this.#looking = this.#keepLooking();

@@ -71,7 +71,7 @@ export async function agentHost(
     log: silentLog,
     // The verbs under test take no more of App than this.
   } as unknown as App;
-  const runs = new AgentRuns(app, { pauseMs: 5 });
+  const runs = new AgentRuns(app, { pauseMs: 5, gatherMs: 20 });
   if (!options.isIdle) await runs.start();
   afterAll(() => runs.stop());
   const server = await createHttpServer(

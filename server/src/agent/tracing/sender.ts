@@ -17,7 +17,6 @@ export interface Collector {
 const waitingMaxBytes = 32 * 1024 ** 2;
 const waitingMax = 4_096;
 const togetherMax = 256;
-const gatherMs = 1_000;
 const answerWithinMs = 10_000;
 const tries = 3;
 /** At the end of the process. */
@@ -27,6 +26,7 @@ export class SpanSender {
   readonly #collector: Collector;
   readonly #log: Pick<Logger, "warn">;
   readonly #pauseMs: number;
+  readonly #gatherMs: number;
   readonly #stop = new AbortController();
   #waiting: { span: Span; bytes: number }[] = [];
   #bytes = 0;
@@ -34,11 +34,19 @@ export class SpanSender {
   #timer: NodeJS.Timeout | undefined;
   #sending: Promise<void> | undefined;
 
-  /** `pauseMs`: before a second try; twice that before a third. */
-  constructor(collector: Collector, log: Pick<Logger, "warn">, pauseMs = 1_000) {
+  /** `pauseMs`: before a second try; twice that before a third. `gatherMs`: what comes within that is sent together. */
+  constructor(
+    collector: Collector,
+    log: Pick<Logger, "warn">,
+    {
+      pauseMs = 1_000,
+      gatherMs = 1_000,
+    }: { pauseMs?: number | undefined; gatherMs?: number | undefined } = {},
+  ) {
     this.#collector = collector;
     this.#log = log;
     this.#pauseMs = pauseMs;
+    this.#gatherMs = gatherMs;
   }
 
   add(span: Span): void {
@@ -49,7 +57,7 @@ export class SpanSender {
     }
     this.#waiting.push({ span, bytes });
     this.#bytes += bytes;
-    this.#timer ??= setTimeout(() => this.#send(), gatherMs).unref();
+    this.#timer ??= setTimeout(() => this.#send(), this.#gatherMs).unref();
   }
 
   /** What waits is sent, within three seconds. */

@@ -228,7 +228,7 @@ test.each(Object.entries(finders))("a run that %s finds too late ends its trace,
 });
 
 test("a run that one process ends while another works on it ends its trace once", async () => {
-  const other = new AgentRuns(host.app, { pauseMs: 5 });
+  const other = new AgentRuns(host.app, { pauseMs: 5, gatherMs: 20 });
   await other.start();
   try {
     const name = await agent();
@@ -288,7 +288,7 @@ test("whoever takes a run over goes on in the same trace", async () => {
   while (model.asked.length === 0) await sleep(10);
   await host.runs.stop();
   model.script([{ text: ["Done."] }]);
-  const next = new AgentRuns(host.app, { pauseMs: 5 });
+  const next = new AgentRuns(host.app, { pauseMs: 5, gatherMs: 20 });
   await next.start();
   try {
     await next.settled(json.run_id, 10_000);
@@ -347,16 +347,16 @@ test("a collector that is busy is asked again, one that refuses is not, one that
   const warnings: unknown[] = [];
   const log = { warn: (fields: unknown) => warnings.push(fields) } as never;
   refusals = [503];
-  const busy = new SpanSender(to, log, 5);
+  const busy = new SpanSender(to, log, { pauseMs: 5 });
   busy.add(span);
   await busy.close();
   expect(spans()).toMatchObject([{ startTimeUnixNano: "1000000", endTimeUnixNano: "2000000" }]);
   expect(warnings).toEqual([]);
   refusals = [400];
-  const refused = new SpanSender(to, log, 5);
+  const refused = new SpanSender(to, log, { pauseMs: 5 });
   refused.add(span);
   await refused.close();
-  const away = new SpanSender({ ...to, endpoint: "http://127.0.0.1:9" }, log, 5);
+  const away = new SpanSender({ ...to, endpoint: "http://127.0.0.1:9" }, log, { pauseMs: 5 });
   for (let count = 0; count < 5000; count += 1) away.add(span);
   await away.close();
   expect(warnings).toMatchObject([

@@ -40,12 +40,11 @@ export interface EndedRun extends TracedRun {
 /** The conventions' own names where they have one. */
 const providers: Readonly<Record<string, string>> = { mistral: "mistral_ai" };
 
-/** Undefined where no collector is set. */
-export function openTracing({
-  config,
-  log,
-  clock,
-}: Pick<App, "config" | "log" | "clock">): Tracing | undefined {
+/** Undefined where no collector is set. `gatherMs` as of `SpanSender`. */
+export function openTracing(
+  { config, log, clock }: Pick<App, "config" | "log" | "clock">,
+  gatherMs?: number,
+): Tracing | undefined {
   const { otlpEndpoint, otlpHeaders, otlpContent } = config;
   if (otlpEndpoint === null) return undefined;
   const collector = {
@@ -53,7 +52,11 @@ export function openTracing({
     headers: otlpHeaders ?? {},
     resource: { "service.name": "kontor" },
   };
-  return new Tracing({ sender: new SpanSender(collector, log), clock, hasContent: otlpContent });
+  return new Tracing({
+    sender: new SpanSender(collector, log, { gatherMs }),
+    clock,
+    hasContent: otlpContent,
+  });
 }
 
 interface Ways {
