@@ -4,11 +4,8 @@ import { BackupFailed } from "./errors.ts";
 
 /** What a program says of itself, at most. */
 const keptBytes = 4_000;
-/**
- * pg_dump writes 4 KiB at a time: handed on one by one to a store and a second machine they cost the server four times
- * as much as the bytes do.
- */
-const pieceBytes = 256 * 1024;
+/** pg_dump writes 4 KiB at a time; a write to the store, and one to a second machine, for each of them would be many. */
+const pieceBytes = 32 * 1024;
 
 export interface Program {
   argv: string[];
@@ -36,7 +33,7 @@ export async function* outputOf(guest: Guest, program: Program, signal: AbortSig
       gathered.push(data);
       bytes += data.length;
       if (bytes < wanted) continue;
-      yield Buffer.concat(gathered, bytes);
+      yield gathered.length === 1 ? data : Buffer.concat(gathered, bytes);
       [gathered, bytes, wanted] = [[], 0, pieceBytes];
     }
     if (bytes > 0) yield Buffer.concat(gathered, bytes);
