@@ -10,7 +10,7 @@ import {
   request as requestHttp,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
-import { pipeline, Readable, Transform } from "node:stream";
+import { pipeline, type Readable, Transform } from "node:stream";
 import type { OpenedHosts } from "#lib/addresses.ts";
 import { checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
 
@@ -91,7 +91,23 @@ function toResponse(response: IncomingMessage): Response {
   }
   // What breaks off, or is too long, ends with the error of its reader; a reader who leaves ends the connection.
   const bounded = pipeline(response, atMost(answerMaxBytes), () => {});
-  return new Response(Readable.toWeb(bounded) as ReadableStream<Uint8Array>, { status, headers });
+  return new Response(toWeb(bounded), { status, headers });
+}
+
+/** Node's own `toWeb` throws where nobody catches it when a piece arrives just after its reader left. */
+function toWeb(stream: Readable): ReadableStream<Uint8Array> {
+  const pieces = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  return new ReadableStream(
+    {
+      async pull(controller) {
+        const { done, value } = await pieces.next();
+        if (done) controller.close();
+        else controller.enqueue(value);
+      },
+      cancel: () => void stream.destroy(),
+    },
+    { highWaterMark: 0 },
+  );
 }
 
 function atMost(maxBytes: number): Transform {

@@ -7,6 +7,7 @@ import { parseOpenedHosts } from "#lib/addresses.ts";
 import { callModel } from "./call.ts";
 import { modelFetch } from "./fetch.ts";
 import type { ModelAddress } from "./providers.ts";
+import { Wire } from "./wire.ts";
 
 let status = 200;
 let piece = "";
@@ -93,6 +94,22 @@ test.each(
   },
   60_000,
 );
+
+test("while answers are read everything else has its turns", async () => {
+  const sent = new Uint8Array(256 * 1024).fill(120);
+  const wires = [1, 2].map(() => new Wire(async () => new Response(ReadableStream.from([sent]))));
+  let turns = 0;
+  const count = () => {
+    turns += 1;
+    next = setImmediate(count);
+  };
+  let next = setImmediate(count);
+  const read = await Promise.all(wires.map(async ({ fetch: from }) => (await from("http://x")).bytes()));
+  clearImmediate(next);
+  for (const bytes of read) expect(Buffer.compare(bytes, sent)).toBe(0);
+  // 512 KiB, 16 at a time.
+  expect(turns).toBeGreaterThanOrEqual(30);
+});
 
 test("lines are too many before they are much", async () => {
   [status, begins, piece] = [200, "", "\n"];

@@ -2,6 +2,7 @@
  * One call's way to a server of models. What comes over it is bounded before anybody reads it: whatever goes on without
  * saying anything ends, be it one endless line, empty events or comments; and of a refusal the beginning is enough.
  */
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { AnswerUnfit, type Fetch } from "./fetch.ts";
 import { withLineFeeds } from "./lines.ts";
 
@@ -15,6 +16,25 @@ const silentMaxLines = 100_000;
 const refusalMaxBytes = 64 * 1024;
 
 const lineFeed = 10;
+
+/**
+ * Of all calls together, until everything else that waits had its turn. What small events cost is time: 16 KiB of them
+ * take some thirty milliseconds to be read, and all that has arrived would be read in one go.
+ */
+const turnBytes = 16 * 1024;
+let left = turnBytes;
+let next: Promise<void> | undefined;
+
+async function turnOf(bytes: number): Promise<void> {
+  while (left <= 0) {
+    next ??= nextTurn().then(() => {
+      next = undefined;
+      left = turnBytes;
+    });
+    await next;
+  }
+  left -= bytes;
+}
 
 export class Wire {
   readonly fetch: Fetch;
@@ -40,7 +60,7 @@ export class Wire {
 
   #listened(): TransformStream<Uint8Array, Uint8Array> {
     return new TransformStream({
-      transform: (piece, controller) => {
+      transform: async (piece, controller) => {
         this.#bytes += piece.length;
         for (let at = piece.indexOf(lineFeed); at !== -1; at = piece.indexOf(lineFeed, at + 1))
           this.#lines += 1;
@@ -50,7 +70,11 @@ export class Wire {
           );
         if (this.#lines > silentMaxLines)
           throw new AnswerUnfit(`its server sent ${silentMaxLines} lines in which nothing was said`);
-        controller.enqueue(piece);
+        for (let at = 0; at < piece.length; at += turnBytes) {
+          const some = piece.subarray(at, at + turnBytes);
+          await turnOf(some.length);
+          controller.enqueue(some);
+        }
       },
     });
   }
