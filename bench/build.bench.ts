@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { run as runProgram } from "@kontor/runtime/exec.ts";
 import { HostNetwork } from "@kontor/runtime/network/network.ts";
 import { OciBuilder } from "@kontor/runtime/oci/builder.ts";
+import { noSources } from "@kontor/runtime/oci/registries.ts";
 import { Images } from "@kontor/runtime/rootfs/images.ts";
 import { loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { analyze } from "@kontor/server/builds/detection/detection.ts";
@@ -66,7 +67,7 @@ export async function run(context: BenchContext): Promise<void> {
           context: ".",
           dockerfile: text,
           secrets: {},
-          env: {},
+          sources: noSources,
           memoryBytes: 4 * 1024 ** 3,
           vcpus: 2,
           diskBytes: 10 * 1024 ** 3,

@@ -1,24 +1,34 @@
 /**
  * Functions in Python on real machines: plain, async and streaming handlers, what is said of their errors and of their
- * time, and a dependency that is installed by its lock. Packages come from where this host gets its own.
+ * time, and dependencies that are installed by their lock, of the indexes that the host's pip is configured with.
  */
-import { mkdtempSync, rmSync } from "node:fs";
 import http, { type IncomingMessage } from "node:http";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
-import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { eventually } from "../answers.ts";
 import { type Server, startServer } from "../server.ts";
+import { type PythonIndexes, startIndexes } from "./python-indexes.ts";
 
+let indexes: PythonIndexes;
 let server: Server;
 let made = 0;
 
 beforeAll(async () => {
-  server = await startServer({ KONTOR_POOL_SIZE: "0", KONTOR_RATE_LIMITS: "off" }, ["python-3.13"]);
+  indexes = await startIndexes();
+  const env = {
+    KONTOR_POOL_SIZE: "0",
+    KONTOR_RATE_LIMITS: "off",
+    KONTOR_UPLINK: indexes.uplink,
+    KONTOR_DNS_SERVERS: indexes.resolver,
+    PIP_CONFIG_FILE: indexes.config,
+  };
+  server = await startServer(env, ["python-3.13"]);
 });
-afterAll(() => server?.destroy());
+afterAll(async () => {
+  await server?.destroy();
+  await indexes?.close();
+});
 
 interface Function {
   id: string;
@@ -44,33 +54,6 @@ async function deploy(one: Function): Promise<Function> {
   const live = (await call("POST", one, "/deploy")) as Function;
   expect(live).toMatchObject({ error: null, pending_deploy: false });
   return live;
-}
-
-/** Whether a build on this host finds packages for Python; what lies on the host's own disk is not there in one. */
-async function findsPackages(): Promise<boolean> {
-  const directory = mkdtempSync(join(tmpdir(), "kontor-pip-"));
-  const { PIP_INDEX_URL: index } = await hostRegistries();
-  const from = index === undefined ? [] : ["--index-url", index];
-  const download = [
-    "download",
-    "--no-deps",
-    "--retries",
-    "0",
-    "--quiet",
-    "--dest",
-    directory,
-    ...from,
-    "idna",
-  ];
-  try {
-    const argv = ["/usr/bin/python3", "-m", "pip", "--isolated", ...download];
-    await run(argv, { cwd: "/", timeoutMs: 30_000, env: { ...process.env, PIP_CONFIG_FILE: "/dev/null" } });
-    return true;
-  } catch {
-    return false;
-  } finally {
-    rmSync(directory, { recursive: true, force: true });
-  }
 }
 
 /** At its address, on a connection of its own. */
@@ -166,24 +149,51 @@ test(
 );
 
 test(
-  "a dependency is installed, and by the same lock again for other code",
+  "dependencies are installed by their lock again, and none that was replaced",
   { timeout: 600_000 },
-  async ({ skip }) => {
-    if (!(await findsPackages())) skip("no index of Python packages is reached from this host");
-    const saying = (word: string) => `import idna
+  async () => {
+    // New ones for a second try, which finds what the first one left.
+    const [closed, open] = [`closedly${made}`, `openly${made}`];
+    const hashes = {
+      open: await indexes.put("open", open, "1.0", "open 1.0"),
+      closed: await indexes.put("closed", closed, "1.0", "closed 1.0"),
+    };
+    const handler = (word: string) => `import ${open} as open, ${closed} as closed
 def handler(request):
-    return {"word": "${word}", "is": idna.encode("bücher").decode(), "at": idna.__version__}
+    return {"word": "${word}", "says": [open.says, closed.says]}
 `;
-    const one = await deployed(saying("one"), { dependencies: { idna: ">=3,<3.8" } });
-    const first = JSON.parse((await ask(one, "/")).text);
-    expect(first).toEqual({ word: "one", is: "xn--bcher-kva", at: expect.stringMatching(/^3\.[0-7]$/) });
-    await call("PATCH", one, "", { handler_code: saying("two") });
+    const dependencies = { [open]: ">=1,<2", [closed]: "*" };
+    const one = await deployed(handler("one"), { dependencies });
+    const first = { word: "one", says: ["open 1.0", "closed 1.0"] };
+    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+
+    await indexes.put("open", open, "1.1", "open 1.1");
+    await indexes.put("closed", closed, "1.0", "replaced");
+    await call("PATCH", one, "", { handler_code: handler("two") });
+    const { error } = (await call("POST", one, "/deploy")) as Function;
+    expect(error).toMatch(/DO NOT MATCH THE HASHES[^]*closedly\d+==1\.0[^]*\[secret\][^]*Got/);
+    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+
+    expect(await indexes.put("closed", closed, "1.0", "closed 1.0")).toBe(hashes.closed);
     await deploy(one);
     expect(JSON.parse((await ask(one, "/")).text)).toEqual({ ...first, word: "two" });
-    const rows = await server.sql("select lock from function_versions where function_id = $1", [one.id]);
-    expect(rows).toHaveLength(2);
-    expect(rows[0]!["lock"]).toMatch(new RegExp(`^idna==${RegExp.escape(first.at)}`, "m"));
-    expect(rows[0]).toEqual(rows[1]);
+    await call("PATCH", one, "", { handler_code: handler("one") });
+    await deploy(one);
+    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+
+    const rows = await server.sql(
+      "select image_id, lock from function_versions where function_id = $1 and state <> 'failed' order by number",
+      [one.id],
+    );
+    const lock = `${closed}==1.0 --hash=sha256:${hashes.closed}\n${open}==1.0 --hash=sha256:${hashes.open}\n`;
+    expect(rows.map((row) => row["lock"])).toEqual([lock, lock, lock]);
+    expect(rows[2]!["image_id"]).toBe(rows[0]!["image_id"]);
+    for (const secret of indexes.secrets) {
+      expect([error, server.log].join("\n")).not.toContain(secret);
+      const layers = join(server.dataDir, "oci/workspaces");
+      const search = ["grep", "--recursive", "--files-with-matches", "--text", secret, layers];
+      expect((await run(search, { okCodes: [0, 1] })).stdout).toBe("");
+    }
   },
 );
 
@@ -195,12 +205,12 @@ test(
       name: `python-${(made += 1)}-${process.pid}`,
       runtime: "python",
       handler_code: "def handler(request): return 'never'\n",
-      dependencies: { idna: "==0.0.1" },
+      dependencies: { absent: "==0.0.1" },
     };
     const { body: one } = await server.api("POST", "/api/v1/functions", { body });
     onTestFinished(() => call("DELETE", one));
     const failed = (await call("POST", one, "/deploy")) as Function;
     expect(failed).toMatchObject({ pending_deploy: true });
-    expect(failed.error).toMatch(/No matching distribution found for idna==0\.0\.1/);
+    expect(failed.error).toMatch(/No matching distribution found for absent==0\.0\.1/);
   },
 );

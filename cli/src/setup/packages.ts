@@ -60,6 +60,11 @@ export const testPackages: readonly SystemPackage[] = [
   },
   { name: "redis-tools", provides: ["redis-cli"], why: "asks Redis add-ons as people do (test only)" },
   { name: "openssh-server", provides: ["sshd"], why: "plays a forge that is reached by ssh (test only)" },
+  {
+    name: "python3-pip",
+    provides: ["/usr/lib/python3/dist-packages/pip/__main__.py"],
+    why: "says where this host gets its Python packages from (test only)",
+  },
   { name: "openssl", provides: ["openssl"], why: "makes a certificate for a forge of the tests (test only)" },
   { name: "curl", provides: ["curl"], why: "calls the API as the README does (test only)" },
   { name: "chromium", provides: ["chromium"], why: "loads previews as a person does (test only)" },

@@ -20,6 +20,7 @@ import {
 import { testImage } from "../rootfs/testing/image.ts";
 import { loadRecipes } from "../rootfs/recipes.ts";
 import { OciBuilder, type AppBuild } from "./builder.ts";
+import { authoritiesPath, noSources } from "./registries.ts";
 import { readStore } from "./store.ts";
 
 const INSTANCE = 60;
@@ -104,7 +105,7 @@ async function build(dockerfile: string, more: Partial<AppBuild> & { signal?: Ab
         context: ".",
         dockerfile,
         secrets: {},
-        env: {},
+        sources: noSources,
         memoryBytes: 1024 ** 3,
         vcpus: 2,
         diskBytes: 2 * 1024 ** 3,
@@ -274,6 +275,31 @@ CMD ["true"]
       timeoutMs: 60_000,
     });
     expect(found.stdout).toBe("");
+  });
+
+  test("of an index is seen by commands as well, and whom it is believed by; neither is in a layer or log", async () => {
+    const [canary, authority] = ["1ndex-c4nary-4711", "an authority's certificate"];
+    const { log, image } = await built(
+      `FROM debian:12-slim
+RUN echo "from $PIP_INDEX_URL"; grep --count authority "$PIP_CERT"
+USER nobody
+RUN ["sh", "-c", "cat $PIP_CERT"]
+`,
+      {
+        sources: {
+          env: { PIP_INDEX_URL: `https://packages.test/${canary}/simple`, PIP_CERT: authoritiesPath },
+          hidden: [canary],
+          authorities: authority,
+        },
+      },
+    );
+    expect(log).toContain("from https://packages.test/[secret]/simple\n1\n");
+    expect(log.match(/an authority's certificate/g)).toHaveLength(1);
+    expect(log).not.toContain("kontor-authorities");
+    const search = (text: string) => ["grep", "--recursive", "--files-with-matches", "--text", text, oci];
+    for (const text of [canary, authority])
+      expect((await run(search(text), { okCodes: [0, 1], timeoutMs: 60_000 })).stdout).toBe("");
+    expect(JSON.stringify(image)).not.toContain(canary);
   });
 
   test("that changes makes what was cached with the other one void", async () => {

@@ -22,6 +22,7 @@ import { budArgv, ignoreFile, pullArgv, removeContainersArgv, removeImagesArgv }
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
 import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import { LogLines } from "./log.ts";
+import { authoritiesPath, type PackageSources } from "./registries.ts";
 import { bytesBelow, type Run, runEnclosed } from "./run-enclosed.ts";
 import { stampsOf } from "./stamps.ts";
 import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
@@ -69,8 +70,8 @@ export interface AppBuild {
   dockerfile: string;
   /** What commands of the build see, and nothing else ever does. */
   secrets: Readonly<Record<string, string>>;
-  /** What commands of the build see besides, for the like of registries. */
-  env: Readonly<Record<string, string>>;
+  /** What they see besides. */
+  sources: PackageSources;
   memoryBytes: number;
   vcpus: number;
   /** What it may write, all in all. */
@@ -93,6 +94,13 @@ export interface BuiltLayers {
   config: ImageConfig;
 }
 
+/** What a command has for itself and no layer does: a secret of the builder's, by `id`. */
+interface GivenFile {
+  id: string;
+  path: string;
+  text: string;
+}
+
 interface ImageRecord {
   workspace: string;
   image: string;
@@ -107,6 +115,7 @@ const IMPORT_MS = 10 * 60_000;
 /** Of all builds together, where others want the processors too; the server's own process has 1024. */
 const CPU_WEIGHT = 512;
 const BASES = "bases";
+const variablesPath = "/run/kontor-env";
 
 export class OciBuilder implements AppBuilder {
   readonly #options: BuilderOptions;
@@ -146,14 +155,22 @@ export class OciBuilder implements AppBuilder {
     if (!WORKSPACE.test(build.workspace) || !IMAGE_ID.test(build.id))
       throw new RuntimeError("failed", `"${build.id}" of "${build.workspace}" is no name of a build`);
     const context = await contextIn(build.checkout, build.context);
-    const variables = { ...build.env, ...build.secrets };
-    const hasVariables = Object.keys(variables).length > 0;
-    const wrap = hasVariables ? await this.#environment(build.workspace, context, variables) : undefined;
+    const { env, hidden, authorities } = build.sources;
+    const variables = { ...env, ...build.secrets };
+    const given: GivenFile[] = [
+      ...(Object.keys(variables).length > 0
+        ? [{ id: "env", path: variablesPath, text: environmentFile(variables) }]
+        : []),
+      ...(authorities === null ? [] : [{ id: "authorities", path: authoritiesPath, text: authorities }]),
+    ];
+    const wrap =
+      given.length > 0 ? await this.#environment(build.workspace, context, variables, given) : undefined;
     const { text, bases: wanted } = readDockerfile(build.dockerfile, {
       isPlainPath: (path) => isPlainPath(context, path),
       ...(wrap === undefined ? {} : { environment: wrap }),
     });
-    const lines = new LogLines(Object.values(build.secrets), wrap?.words() ?? [], hooks.log);
+    const secrets = [...Object.values(build.secrets), ...hidden];
+    const lines = new LogLines(secrets, wrap?.words() ?? [], hooks.log);
     return this.#turns.take(build.workspace, async () => {
       signal.throwIfAborted();
       const network = (await this.#options.network?.()) ?? null;
@@ -167,7 +184,7 @@ export class OciBuilder implements AppBuilder {
           const files = {
             Dockerfile: text,
             ignore: ignoreFile(await ownIgnoreFile(context)),
-            ...(hasVariables ? { env: environmentFile(variables) } : {}),
+            ...Object.fromEntries(given.map(({ id, text }) => [id, text])),
           };
           await this.#enclosed(
             { ...build, group: build.id, store: build.workspace, network, files, context, signal, lines },
@@ -177,7 +194,7 @@ export class OciBuilder implements AppBuilder {
                 network,
                 cgroup,
                 name: nameOf(build.id),
-                secrets: hasVariables ? ["env"] : [],
+                secrets: given.map(({ id }) => id),
               }),
           );
           return await this.#finished(build, before);
@@ -411,8 +428,10 @@ export class OciBuilder implements AppBuilder {
     workspace: string,
     context: string,
     variables: Readonly<Record<string, string>>,
+    given: readonly GivenFile[],
   ): Promise<Environment & { words: () => string[] }> {
-    const place = { file: "/run/kontor-env", secret: "env" };
+    const secrets = Object.fromEntries(given.map(({ id, path }) => [path, id]));
+    const place = { file: variablesPath, secrets };
     const stampOf = await stampsOf(join(this.#workspace(workspace), "stamp.key"), context, variables);
     const words = new Set<string>();
     return {

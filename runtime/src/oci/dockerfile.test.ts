@@ -86,7 +86,7 @@ test("usual mounts stay as they are", () => {
 });
 
 test("a command reads the build's variables from a file, in either form", () => {
-  const environment = { file: "/run/e", secret: "env", stampOf: () => "abc" };
+  const environment = { file: "/run/e", secrets: { "/run/e": "env" }, stampOf: () => "abc" };
   const { text } = readDockerfile('FROM node:22-slim\nRUN npm ci\nRUN ["npm","run","build"]\n', {
     environment,
   });

@@ -16,8 +16,10 @@ export interface Dockerfile {
 }
 
 export interface Environment {
+  /** One of the secrets: what a shell reads the variables from. */
   file: string;
-  secret: string;
+  /** Files that are there for a command alone: path → id of a secret. */
+  secrets: Readonly<Record<string, string>>;
   /** Changes with the values that the command may use, so that what was made with other ones is not taken from the cache. */
   stampOf: (step: Step) => string;
 }
@@ -230,9 +232,12 @@ function withEnvironment(step: Step, environment: Environment): string {
 }
 
 /** What is ours in a command that has the build's variables; its reader did not write it. */
-export function wrapping({ file, secret }: Pick<Environment, "file" | "secret">, stamp: string) {
+export function wrapping({ file, secrets }: Pick<Environment, "file" | "secrets">, stamp: string) {
+  const mounts = Object.entries(secrets).map(
+    ([target, id]) => `--mount=type=secret,id=${id},target=${target},mode=0444 `,
+  );
   return {
-    mount: `--mount=type=secret,id=${secret},target=${file},mode=0444 `,
+    mount: mounts.join(""),
     read: `: ${stamp}; set -a; . ${file}; set +a`,
   };
 }

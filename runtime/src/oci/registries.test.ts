@@ -1,14 +1,19 @@
 import { expect, test } from "vitest";
-import { proxiesOf, registriesOf } from "./registries.ts";
+import { authoritiesOf, npmRegistryOf, proxiesOf } from "./registries.ts";
 
-test("a registry that somebody configured is handed on, without credentials", () => {
-  const pip = "global.index-url='https://me:secret@pip.test/simple'\n";
-  expect(registriesOf("https://npm.test/", "https://usual.test/", pip)).toEqual({
+test("a registry of npm's that somebody configured is handed on, without credentials", () => {
+  expect(npmRegistryOf("https://me:secret@npm.test/\n", "https://usual.test/\n")).toEqual({
     npm_config_registry: "https://npm.test/",
-    PIP_INDEX_URL: "https://pip.test/simple",
-    UV_DEFAULT_INDEX: "https://pip.test/simple",
   });
-  expect(registriesOf("https://usual.test/", "https://usual.test/", "")).toEqual({});
+  expect(npmRegistryOf("https://usual.test/\n", "https://usual.test/\n")).toEqual({});
+});
+
+test("authorities of pip's are trusted beside the host's, each once", () => {
+  const [own, usual] = ["own", "usual"].map(
+    (name) => `-----BEGIN CERTIFICATE-----\n${name}\n-----END CERTIFICATE-----`,
+  );
+  expect(authoritiesOf(`# ours\n${own}\n`, `${usual}\n${own}\n`)).toBe(`${own}\n${usual}\n`);
+  expect(authoritiesOf("", `${usual}\n`)).toBeNull();
 });
 
 test("a proxy of this host's is handed on in both cases, without credentials", () => {

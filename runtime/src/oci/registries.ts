@@ -1,28 +1,64 @@
 /**
  * Where this host's own package clients get packages from, and by which proxy, as variables that the clients of a build
- * read. Nothing where they are as they came: every client knows its own registry. Credentials are left out; a build is
- * anybody's.
+ * read. Nothing where they are as they came: every client knows its own registry. Credentials of npm's registry and of
+ * proxies are left out; those of Python's indexes are not (docs/decisions/0048).
  */
+import { readFile } from "node:fs/promises";
 import { BlockList, isIP } from "node:net";
 import { run } from "../exec.ts";
+import { BUNDLE, certificates } from "../rootfs/trust.ts";
+import { pythonIndexesOf } from "./python-indexes.ts";
+
+/** Where the commands of builds get packages from. */
+export interface PackageSources {
+  env: Readonly<Record<string, string>>;
+  /** What of the variables no log shows. */
+  hidden: readonly string[];
+  /** PEM of whom commands trust, to lie at `authoritiesPath`; null: whom the base does. */
+  authorities: string | null;
+}
+
+/** Every client's own registries. */
+export const noSources: PackageSources = { env: {}, hidden: [], authorities: null };
+
+/** In a build. */
+export const authoritiesPath = "/run/kontor-authorities.pem";
+/** What bases say for requests and for OpenSSL stands above what pip is told, and uv has no word of its own for it. */
+const trusting = {
+  PIP_CERT: authoritiesPath,
+  REQUESTS_CA_BUNDLE: authoritiesPath,
+  SSL_CERT_FILE: authoritiesPath,
+};
 
 const npm = ["npm", "config", "get", "registry"];
-/** What npm says where nobody configured anything. */
-const npmItself = [...npm, "--userconfig=/dev/null", "--globalconfig=/dev/null"];
+/** What npm says where nobody configured anything. It refuses to take one file for both. */
+const npmItself = [...npm, "--userconfig=/nonexistent/user", "--globalconfig=/nonexistent/global"];
 /** Debian's own: what stands first on PATH may be a version manager's stand-in. */
 const pip = ["/usr/bin/python3", "-m", "pip", "config", "list"];
 const ASK_MS = 10_000;
 /** What curl, npm, pip, apt and git each take a part of, in both cases. */
 const proxyNames = ["http_proxy", "https_proxy", "all_proxy"] as const;
 
-export async function hostRegistries(): Promise<Record<string, string>> {
+export async function hostPackageSources(): Promise<PackageSources> {
   const bare = Object.entries(process.env).filter(([name]) => !/^npm_config_/i.test(name));
   const [forNpm, usual, forPip] = await Promise.all([
     ask(npm, process.env),
     ask(npmItself, Object.fromEntries(bare)),
     ask(pip, process.env),
   ]);
-  return { ...registriesOf(forNpm, usual, forPip), ...proxiesOf(process.env) };
+  const python = pythonIndexesOf(forPip, isElsewhere);
+  const authorities =
+    python.cert === null ? null : authoritiesOf(await textOf(python.cert), await textOf(BUNDLE));
+  return {
+    env: {
+      ...npmRegistryOf(forNpm, usual),
+      ...python.env,
+      ...(authorities === null ? {} : trusting),
+      ...proxiesOf(process.env),
+    },
+    hidden: python.hidden,
+    authorities,
+  };
 }
 
 async function ask(argv: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {
@@ -30,14 +66,25 @@ async function ask(argv: readonly string[], env: NodeJS.ProcessEnv): Promise<str
   return (await asked)?.stdout ?? "";
 }
 
-/** Of what the clients print. Pure. */
-export function registriesOf(npm: string, npmItself: string, pip: string): Record<string, string> {
-  const registry = npm.trim() === npmItself.trim() ? undefined : addressOf(npm.trim());
-  const index = addressOf(/^(?:global|:env:)\.index-url='(.*)'$/m.exec(pip)?.[1]);
-  return {
-    ...(registry === undefined ? {} : { npm_config_registry: registry }),
-    ...(index === undefined ? {} : { PIP_INDEX_URL: index, UV_DEFAULT_INDEX: index }),
-  };
+function textOf(file: string): Promise<string> {
+  return readFile(file, "utf8").catch(() => "");
+}
+
+/**
+ * Of what pip is to trust and what this host does: both, since all programs of a build go by it. Null where pip's own
+ * file names nobody. Pure.
+ */
+export function authoritiesOf(pips: string, hosts: string): string | null {
+  if (certificates(pips).length === 0) return null;
+  return certificates(`${pips}\n${hosts}`)
+    .map((certificate) => `${certificate}\n`)
+    .join("");
+}
+
+/** Of what npm prints, and what it would where nobody configured it. Pure. */
+export function npmRegistryOf(printed: string, usual: string): Record<string, string> {
+  const registry = printed.trim() === usual.trim() ? undefined : addressOf(printed.trim());
+  return registry === undefined ? {} : { npm_config_registry: registry };
 }
 
 /** Of an environment. One that a build's network does not lead to is no way of its: this host, private ranges. Pure. */

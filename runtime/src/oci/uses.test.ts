@@ -21,7 +21,7 @@ async function counted(files: Record<string, string | Buffer>, names: string[], 
   const found: string[][] = [];
   readDockerfile(dockerfile, {
     isPlainPath: () => true,
-    environment: { file: "/f", secret: "s", stampOf: (step) => (found.push([...used(step)]), "") },
+    environment: { file: "/f", secrets: { "/f": "s" }, stampOf: (step) => (found.push([...used(step)]), "") },
   });
   return found;
 }

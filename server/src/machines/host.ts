@@ -76,8 +76,8 @@ export interface HostImage {
   substituted: boolean;
 }
 
-/** See `AppBuild`; what the host itself adds to the commands' environment is its own affair. */
-export type AppImageSpec = Omit<AppBuild, "env">;
+/** See `AppBuild`; where packages come from is the host's own affair. */
+export type AppImageSpec = Omit<AppBuild, "sources">;
 
 export interface BuiltAppImage {
   digest: string;

@@ -17,6 +17,7 @@ import type {
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { AppBuilder, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import type { PackageSources } from "@kontor/runtime/oci/registries.ts";
 import { type Scan, Scanner } from "@kontor/runtime/oci/scan.ts";
 import { share } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
@@ -44,7 +45,7 @@ export class LocalHost implements Host {
   readonly #driver: Driver;
   readonly #builder: AppBuilder;
   readonly #scanner: Scanner;
-  readonly #buildEnv: Readonly<Record<string, string>>;
+  readonly #packageSources: PackageSources;
   readonly #recipes: Map<string, ImageRecipe>;
   readonly #innerRecipes: Map<string, ImageRecipe>;
   readonly #snapshots: string;
@@ -67,8 +68,8 @@ export class LocalHost implements Host {
     builder: AppBuilder;
     /** Keeps what scans know of package archives. */
     scansDirectory: string;
-    /** What commands of builds need to know to reach this host's package registries. */
-    buildEnv: Readonly<Record<string, string>>;
+    /** For the commands of builds. */
+    packageSources: PackageSources;
     /** Region's code → where its volumes lie. */
     volumesDirectories: ReadonlyMap<string, string>;
     /** What a copy leaves free. */
@@ -79,7 +80,7 @@ export class LocalHost implements Host {
     this.#driver = options.driver;
     this.#builder = options.builder;
     this.#scanner = new Scanner(options.scansDirectory);
-    this.#buildEnv = options.buildEnv;
+    this.#packageSources = options.packageSources;
     this.#snapshots = options.snapshotsDirectory;
     this.#volumes = options.volumesDirectories;
     this.#diskReserveBytes = options.diskReserveBytes;
@@ -127,7 +128,7 @@ export class LocalHost implements Host {
 
   async buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage> {
     const { layers, digest, sizeBytes, config } = await this.#builder.build(
-      { ...spec, env: this.#buildEnv },
+      { ...spec, sources: this.#packageSources },
       hooks,
     );
     const env = Object.fromEntries(

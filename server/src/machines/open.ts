@@ -9,7 +9,7 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
 import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
 import { type AppBuilder, OciBuilder } from "@kontor/runtime/oci/builder.ts";
-import { hostRegistries } from "@kontor/runtime/oci/registries.ts";
+import { hostPackageSources, noSources } from "@kontor/runtime/oci/registries.ts";
 import { Images } from "@kontor/runtime/rootfs/images.ts";
 import { ADDON_RECIPES, BASE_RECIPES, loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
@@ -72,7 +72,7 @@ export async function openMachines(deps: {
       driver,
       builder,
       scansDirectory: join(config.dataDir, "scans"),
-      buildEnv: config.runtime === "fake" ? {} : await hostRegistries(),
+      packageSources: config.runtime === "fake" ? noSources : await hostPackageSources(),
       recipes,
       innerRecipes: await loadRecipes(ADDON_RECIPES, recipes),
       snapshotsDirectory: join(config.dataDir, "snapshots"),

@@ -6,6 +6,7 @@ import { afterAll } from "vitest";
 import type { ImageRecipe } from "@kontor/runtime/driver.ts";
 import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
 import { FakeDriver, type FakeOptions } from "@kontor/runtime/fake/driver.ts";
+import { noSources } from "@kontor/runtime/oci/registries.ts";
 import type { Actor, SandboxTier } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
@@ -90,7 +91,7 @@ export async function testHost(
         driver,
         builder: new FakeBuilder(),
         scansDirectory: join(directory, "scans"),
-        buildEnv: {},
+        packageSources: noSources,
         recipes: [recipe, interpreter],
         concurrentStarts: 4,
         snapshotsDirectory: join(directory, "snapshots"),
