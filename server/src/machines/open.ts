@@ -1,4 +1,5 @@
 /** Opens this process's host: its number, its driver, its registration, its share of the database's machines. */
+import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -43,6 +44,8 @@ export async function openMachines(deps: {
   const { killFile } = config;
   if (killFile !== null) {
     onKillPoint(async (point) => {
+      // Mostly it is not there, and what stands still for it is measured as well.
+      if (!existsSync(killFile)) return;
       if ((await readFile(killFile, "utf8").catch(() => "")) === point) process.kill(process.pid, "SIGKILL");
     });
   }

@@ -7,7 +7,7 @@ import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { type Answer, Gathering, type Piece } from "./answer.ts";
 import { explain } from "./failure.ts";
 import type { Fetch } from "./fetch.ts";
-import { type ModelAddress, openModel, optionsOf } from "./providers.ts";
+import { type ModelAddress, optionsOf, streamOf } from "./providers.ts";
 import { thoughtsFor } from "./thoughts.ts";
 import { Wire } from "./wire.ts";
 
@@ -22,7 +22,7 @@ export async function callModel(
 ): Promise<Answer> {
   const wire = new Wire(fetch);
   try {
-    const { stream } = await openModel(address, wire.fetch).doStream({
+    const { stream } = await streamOf(address, wire.fetch, {
       ...options,
       prompt: options.prompt.map((message) => thoughtsFor(address, message)),
       ...optionsOf(address, options.reasoning),

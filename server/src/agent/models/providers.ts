@@ -1,4 +1,8 @@
-/** A model of a provider, as the AI SDK knows it. This folder alone imports that. */
+/**
+ * A model of a provider, as the AI SDK knows it. This folder alone imports that. What the SDK makes of a model takes as
+ * long as a short answer of it, so it is kept; whose key a call is made with and what way it goes is the call's own.
+ */
+import { AsyncLocalStorage } from "node:async_hooks";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createMistral } from "@ai-sdk/mistral";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -18,17 +22,17 @@ export interface ModelAddress {
   id: string;
 }
 
-type Make = (address: ModelAddress, fetch: Fetch) => LanguageModelV4;
+type Make = (address: Pick<ModelAddress, "baseUrl" | "id">, apiKey: string, fetch: Fetch) => LanguageModelV4;
 
 /** Addresses are always given: the SDK would else look into the environment for one. */
 const makers: Record<Provider, Make> = {
-  anthropic: ({ baseUrl, apiKey, id }, fetch) =>
+  anthropic: ({ baseUrl, id }, apiKey, fetch) =>
     createAnthropic({ baseURL: baseUrl ?? "https://api.anthropic.com/v1", apiKey, fetch })(id),
-  openai: ({ baseUrl, apiKey, id }, fetch) =>
+  openai: ({ baseUrl, id }, apiKey, fetch) =>
     createOpenAI({ baseURL: baseUrl ?? "https://api.openai.com/v1", apiKey, fetch })(id),
-  mistral: ({ baseUrl, apiKey, id }, fetch) =>
+  mistral: ({ baseUrl, id }, apiKey, fetch) =>
     createMistral({ baseURL: baseUrl ?? "https://api.mistral.ai/v1", apiKey, fetch })(id),
-  openai_compatible: ({ baseUrl, apiKey, id }, fetch) =>
+  openai_compatible: ({ baseUrl, id }, apiKey, fetch) =>
     createOpenAICompatible({
       name: "openai_compatible",
       baseURL: baseUrl ?? "",
@@ -39,8 +43,32 @@ const makers: Record<Provider, Make> = {
     })(id),
 };
 
-export function openModel(address: ModelAddress, fetch: Fetch): LanguageModelV4 {
-  return makers[address.provider](address, fetch);
+/** Stands where a kept model has a key; each call's own headers are put in its place. */
+const noKey = "none";
+const keptMax = 200;
+const kept = new Map<string, LanguageModelV4>();
+const way = new AsyncLocalStorage<Fetch>();
+
+function modelOf({ provider, baseUrl, id }: ModelAddress): LanguageModelV4 {
+  const name = JSON.stringify([provider, baseUrl, id]);
+  const model =
+    kept.get(name) ?? makers[provider]({ baseUrl, id }, noKey, (...given) => way.getStore()!(...given));
+  // The one asked longest ago goes.
+  kept.delete(name);
+  kept.set(name, model);
+  if (kept.size > keptMax) kept.delete(kept.keys().next().value!);
+  return model;
+}
+
+export function streamOf(
+  address: ModelAddress,
+  fetch: Fetch,
+  options: LanguageModelV4CallOptions,
+): ReturnType<LanguageModelV4["doStream"]> {
+  const { provider, apiKey } = address;
+  const key: Record<string, string> =
+    provider === "anthropic" ? { "x-api-key": apiKey } : { authorization: `Bearer ${apiKey}` };
+  return way.run(fetch, async () => modelOf(address).doStream({ ...options, headers: key }));
 }
 
 /** Names by which the SDK knows whether a model of OpenAI's thinks. */
