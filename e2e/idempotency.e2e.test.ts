@@ -1,9 +1,10 @@
 import { randomUUID } from "node:crypto";
-import { expect, onTestFinished, test } from "vitest";
-import { eventually, expectRefusal } from "./answers.ts";
+import { afterEach, expect, onTestFinished, test } from "vitest";
+import { expectRefusal } from "./answers.ts";
 import type { Reply } from "./api.ts";
 import { createSandbox, debian, deleteSandbox, output, server } from "./fixtures.ts";
-import { Server } from "./server.ts";
+
+afterEach(() => server.start());
 
 function create(key: string, body: Record<string, unknown>) {
   return server.api("POST", "/v1/sandboxes", {
@@ -97,24 +98,17 @@ test("a stream takes no key: it is run each time", async () => {
 /** The answer of a server that dies before it is sent is lost; what the next one answers to the same request. */
 async function answeredByTheNext(path: string, body: Record<string, unknown>): Promise<Reply> {
   const call = { body, headers: { "idempotency-key": randomUUID() } };
-  await server.stop();
-  const { env } = server.description;
-  const mortal = new Server({
-    ...server.description,
-    env: { ...env, KONTOR_KILL_AT: "request.unanswered" },
-  });
-  await mortal.start();
-  await expect(mortal.api("POST", path, call)).rejects.toThrow("fetch failed");
-  await eventually(
-    async () => mortal.pid,
-    (pid) => pid === undefined,
+  await server.dieAt("request.unanswered", () =>
+    expect(server.api("POST", path, call)).rejects.toThrow("fetch failed"),
   );
-  await server.start();
+  // Half a minute, in which nobody says that the request goes on, begins and is over.
+  const endsAt = async (at: string) =>
+    server.sql(`update idempotency_keys set expires_at = ${at} where key = $1`, [
+      call.headers["idempotency-key"],
+    ]);
+  await endsAt("now() + interval '30 seconds'");
   expectRefusal(await server.api("POST", path, call), 409, "idempotency_in_progress");
-  // Half a minute later, in which nobody said that the request goes on.
-  await server.sql("update idempotency_keys set expires_at = now() where key = $1", [
-    call.headers["idempotency-key"],
-  ]);
+  await endsAt("now()");
   const again = await server.api("POST", path, call);
   expect([again.status, again.headers.get("idempotent-replayed")]).toEqual([201, "true"]);
   return again;

@@ -42,7 +42,6 @@ interface ServerFile {
 
 const main = join(import.meta.dirname, "../server/src/main.ts");
 const shim = join(import.meta.dirname, "../runtime/shim/build/kontor-shim");
-const compileCache = process.env["NODE_COMPILE_CACHE"];
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 /** A first start makes a database and, on a host without the cached image, waits for nothing else. */
 const readyTimeoutMs = 120_000;
@@ -206,8 +205,6 @@ export class Server {
     return {
       PATH: process.env["PATH"] ?? "/usr/sbin:/usr/bin:/sbin:/bin",
       HOME: process.env["HOME"] ?? "/root",
-      // As `./kontor` gives it: half of a start is reading the code otherwise.
-      ...(compileCache === undefined ? {} : { NODE_COMPILE_CACHE: compileCache }),
       KONTOR_DATA_DIR: this.dataDir,
       KONTOR_PORT: String(this.description.port),
       KONTOR_TLS_PORT: "0",

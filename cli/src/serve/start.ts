@@ -37,7 +37,7 @@ export function startServer(data: string, port: number | undefined, doors: reado
   const env = {
     ...process.env,
     KONTOR_DATA_DIR: data,
-    // What Node made of the sources is kept: the next start takes half the processor's time until it listens.
+    // What Node made of the sources is kept: the next start takes a third less of the processor until it listens.
     NODE_COMPILE_CACHE: path.join(data, "compile-cache"),
     ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
   };

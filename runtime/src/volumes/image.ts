@@ -53,11 +53,12 @@ export async function attachVolume(volume: VolumeSpec, mountPoint: string): Prom
 
 /** A volume whose host cannot do it is slower to sync, and as good. */
 async function bypassCache(image: string): Promise<void> {
-  const [device] = /^\/dev\/loop\d+/.exec((await run(loopArgv(image))).stdout) ?? [];
-  if (device === undefined) return;
-  await run(directArgv(device)).catch((error: unknown) => {
-    if (!(error instanceof RuntimeError) || error.kind !== "failed") throw error;
-  });
+  try {
+    const [device] = /^\/dev\/loop\d+/.exec((await run(loopArgv(image))).stdout) ?? [];
+    if (device !== undefined) await run(directArgv(device));
+  } catch (error) {
+    if (!(error instanceof RuntimeError)) throw error;
+  }
 }
 
 /**

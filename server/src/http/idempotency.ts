@@ -76,7 +76,7 @@ export class IdempotencyKeys {
   readonly #process = randomUUID();
   readonly #timers: NodeJS.Timeout[];
   /** Keys of requests that this very process carries out, however late its beat is. */
-  readonly #running = new Set<string>();
+  readonly #running = new Map<string, KeyedRequest>();
 
   constructor(db: Kysely<Database>, clock: Clock, log: Pick<Logger, "error">) {
     this.#db = db;
@@ -124,7 +124,7 @@ export class IdempotencyKeys {
       .returning("key")
       .executeTakeFirst();
     if (!taken) return this.#stored(request);
-    this.#running.add(nameOf(request));
+    this.#running.set(nameOf(request), request);
     return undefined;
   }
 
@@ -181,7 +181,7 @@ export class IdempotencyKeys {
       .returning("key")
       .executeTakeFirst();
     if (!taken) throw idempotencyInProgress();
-    this.#running.add(nameOf(request));
+    this.#running.set(nameOf(request), request);
   }
 
   /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
@@ -247,11 +247,16 @@ export class IdempotencyKeys {
 
   async #beat(): Promise<void> {
     if (this.#running.size === 0) return;
+    const running = [...this.#running.values()];
+    const column = (name: "caller" | "route" | "key") => sql.val(running.map((request) => request[name]));
+    // Of what is carried out here alone: a row whose end could not be stored lapses like that of a process that died.
     // A transaction that has noted what it makes holds its row, and whoever waited for that might hold up another one:
     // such a row is left to the next beat.
     await sql`update idempotency_keys set expires_at = ${new Date(this.#clock.now().getTime() + leaseMs)}
       from (select caller, route, key from idempotency_keys
-        where process_id = ${this.#process} and state = 'running' for update skip locked) as own
+        where process_id = ${this.#process} and state = 'running' and (caller, route, key) in
+          (select * from unnest(${column("caller")}::text[], ${column("route")}::text[], ${column("key")}::text[]))
+        for update skip locked) as own
       where (idempotency_keys.caller, idempotency_keys.route, idempotency_keys.key)
         = (own.caller, own.route, own.key)`
       .execute(this.#db)

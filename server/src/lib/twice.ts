@@ -1,5 +1,7 @@
 /** A stream for two readers, of which nothing is kept: the one that is ahead waits for the other. */
 
+import { unlessEnded } from "./unless-ended.ts";
+
 type Next = IteratorResult<Buffer>;
 
 /**
@@ -20,11 +22,17 @@ export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => 
     waiting = 0;
     source.next().then(resolve, reject);
   };
-  const take = (signal: AbortSignal): Promise<Next> => {
+  const take = async (signal: AbortSignal): Promise<Next> => {
     const { promise } = round;
     waiting += 1;
     goOn();
-    return unlessEnded(promise, signal);
+    try {
+      return await unlessEnded(promise, signal);
+    } catch (error) {
+      // It waits no more: the other one's next piece is not to come before that one asks for it.
+      if (round.promise === promise) waiting -= 1;
+      throw error;
+    }
   };
   return async function* (signal) {
     try {
@@ -34,16 +42,4 @@ export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => 
       goOn();
     }
   };
-}
-
-async function unlessEnded<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  const { promise: ended, reject } = Promise.withResolvers<never>();
-  const stop = () => reject(signal.reason);
-  signal.addEventListener("abort", stop, { once: true });
-  if (signal.aborted) stop();
-  try {
-    return await Promise.race([promise, ended]);
-  } finally {
-    signal.removeEventListener("abort", stop);
-  }
 }

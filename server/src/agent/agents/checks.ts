@@ -2,7 +2,7 @@
  * What a config names must be there and fit: its toolsets, its credentials, its machine, its schema. Asked when a version
  * is published and, since the world moves on, again when an alias is pointed at it.
  */
-import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
+import type { ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { findCredentials } from "../credentials/credentials.ts";
@@ -24,10 +24,13 @@ export async function requireUsable(
   await requireMachine(app, tx, workspace, config);
 }
 
-/** Asked before a transaction, because it may take its time. */
-export async function requireSchema(actor: Actor, { output }: AgentConfig): Promise<void> {
+/** Asked before a transaction, because it may take its time: the workspace's, as what its runs check. */
+export async function requireSchema(
+  { id }: Pick<ReachableWorkspace, "id">,
+  { output }: AgentConfig,
+): Promise<void> {
   if (output.type !== "json_schema") return;
-  const why = await whyNotSchema(actor.id, output.schema);
+  const why = await whyNotSchema(id, output.schema);
   if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
 }
 

@@ -21,7 +21,7 @@ export async function create(
   const workspace = requireNotSuspended(homeWorkspace(actor));
   requireName(input.name);
   requireHeld(actor, input.config, pointerToScope);
-  await requireSchema(actor, input.config);
+  await requireSchema(workspace, input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     if ((await lockAndCountAgents(tx, workspace.id)) >= agentsMax) throw agentLimitReached(agentsMax);

@@ -1,6 +1,7 @@
 /** A new version, and the aliases that are to point at it, in one transaction. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
+import { homeWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
 import { pointerToScope, requireHeld } from "../workers/grant.ts";
@@ -23,7 +24,7 @@ export async function publish(
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
   requireHeld(actor, input.config, pointerToScope);
-  await requireSchema(actor, input.config);
+  await requireSchema(homeWorkspace(actor), input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);

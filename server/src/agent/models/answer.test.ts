@@ -63,6 +63,7 @@ const endless: Record<string, () => LanguageModelV4StreamPart> = {
   calls: () => ({ type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" }),
   "arguments of one call": () => ({ type: "tool-input-delta", id: "x", delta: mebibyte }),
   words: () => ({ type: "text-delta", id: "x", delta: mebibyte }),
+  "words under a new name each": () => ({ type: "text-delta", id: String(Math.random()), delta: "x" }),
   seals: () => ({
     type: "reasoning-start",
     id: String(Math.random()),

@@ -99,9 +99,7 @@ export class Gathering {
         break;
       default:
     }
-    this.#parts += 1;
-    if (this.#parts > maxParts)
-      throw new ModelFailure("refused", "The model's answer is in more parts than one may have.");
+    this.#countPart();
     return true;
   }
 
@@ -117,6 +115,12 @@ export class Gathering {
     while (content.at(-1)?.type === "reasoning") content.pop();
     if (content.length === 0) content.push({ type: "text", text });
     return { ...this.#end, text, calls: this.#calls, message: { role: "assistant", content } };
+  }
+
+  #countPart(): void {
+    this.#parts += 1;
+    if (this.#parts > maxParts)
+      throw new ModelFailure("refused", "The model's answer is in more parts than one may have.");
   }
 
   #say(part: Extract<Part, { type: "text-delta" | "reasoning-delta" }>): void {
@@ -137,6 +141,8 @@ export class Gathering {
     const id = `${kind} ${part.id}`;
     let block = this.#open.get(id);
     if (!block) {
+      // What begins with its first words was not counted yet.
+      if (part.type.endsWith("-delta")) this.#countPart();
       block = { kind, text: "", metadata: {} };
       this.#open.set(id, block);
       this.#blocks.push(block);

@@ -1,6 +1,7 @@
 /** What runs said goes an hour after they ended, run by run: one that can't be taken apart keeps no other's. */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
+import { isPassing } from "#db/passing.ts";
 import { expireOutput, findExpiring } from "./store.ts";
 
 const atOnce = 100;
@@ -18,6 +19,7 @@ export async function forgetOutputs(
       if (signal?.aborted) return;
       try {
         await transaction(db, (tx) => expireOutput(tx, run)).catch(async (error: unknown) => {
+          if (isPassing(error)) throw error;
           log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");
           await transaction(db, (tx) => expireOutput(tx, run, true));
         });

@@ -43,6 +43,28 @@ test("a call goes where its toolset is when it is made, with the secret that is 
   expect(after.asked.map(({ headers }) => headers.authorization)).toEqual([`Bearer ${auth_secret}`]);
 });
 
+test("a call that waits for its turn goes where its toolset is by then", async () => {
+  const turn = Promise.withResolvers<void>();
+  let asked = 0;
+  const seen = before.asked.length;
+  after.answer = (_, response) => {
+    asked += 1;
+    void turn.promise.then(() => response.writeHead(200).end("{}"));
+  };
+  model.script([{ calls: Array(9).fill(look) }, { text: ["Done."] }]);
+  const invoked = owner.post("/v1/agents/clerk/invoke", { input: "Go." });
+  await expect.poll(() => asked).toBe(8);
+  const path = `/v1/agent-toolsets/${toolset.json.id}`;
+  await owner.call("PATCH", path, { url: before.url, auth_secret: "the-third-secret-0123" });
+  turn.resolve();
+  expect((await invoked).json).toMatchObject({ status: "completed", output: "Done." });
+  after.answer = undefined;
+  expect(asked).toBe(8);
+  const ninth = before.asked.slice(seen).map(({ headers }) => headers.authorization);
+  expect(ninth).toEqual(["Bearer the-third-secret-0123"]);
+  await owner.call("PATCH", path, { url: after.url, auth_secret: "the-second-secret-0123" });
+});
+
 test("a call whose outcome no longer fits into the session is in the journal as it ended", async () => {
   model.script([{ calls: [look] }]);
   after.answer = (_, response) =>

@@ -54,13 +54,17 @@ export async function invoke(
   const workspace = requireNotSuspended(workspaceOf(actor, agent));
   if (agent.paused) throw agentPaused(false);
   if (agent.is_all_paused) throw agentPaused(true);
-  const asking = { agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
-  const begun = input.session_id === undefined ? await inNew(app.db, asking) : await inOld(app.db, asking);
+  const id = newId("run_");
+  const asking = { id, agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
+  const begin = input.session_id === undefined ? inNew : inOld;
+  const begun = await runs.committing(id, () => begin(app.db, asking));
   runs.begin(begun.id, begun.carried);
   return begun.id;
 }
 
 interface Asking {
+  /** Of the run. */
+  id: string;
   agent: AskedAgent;
   workspace: ReachableWorkspace;
   input: Invoke;
@@ -77,10 +81,10 @@ interface Entered {
 
 /** A session of its own. */
 async function inNew(db: Db, asking: Asking): Promise<Entered> {
-  const { agent, workspace, input, trigger, now } = asking;
+  const { id, agent, workspace, input, trigger, now } = asking;
   const { version, config } = requireVersion(agent);
   requireFit(workspace, config, agent.has_credential);
-  const [id, endUserId] = [newId("run_"), input.end_user_id ?? null];
+  const endUserId = input.end_user_id ?? null;
   const words = toWords(id, [
     ...(input.messages ?? []).map((one) => ({ kind: "seed" as const, message: historyMessage(one) })),
     { kind: "input", message: userMessage(input.input) },
@@ -112,7 +116,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
 
 /** One that goes on. */
 function inOld(db: Db, asking: Asking): Promise<Entered> {
-  const { agent, workspace, input, trigger } = asking;
+  const { id, agent, workspace, input, trigger } = asking;
   return transaction(db, async (tx) => {
     await holdCounts(tx, workspace.id);
     const session = await take(tx, agent.id, {
@@ -127,7 +131,6 @@ function inOld(db: Db, asking: Asking): Promise<Entered> {
     requireFit(workspace, config as AgentConfig, known.size > 0);
     await requireIdle(tx, session.id);
     await requireNotParking(tx, session.id);
-    const id = newId("run_");
     const words = toWords(id, [{ kind: "input", message: userMessage(input.input) }]);
     if (!isRoomFor(words, session.bytes)) throw full();
     const beginning = {

@@ -65,6 +65,7 @@ export class AgentRuns {
       status: RunStatus | undefined;
     }
   >();
+  readonly #committing = new Set<string>();
   readonly #changes = new EventEmitter().setMaxListeners(0);
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
@@ -134,6 +135,16 @@ export class AgentRuns {
 
   get #isAtWork(): boolean {
     return this.#fetch !== undefined && !this.#stopping.signal.aborted;
+  }
+
+  /** What commits a run of this id: until it has, no look takes the run from who knows what it begins with. */
+  async committing<T>(id: string, commit: () => Promise<T>): Promise<T> {
+    this.#committing.add(id);
+    try {
+      return await commit();
+    } finally {
+      this.#committing.delete(id);
+    }
   }
 
   /**
@@ -221,11 +232,11 @@ export class AgentRuns {
     const ids = await findOrphans(this.#app.db, {
       processId: this.processId,
       hostId: this.#hostId,
-      carriedOut: [...this.#carriedOut.keys()],
+      carriedOut: [...this.#carriedOut.keys(), ...this.#committing],
       limit: free,
       ofOneMax: this.#ofOneMax,
     });
-    for (const id of ids) this.begin(id);
+    for (const id of ids) if (!this.#committing.has(id)) this.begin(id);
     return ids.length;
   }
 
@@ -289,7 +300,8 @@ export class AgentRuns {
     let isEnded = false;
     const writer = new RunWriter(this.#app, claim, {
       stored: ({ status }) => {
-        isEnded = isOver(status);
+        // Commits of calls beside one another may be answered in another order than they were made in.
+        isEnded ||= isOver(status);
         this.changed(id, status);
       },
       broken: (error) => stop.abort(error),

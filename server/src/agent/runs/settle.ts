@@ -37,8 +37,11 @@ export async function settleCalls(
 ): Promise<"settled" | "waiting"> {
   const { run, conversation } = going;
   if (!conversation.hasUntoldCalls) return "settled";
-  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
-  const why = new Map(unavailable.map((toolset) => [toolset.id, toolset.why]));
+  const usable = async () => {
+    const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
+    return { tools, why: new Map(unavailable.map((toolset) => [toolset.id, toolset.why])) };
+  };
+  const atFirst = await usable();
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
   const calls = going.calls ?? (await callsOf(app.db, run.id, run.steps));
   const turns = new Semaphore(callsAtOnce);
@@ -49,6 +52,8 @@ export async function settleCalls(
   await Promise.all(
     calls.map((call, place) =>
       turns.run(async () => {
+        // Those before it may have taken hours, and its toolset may be another's by now.
+        const { tools, why } = place < callsAtOnce ? atFirst : await usable();
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
         const decision = approvals?.get(call.id)?.status;
@@ -223,7 +228,6 @@ async function carryOutCall(
     signal: stop.signal,
     fetch: traced.fetch,
     headers: traced.headers,
-    say: (type, data) => writer.add(type, data),
     sayWith: async (type, data, change) => {
       await writer.commitWith([{ type, at: app.clock.now(), data }], {}, change);
     },

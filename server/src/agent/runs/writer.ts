@@ -153,6 +153,8 @@ export class RunWriter {
         await reached("agent.events.stored");
         this.#stored(row);
       } catch (error) {
+        // Whatever is stored yet has them before it: an answer is not over without its words.
+        this.#waiting.unshift(...events);
         this.#countedMs -= activeMs;
         this.#broken(error);
       }

@@ -5,7 +5,7 @@
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { close } from "./close.ts";
-import { countLive, findTriggered, lockCounts, lockSession, type SessionRow } from "./store.ts";
+import { countLive, findTriggered, lockCounts, lockSession, lockSessions, type SessionRow } from "./store.ts";
 
 const keptMs = 3_600_000;
 const atOnce = 100;
@@ -17,8 +17,11 @@ export async function makeRoom(tx: Db, workspaceId: string, allowed: number, now
   if (places <= 0) return true;
   const oldest = await findTriggered(tx, { workspaceId }, places);
   if (oldest.length < places) return false;
-  for (const { id } of oldest) if (!(await close(tx, id, now))) return false;
-  return true;
+  // In the order in which an erasure locks them; one that it took away meanwhile made room as well.
+  const ids = oldest.map(({ id }) => id);
+  await lockSessions(tx, ids);
+  for (const id of ids) await close(tx, id, now);
+  return (await countLive(tx, workspaceId)) < allowed;
 }
 
 export async function endLeft({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<void> {

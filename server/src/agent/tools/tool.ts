@@ -33,9 +33,7 @@ export interface ToolCall {
   fetch: Fetch;
   /** The same as `fetch` says, for what does not go through it. */
   headers: Readonly<Record<string, string>>;
-  /** An event of the run's log. */
-  say(type: string, data: Record<string, unknown>): void;
-  /** The same, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
+  /** An event of the run's log, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
   sayWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
 }
 

@@ -1,5 +1,5 @@
 /** What a toolset says must fit: its address, its tools, and how its calls are let in. */
-import type { Actor } from "#accounts/actor.ts";
+import type { ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { AddressError, checkAddress } from "#lib/checked-lookup.ts";
@@ -22,13 +22,16 @@ export function requireOwnKind(kind: "http" | "mcp", tools: readonly HttpTool[] 
 }
 
 /** Names are said once, schemas can be used, and each place in a path is an argument that must be there. */
-export async function requireTools(actor: Actor, tools: readonly HttpTool[]): Promise<void> {
+export async function requireTools(
+  { id }: Pick<ReachableWorkspace, "id">,
+  tools: readonly HttpTool[],
+): Promise<void> {
   const names = new Set<string>();
   for (const [index, { name, parameters, path }] of tools.entries()) {
     if (names.has(name)) throw invalidField(["http_tools", index, "name"], "stands there twice");
     names.add(name);
     const why =
-      parameters["type"] === "object" ? await whyNotSchema(actor.id, parameters) : "must be of type object";
+      parameters["type"] === "object" ? await whyNotSchema(id, parameters) : "must be of type object";
     if (why !== undefined) throw invalidField(["http_tools", index, "parameters"], why);
     const required = Array.isArray(parameters["required"]) ? (parameters["required"] as unknown[]) : [];
     for (const [, place = ""] of path.matchAll(/\{([^{}]*)\}/g)) {

@@ -31,7 +31,7 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
   requireOneWayIn(isSignedInTo, input);
   requireClient(input.oauth_client_id ?? null, Boolean(input.oauth_client_secret));
   await requireAddress(app, input.url);
-  await requireTools(actor, input.http_tools ?? []);
+  await requireTools(workspace, input.http_tools ?? []);
   const id = newId("tst_");
   const row = await app.db.transaction().execute(async (tx) => {
     if ((await lockAndCount(tx, workspace.id)) >= toolsetsMax) throw toolsetLimitReached(toolsetsMax);

@@ -1,6 +1,7 @@
 /** A toolset changes. What was given for one origin does not go to another. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
+import { homeWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { forgetProvider, forgetSignIns } from "../connections/forget.ts";
 import {
@@ -21,7 +22,7 @@ import { lockReachable, requireWritable, target } from "./toolsets.ts";
 
 export async function update(app: App, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
   if (input.url !== undefined) await requireAddress(app, input.url);
-  if (input.http_tools !== undefined) await requireTools(actor, input.http_tools);
+  if (input.http_tools !== undefined) await requireTools(homeWorkspace(actor), input.http_tools);
   const { row, isOther } = await app.db.transaction().execute(async (tx) => {
     const row = await lockReachable(tx, actor, id);
     requireWritable(actor, row);

@@ -188,7 +188,17 @@ const finders: Record<string, (run: Json) => Promise<unknown>> = {
   "a decision": (run) =>
     owner.post(`/v1/agents/runs/${run.run_id}/approvals/${run.approval.request_id}`, { decision: "approve" }),
   "whoever reads it": (run) => owner.get(`/v1/agents/runs/${run.run_id}`),
-  "a look at what is due": () => sleep(1_500),
+  "a look at what is due": async ({ run_id }) => {
+    const status = async () =>
+      (
+        await host.app.db
+          .selectFrom("agent_runs")
+          .select("status")
+          .where("id", "=", run_id)
+          .executeTakeFirst()
+      )?.status;
+    await expect.poll(status, { timeout: 10_000 }).toBe("failed");
+  },
 };
 
 test.each(Object.entries(finders))("a run that %s finds too late ends its trace, once", async (_, find) => {

@@ -244,7 +244,8 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   if (fields(pyproject["project"])["dependencies"] !== undefined && !isPackage)
     return {
       name: "uv",
-      install: "uv sync --no-dev --no-install-project",
+      // A lock names the index it was made from, and what an index is asked with may stand in its address.
+      install: "uv sync --no-dev --no-install-project && rm -f uv.lock",
       manifests: ["pyproject.toml"],
       caches: [pip, "/root/.cache/uv"],
       why: "pyproject.toml lists the dependencies",

@@ -5,6 +5,7 @@
  * it in its place, and the old one goes after that was said.
  */
 import { together } from "#lib/together.ts";
+import { unlessEnded } from "#lib/unless-ended.ts";
 import type { Guest } from "#machines/guest.ts";
 import type { Addons } from "../addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
@@ -45,13 +46,28 @@ export const postgres: BackupEngine = {
     const [snapshot = ""] = await session.ask(
       "begin transaction isolation level repeatable read, read only;\nselect pg_export_snapshot();",
     );
+    const taken = Promise.withResolvers<void>();
+    let after: Contents | undefined;
+    async function* dump(ends: AbortSignal) {
+      for await (const piece of outputOf(guest, dumpProgram(database, snapshot), ends)) {
+        taken.resolve();
+        yield piece;
+      }
+      after = await readSequences(guest, database, ends);
+    }
     const [stored, contents] = await together(
       signal,
-      (ends) => sink(outputOf(guest, dumpProgram(database, snapshot), ends)),
-      (ends) => session.ask(contentsScript, ends),
+      (ends) => sink(dump(ends)),
+      async (ends) => {
+        const lines = await session.ask(contentsScript, ends);
+        // pg_dump's first byte comes after it took the snapshot. The trial may be loaded for long after that, and
+        // nobody's ALTER TABLE is to wait for it.
+        await unlessEnded(taken.promise, ends);
+        await session.ask("commit;", ends);
+        return lines;
+      },
     );
-    const after = await readSequences(guest, database, signal);
-    const held: Held = { contents: readContents(contents), sequences: [before, after] };
+    const held: Held = { contents: readContents(contents), sequences: [before, after!] };
     return { stored, held };
   },
 

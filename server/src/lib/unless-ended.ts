@@ -1,0 +1,12 @@
+/** Waits for something that may never come: what the promise comes to, or why the signal was aborted before. */
+export async function unlessEnded<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: ended, reject } = Promise.withResolvers<never>();
+  const stop = () => reject(signal.reason);
+  signal.addEventListener("abort", stop, { once: true });
+  if (signal.aborted) stop();
+  try {
+    return await Promise.race([promise, ended]);
+  } finally {
+    signal.removeEventListener("abort", stop);
+  }
+}
