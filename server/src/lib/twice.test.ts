@@ -70,3 +70,13 @@ test("one that waits for the other can be ended", async () => {
   ends.abort(new Error("enough"));
   await expect(waiting).rejects.toThrow("enough");
 });
+
+test("one that is ended while it waits takes no piece from the other", async () => {
+  const { content } = counted(3);
+  const read = twice(content);
+  const ends = new AbortController();
+  const waits = collect(read(ends.signal));
+  ends.abort(new Error("enough"));
+  await expect(waits).rejects.toThrow("enough");
+  expect(await collect(read(never))).toEqual([0, 1, 2]);
+});

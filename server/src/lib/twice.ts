@@ -1,12 +1,11 @@
 /** A stream for two readers, of which nothing is kept: the one that is ahead waits for the other. */
-
 import { unlessEnded } from "./unless-ended.ts";
 
 type Next = IteratorResult<Buffer>;
 
 /**
  * To be called once by each of the two, with what ends it: the same pieces for both, at the pace of the slower. One
- * that stops early holds up nobody; where both have stopped, the content is let go of.
+ * that stops early holds up nobody; where both have begun and stopped, the content is let go of.
  */
 export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => AsyncGenerator<Buffer> {
   const source = content[Symbol.asyncIterator]();

@@ -8,7 +8,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
-import { deleteMachine, findLeft, findMachine, lockSessions, markedEnding, markEnding } from "./store.ts";
+import { deleteMachine, findLeft, findMachine, markedEnding, markEnding } from "./store.ts";
 
 export const endMachineTask = "agent.machines.end";
 
@@ -24,10 +24,12 @@ export async function endSoon(tx: Db, sessionIds: readonly string[]): Promise<vo
   for (const session of sessionIds) await addJob(tx, endMachineTask, { session });
 }
 
-/** Ends the machines of these sessions, which get no other one if they end in this transaction; answers how many there were. */
+/**
+ * Ends the machines of these sessions; answers how many there were. The caller holds the sessions and ends them in this
+ * transaction: so nobody makes them another one.
+ */
 export async function endMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
   if (sessionIds.length === 0) return 0;
-  await lockSessions(tx, sessionIds);
   const ending = await markEnding(tx, sessionIds);
   await endSoon(tx, ending);
   return ending.length;

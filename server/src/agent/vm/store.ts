@@ -13,17 +13,6 @@ export function findMachine(db: Db, sessionId: string): Promise<MachineRow | und
 
 // ---- the end
 
-/** Nobody makes a machine for one of these until this transaction ends. */
-export async function lockSessions(tx: Db, sessionIds: readonly string[]): Promise<void> {
-  await tx
-    .selectFrom("agent_sessions")
-    .select("id")
-    .where("id", "=", anyOf(sessionIds))
-    .orderBy("id")
-    .forUpdate()
-    .execute();
-}
-
 /** Their sessions, of those that have one; it ends from here on. */
 export async function markEnding(tx: Db, sessionIds: readonly string[]): Promise<string[]> {
   const rows = await tx
