@@ -5,7 +5,7 @@ import { aptStep } from "../setup/apt.ts";
 import { nativeStep } from "../setup/native.ts";
 import { checkPackages, testPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
-import { addUp, closing, runLanes, runSuites, type Tally } from "../tests/run-suites.ts";
+import { addUp, closing, repeatFailures, runLanes, runSuites, type Tally } from "../tests/run-suites.ts";
 import { fastSuites, freshRootSuite, lanes } from "../tests/suites.ts";
 
 export async function test(options: { freshRoot?: boolean }): Promise<void> {
@@ -15,16 +15,17 @@ export async function test(options: { freshRoot?: boolean }): Promise<void> {
       hint: `Run: ${asRoot()} (or, without them: kontor check)`,
     });
   }
-  close([
-    await runSuites(fastSuites),
-    await runLanes(lanes),
-    ...(options.freshRoot ? [await runSuites([freshRootSuite])] : []),
-  ]);
+  const ran = [
+    ...(await runSuites(fastSuites)),
+    ...(await runLanes(lanes)),
+    ...(options.freshRoot ? await runSuites([freshRootSuite]) : []),
+  ];
+  close(await repeatFailures(ran));
 }
 
 export async function check(): Promise<void> {
   await setUp([aptStep(checkPackages), nativeStep]);
-  close([await runSuites(fastSuites)]);
+  close((await runSuites(fastSuites)).map(({ tally }) => tally));
 }
 
 function close(tallies: readonly Tally[]): void {

@@ -3,7 +3,15 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { inProduct } from "../lib/places.ts";
-import { addUp, closing, runLanes, tallyOf, type VitestReport } from "./run-suites.ts";
+import {
+  addUp,
+  afterRepeat,
+  closing,
+  repeatFailures,
+  runLanes,
+  tallyOf,
+  type VitestReport,
+} from "./run-suites.ts";
 
 function report(over: Partial<VitestReport>): VitestReport {
   return {
@@ -21,7 +29,7 @@ const failing = {
   status: "failed",
   assertionResults: [
     { status: "passed", fullName: "a" },
-    { status: "failed", fullName: "keeps its promise" },
+    { status: "failed", fullName: "keeps its promise", failureMessages: ["Error: late\nat x"] },
   ],
 };
 
@@ -31,7 +39,14 @@ test("a failed test is named with its file", () => {
     passed: 1,
     failed: 1,
     skipped: 0,
-    failures: ["server/src/x.test.ts: keeps its promise"],
+    failures: [
+      {
+        label: "server/src/x.test.ts: keeps its promise",
+        cause: "Error: late",
+        file: "server/src/x.test.ts",
+      },
+    ],
+    passedBeside: { "server/src/x.test.ts": 1 },
     retried: [],
   });
 });
@@ -44,7 +59,7 @@ test("a test file that does not load counts as a failure", () => {
     assertionResults: [],
   };
   expect(tallyOf(report({ testResults: [broken] }), 1, "units").failures).toEqual([
-    "cli/src/y.test.ts: SyntaxError: no",
+    { label: "cli/src/y.test.ts: SyntaxError: no", cause: "SyntaxError: no", file: "cli/src/y.test.ts" },
   ]);
 });
 
@@ -55,8 +70,15 @@ test("a runner that ends badly without a failed test counts as a failure, and so
 
 test("the closing line stands alone, last, with the sums", () => {
   const sum = addUp([
-    { passed: 2, failed: 0, skipped: 1, failures: [], retried: [] },
-    { passed: 3, failed: 1, skipped: 0, failures: ["lint"], retried: [] },
+    { passed: 2, failed: 0, skipped: 1, failures: [], passedBeside: {}, retried: [] },
+    {
+      passed: 3,
+      failed: 1,
+      skipped: 0,
+      failures: [{ label: "lint", cause: "" }],
+      passedBeside: {},
+      retried: [],
+    },
   ]);
   expect(closing(sum)).toBe("\nFailed:\n  ✗ lint\n\n5 passed, 1 failed, 1 skipped\n");
 });
@@ -68,6 +90,57 @@ test("a test that passed at its second try is named, with what it said at the fi
   expect(tally).toMatchObject({ passed: 1, failed: 0, retried: ["e2e/z.test.ts: keeps it (Error: late)"] });
   expect(closing(tally)).toContain("↻ e2e/z.test.ts: keeps it (Error: late)\n\n1 passed, 0 failed");
 });
+
+test("counts a failed test as retried when the second run of its file passes", () => {
+  const first = tallyOf(report({ numPassedTests: 6, numFailedTests: 1, testResults: [failing] }), 1, "units");
+  const passing = {
+    ...failing,
+    status: "passed",
+    assertionResults: failing.assertionResults.map(({ fullName }) => ({ status: "passed", fullName })),
+  };
+  const second = tallyOf(report({ numPassedTests: 2, testResults: [passing] }), 0, "units");
+  expect(afterRepeat(first, second)).toEqual({
+    passed: 7,
+    failed: 0,
+    skipped: 0,
+    failures: [],
+    passedBeside: {},
+    retried: ["server/src/x.test.ts: keeps its promise (in a second run of its file; Error: late)"],
+  });
+});
+
+test("keeps a failure that the second run of its file repeats, and adds a new one", () => {
+  const first = tallyOf(report({ numPassedTests: 6, numFailedTests: 1, testResults: [failing] }), 1, "units");
+  const worse = {
+    ...failing,
+    assertionResults: failing.assertionResults.map((t) => ({ ...t, status: "failed" })),
+  };
+  const second = tallyOf(report({ numFailedTests: 2, testResults: [worse] }), 1, "units");
+  const tally = afterRepeat(first, second);
+  expect(tally).toMatchObject({ passed: 5, failed: 2, retried: [] });
+  expect(tally.failures.map(({ label }) => label)).toEqual([
+    "server/src/x.test.ts: a",
+    "server/src/x.test.ts: keeps its promise",
+  ]);
+});
+
+test("runs the failed files of a suite once more, and none when too many failed", async () => {
+  const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  onTestFinished(() => written.mockRestore());
+  const suite = { name: "units", run: { projects: ["cli"], serial: false } };
+  const failed = (file: string) => ({
+    ...tallyOf(undefined, 1, "units"),
+    failures: [{ label: `${file}: a`, cause: "Error: late", file }],
+  });
+  const [again] = await repeatFailures([{ suite, tally: failed("cli/src/lib/steps-view.test.ts") }]);
+  expect(again).toMatchObject({
+    failed: 0,
+    retried: [expect.stringContaining("steps-view.test.ts: a (in a second run")],
+  });
+  expect(again?.passed).toBeGreaterThan(0);
+  const many = Array.from({ length: 13 }, (_, n) => ({ suite, tally: failed(`cli/src/f${n}.test.ts`) }));
+  expect(addUp(await repeatFailures(many))).toMatchObject({ failed: 13, retried: [] });
+}, 60_000);
 
 test("lanes run beside one another, say whose each line is, and are added up", async () => {
   const folder = mkdtempSync(join(tmpdir(), "kontor-lanes-"));
@@ -86,14 +159,18 @@ test("lanes run beside one another, say whose each line is, and are added up", a
      }, 10);
      setTimeout(() => process.exit(1), 20_000).unref();`,
   ];
-  const tally = await runLanes([
+  const results = await runLanes([
     [{ name: "left", run: { argv: meet("l", "r") } }],
     [
       { name: "right", run: { argv: meet("r", "l") } },
       { name: "broken", run: { argv: [process.execPath, "-e", "process.exit(3)"] } },
     ],
   ]);
-  expect(tally).toMatchObject({ passed: 2, failed: 1, failures: ["broken"] });
+  expect(addUp(results.map(({ tally }) => tally))).toMatchObject({
+    passed: 2,
+    failed: 1,
+    failures: [{ label: "broken" }],
+  });
   const lines = written.mock.calls.map(([line]) => line);
   expect(lines).toContain("left │ l met r\n");
   expect(lines).toContain("right │ r met l\n");

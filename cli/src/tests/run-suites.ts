@@ -7,12 +7,22 @@ import { run as runPiped, runHere } from "../lib/run.ts";
 import { seconds } from "../lib/steps-view.ts";
 import type { Suite } from "./suites.ts";
 
+export interface TestFailure {
+  /** File and title of the test, or the name of the suite. */
+  label: string;
+  /** First line of the error; empty where the suite reports none. */
+  cause: string;
+  /** The file to run again; absent for suites that are one command. */
+  file?: string;
+}
+
 export interface Tally {
   passed: number;
   failed: number;
   skipped: number;
-  /** One line for each test that failed. */
-  failures: string[];
+  failures: TestFailure[];
+  /** Passed tests of each file that also has failures. */
+  passedBeside: Record<string, number>;
   /** One line for each test that passed, but not at its first try. */
   retried: string[];
 }
@@ -38,30 +48,77 @@ function shared(name: string): Terminal {
   };
 }
 
-export async function runSuites(suites: readonly Suite[]): Promise<Tally> {
-  const tallies: Tally[] = [];
-  for (const suite of suites) tallies.push(await runSuite(suite, whole));
-  return addUp(tallies);
+export interface SuiteResult {
+  suite: Suite;
+  tally: Tally;
+}
+
+export async function runSuites(suites: readonly Suite[]): Promise<SuiteResult[]> {
+  const results: SuiteResult[] = [];
+  for (const suite of suites) results.push({ suite, tally: await runSuite(suite, whole) });
+  return results;
 }
 
 /** The suites of each lane one after the other, the lanes beside one another. */
-export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<Tally> {
+export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<SuiteResult[]> {
   // As in `runHere`: what Ctrl-C reaches are the suites, and they end in their own time.
   const ignore = (): void => {};
   process.on("SIGINT", ignore);
   try {
-    return addUp(
-      await Promise.all(
-        lanes.map(async (lane) => {
-          const tallies: Tally[] = [];
-          for (const suite of lane) tallies.push(await runSuite(suite, shared(suite.name)));
-          return addUp(tallies);
-        }),
-      ),
+    const results = await Promise.all(
+      lanes.map(async (lane) => {
+        const ofLane: SuiteResult[] = [];
+        for (const suite of lane) ofLane.push({ suite, tally: await runSuite(suite, shared(suite.name)) });
+        return ofLane;
+      }),
     );
+    return results.flat();
   } finally {
     process.off("SIGINT", ignore);
   }
+}
+
+/** With more failed files than this the cause is no accident, and a second run would only cost time. */
+const maxRepeatedFiles = 12;
+
+/**
+ * Runs the failed files of each suite once more, one at a time, after everything else has ended: a host that was busy
+ * is idle then. A test that passes now is listed as retried with its first error; any that fails stays a failure.
+ */
+export async function repeatFailures(ran: readonly SuiteResult[]): Promise<Tally[]> {
+  const failedFiles = ({ failures }: Tally) => [...new Set(failures.flatMap(({ file }) => file ?? []))];
+  const total = ran.reduce((sum, { tally }) => sum + failedFiles(tally).length, 0);
+  const tallies: Tally[] = [];
+  for (const { suite, tally } of ran) {
+    const files = failedFiles(tally);
+    if (files.length === 0 || total > maxRepeatedFiles || "argv" in suite.run) tallies.push(tally);
+    else tallies.push(afterRepeat(tally, await repeat(suite, files)));
+  }
+  return tallies;
+}
+
+async function repeat({ name, run }: Suite, files: string[]): Promise<Tally> {
+  whole.say(`── ${name}, again: ${files.join(", ")}`);
+  return await count({ name, run: { ...run, serial: true } as Suite["run"] }, whole, files);
+}
+
+/** The tally of a suite whose failed files ran again: a test failed if it failed in the second run. */
+export function afterRepeat(first: Tally, second: Tally): Tally {
+  const repeated = first.failures.filter(({ file }) => file !== undefined);
+  const failures = [...first.failures.filter(({ file }) => file === undefined), ...second.failures];
+  const still = new Set(second.failures.map(({ label }) => label));
+  const recovered = repeated.filter(({ label }) => !still.has(label));
+  return {
+    passed: first.passed - Object.values(first.passedBeside).reduce((sum, n) => sum + n, 0) + second.passed,
+    failed: failures.length,
+    skipped: first.skipped,
+    failures,
+    passedBeside: second.passedBeside,
+    retried: [
+      ...first.retried,
+      ...recovered.map(({ label, cause }) => `${label} (in a second run of its file; ${cause})`),
+    ],
+  };
 }
 
 /**
@@ -76,7 +133,7 @@ export function closing({ passed, failed, skipped, failures, retried }: Tally): 
   );
   const names = list(
     "Failed",
-    failures.map((name) => `✗ ${name}`),
+    failures.map(({ label }) => `✗ ${label}`),
   );
   return `${again}${names}\n${passed} passed, ${failed} failed, ${skipped} skipped\n`;
 }
@@ -89,6 +146,10 @@ export function addUp(tallies: readonly Tally[]): Tally {
     failed: sum("failed"),
     skipped: sum("skipped"),
     failures: tallies.flatMap(({ failures }) => failures),
+    passedBeside: Object.assign({}, ...tallies.map(({ passedBeside }) => passedBeside)) as Record<
+      string,
+      number
+    >,
     retried: tallies.flatMap(({ retried }) => retried),
   };
 }
@@ -103,17 +164,16 @@ async function runSuite(suite: Suite, terminal: Terminal): Promise<Tally> {
   return tally;
 }
 
-async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<Tally> {
+const nothing: Tally = { passed: 0, failed: 0, skipped: 0, failures: [], passedBeside: {}, retried: [] };
+
+/** A suite without a report counts as one failed test. */
+const failedSuite = (label: string): Tally => ({ ...nothing, failed: 1, failures: [{ label, cause: "" }] });
+
+async function count({ name, run, repair }: Suite, terminal: Terminal, files: string[] = []): Promise<Tally> {
   if ("argv" in run) {
     const code = await terminal.run(run.argv);
-    if (code === 0) return { passed: 1, failed: 0, skipped: 0, failures: [], retried: [] };
-    return {
-      passed: 0,
-      failed: 1,
-      skipped: 0,
-      failures: [`${name}${repair ? ` (to repair it: ${repair})` : ""}`],
-      retried: [],
-    };
+    if (code === 0) return { ...nothing, passed: 1 };
+    return failedSuite(`${name}${repair ? ` (to repair it: ${repair})` : ""}`);
   }
   const folder = mkdtempSync(path.join(tmpdir(), "kontor-test-"));
   try {
@@ -124,9 +184,10 @@ async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<
       inProduct("node_modules/vitest/vitest.mjs"),
       "run",
       ...projects,
+      ...files,
       // One worker a core, and two at least: vitest's own choice is one fewer, and half of what units do is wait.
       run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
-      "--passWithNoTests",
+      ...(files.length > 0 ? [] : ["--passWithNoTests"]),
       "--silent=passed-only",
       "--reporter=default",
       "--reporter=json",
@@ -155,27 +216,31 @@ export interface VitestReport {
 
 /** A file that does not load and a runner that ends badly count as one failed test each: nothing fails in silence. */
 export function tallyOf(report: VitestReport | undefined, code: number, suite: string): Tally {
-  if (!report)
-    return {
-      passed: 0,
-      failed: 1,
-      skipped: 0,
-      failures: [`${suite}: vitest ended with ${code} and no report`],
-      retried: [],
-    };
-  const failures = report.testResults.flatMap((file) => {
+  if (!report) return failedSuite(`${suite}: vitest ended with ${code} and no report`);
+  const failures = report.testResults.flatMap((file): TestFailure[] => {
     const where = path.relative(productRoot, file.name);
     const failed = file.assertionResults.filter(({ status }) => status === "failed");
-    if (failed.length > 0) return failed.map(({ fullName }) => `${where}: ${fullName.trim()}`);
-    return file.status === "failed" ? [`${where}: ${file.message?.split("\n")[0] ?? "did not load"}`] : [];
+    if (failed.length > 0) {
+      return failed.map(({ fullName, failureMessages: [why = ""] = [] }) => ({
+        label: `${where}: ${fullName.trim()}`,
+        cause: why.split("\n")[0] ?? "",
+        file: where,
+      }));
+    }
+    if (file.status !== "failed") return [];
+    const cause = file.message?.split("\n")[0] ?? "did not load";
+    return [{ label: `${where}: ${cause}`, cause, file: where }];
   });
   if (failures.length === 0 && code !== 0)
-    failures.push(`${suite}: vitest ended with ${code} though no test failed`);
+    failures.push({ label: `${suite}: vitest ended with ${code} though no test failed`, cause: "" });
   return {
     passed: report.numPassedTests,
     failed: failures.length,
     skipped: report.numPendingTests + report.numTodoTests,
     failures,
+    passedBeside: Object.fromEntries(
+      failures.flatMap(({ file }) => (file === undefined ? [] : [[file, passedIn(report, file)]])),
+    ),
     retried: report.testResults.flatMap(({ name, assertionResults }) =>
       assertionResults
         .filter(({ status, failureMessages = [] }) => status === "passed" && failureMessages.length > 0)
@@ -185,6 +250,11 @@ export function tallyOf(report: VitestReport | undefined, code: number, suite: s
         }),
     ),
   };
+}
+
+function passedIn(report: VitestReport, where: string): number {
+  const file = report.testResults.find(({ name }) => path.relative(productRoot, name) === where);
+  return file?.assertionResults.filter(({ status }) => status === "passed").length ?? 0;
 }
 
 function readReport(file: string): VitestReport | undefined {
