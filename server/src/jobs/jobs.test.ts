@@ -117,3 +117,43 @@ test("a job whose process was killed in the middle of it is run by another proce
   );
   expect((await witnesses()).map(({ what }) => what)).toEqual(["started", "started", "finished"]);
 });
+
+test("a process keeps its row and its jobs when its own beat is committed too late", async () => {
+  const jobs = await open();
+  const finish = Promise.withResolvers<void>();
+  let starts = 0;
+  await jobs.startWorker({
+    slow: async () => {
+      starts++;
+      await finish.promise;
+    },
+  });
+  await jobs.add(db, "slow", {});
+  await vi.waitFor(() => expect(starts).toBe(1), 30_000);
+  // Every beat is an hour old by the time it is committed, as after a stall of the disk.
+  await sql`create function stall() returns trigger language plpgsql as
+    $$ begin new.seen_at := now() - interval '1 hour'; return new; end $$`.execute(db);
+  await sql`create trigger stall before insert or update on processes
+    for each row execute function stall()`.execute(db);
+  try {
+    await sql`update graphile_worker._private_jobs set locked_at = now() - interval '1 hour'`.execute(db);
+    // The lock of a pool that never beat shows that a look for dead processes is over.
+    await jobs.add(db, "of another worker", {});
+    await sql`update graphile_worker._private_jobs set locked_at = now() - interval '1 hour', locked_by = 'gone'
+      where locked_by is null`.execute(db);
+    const locks = async () =>
+      (
+        await sql<{ locked_by: string | null }>`
+          select locked_by from graphile_worker._private_jobs order by id`.execute(db)
+      ).rows.map(({ locked_by }) => locked_by);
+    await vi.waitFor(async () => expect((await locks())[1]).toBeNull(), { timeout: 45_000, interval: 100 });
+    expect((await locks())[0]).not.toBeNull();
+    const own = await db.selectFrom("processes").select("id").where("id", "=", jobs.processId).execute();
+    expect(own).toEqual([{ id: jobs.processId }]);
+    expect(starts).toBe(1);
+  } finally {
+    await sql`drop trigger stall on processes`.execute(db);
+    await sql`drop function stall`.execute(db);
+    finish.resolve();
+  }
+});

@@ -101,6 +101,8 @@ class ProcessJobs implements Jobs {
   readonly #version: string;
   readonly #stopping = new AbortController();
   #beating: Promise<void> | undefined;
+  /** Monotonic time at which the last beat was committed. */
+  #beatAtMs = performance.now();
   #runner: Runner | undefined;
   #workerPool: WorkerPool | undefined;
 
@@ -180,8 +182,9 @@ class ProcessJobs implements Jobs {
       await sleep(beatMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       try {
-        await this.#beat();
-        await this.#releaseDead();
+        const isOnTime = await this.#beat();
+        // A stall of PostgreSQL delays every process's beat: the others get one beat to register again.
+        if (isOnTime) await this.#releaseDead();
       } catch (error) {
         // PostgreSQL is away: the next beat tries again, and nobody else can declare us dead meanwhile.
         this.#log.warn({ error }, "the heartbeat of this process failed");
@@ -189,8 +192,8 @@ class ProcessJobs implements Jobs {
     }
   }
 
-  /** Writes this process's row, again where another one took it for dead. */
-  async #beat(): Promise<void> {
+  /** Writes this process's row, again where another process removed it. False where the last beat is too long ago. */
+  async #beat(): Promise<boolean> {
     const workerPool = this.#workerPool?.id ?? null;
     await this.#db
       .insertInto("processes")
@@ -199,22 +202,32 @@ class ProcessJobs implements Jobs {
         conflict.column("id").doUpdateSet({ seen_at: sql<Date>`now()`, worker_pool: workerPool }),
       )
       .execute();
+    const now = performance.now();
+    const isOnTime = now - this.#beatAtMs < deadAfterMs;
+    this.#beatAtMs = now;
+    return isOnTime;
   }
 
   /**
    * Forgets dead processes and unlocks what they held. A lock counts as orphaned when no living process owns it and
    * it is old enough that its owner would have registered: so a worker that died before its first beat is covered.
+   * This process is alive, however late its own beat was committed.
    */
   async #releaseDead(): Promise<void> {
     const deadline = sql<Date>`now() - make_interval(secs => ${deadAfterMs / 1000})`;
-    await this.#db.deleteFrom("processes").where("seen_at", "<", deadline).execute();
+    const own = this.#workerPool?.id ?? null;
+    await this.#db
+      .deleteFrom("processes")
+      .where("seen_at", "<", deadline)
+      .where("id", "<>", this.processId)
+      .execute();
     const { rows } = await sql<{ locked_by: string }>`
       select distinct locked_by from (
         select locked_by, locked_at from graphile_worker._private_jobs
         union all
         select locked_by, locked_at from graphile_worker._private_job_queues
       ) as locks
-      where locked_at < ${deadline}
+      where locked_at < ${deadline} and locked_by is distinct from ${own}::text
         and not exists (select from processes where worker_pool = locks.locked_by)`.execute(this.#db);
     if (rows.length === 0) return;
     const dead = rows.map((row) => row.locked_by);
