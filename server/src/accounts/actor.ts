@@ -41,6 +41,8 @@ export interface Actor {
   /** Null: full access. */
   scopes: readonly Scope[] | null;
   tokenId: string | null;
+  /** A token made for one workspace: all it reaches is that one. */
+  isBound?: boolean;
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];
   ip: string | null;

@@ -94,6 +94,7 @@ async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): 
       "t.class",
       "t.worker_id",
       "t.user_id",
+      "t.workspace_id",
       "t.expires_at",
       "t.last_used_at",
     ])
@@ -121,6 +122,7 @@ async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): 
       userId: row.user_id,
       scopes: row.scopes as Scope[] | null,
       tokenId: row.id,
+      isBound: row.workspace_id !== null,
       workspaces: row.workspaces,
       ip: null,
       // What an agent is granted is its scopes; who owns it is not among them.

@@ -2,6 +2,7 @@ import { z } from "zod";
 import { defineRoute, type Route, type RouteDefinition } from "#http/define-route.ts";
 import type { App } from "../../app.ts";
 import { accountSuspended, insufficientRole, planLimit } from "../errors.ts";
+import { fullAccessErrors } from "../full-access.ts";
 import type { Holding } from "../holdings.ts";
 import { userNotFound } from "../users/users.ts";
 import {
@@ -102,7 +103,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     summary: "Delete a team that holds nothing any more",
     params: teamParams,
     responses: { 204: null },
-    errors: [teamNotFound, insufficientRole, teamNotEmpty],
+    errors: [...fullAccessErrors, teamNotFound, insufficientRole, teamNotEmpty],
     handler: ({ actor, params }) => deleteTeam(app, actor, params.team_id, holdings),
   }),
   defineRoute({
@@ -114,7 +115,15 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     params: teamParams,
     body: TeamMemberCreate,
     responses: { 201: TeamMember },
-    errors: [teamNotFound, userNotFound, insufficientRole, alreadyMember, planLimit, accountSuspended],
+    errors: [
+      ...fullAccessErrors,
+      teamNotFound,
+      userNotFound,
+      insufficientRole,
+      alreadyMember,
+      planLimit,
+      accountSuspended,
+    ],
     idempotent: true,
     replay: {
       deed: "team.member_added",
@@ -133,7 +142,14 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     body: TeamMemberUpdate,
     readOnlyFields: Object.keys(TeamMember.shape).filter((field) => field !== "role"),
     responses: { 200: TeamMember },
-    errors: [teamNotFound, memberNotFound, insufficientRole, lastOwner, accountSuspended],
+    errors: [
+      ...fullAccessErrors,
+      teamNotFound,
+      memberNotFound,
+      insufficientRole,
+      lastOwner,
+      accountSuspended,
+    ],
     handler: async ({ actor, params, body }) =>
       toMember(await changeMember(app, actor, params.team_id, params.user_id, body.role)),
   }),
@@ -145,7 +161,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     summary: "Remove a member, or leave",
     params: memberParams,
     responses: { 204: null },
-    errors: [teamNotFound, memberNotFound, insufficientRole, lastOwner],
+    errors: [...fullAccessErrors, teamNotFound, memberNotFound, insufficientRole, lastOwner],
     handler: ({ actor, params }) => removeMember(app, actor, params.team_id, params.user_id),
   }),
 ];

@@ -10,6 +10,7 @@ import type { Actor, Plan, ReachableWorkspace, SandboxTier, TeamRole } from "../
 import { recordActivity } from "../activity/activity.ts";
 import { insufficientRole } from "../errors.ts";
 import { forgetActors } from "../find-actor.ts";
+import { requireFullAccess } from "../full-access.ts";
 import { type Holding, leftInWorkspace } from "../holdings.ts";
 import { requireBelow } from "../plans.ts";
 import { userNotFound } from "../users/users.ts";
@@ -130,7 +131,9 @@ export async function deleteTeam(
   id: string,
   holdings: readonly Holding[],
 ): Promise<void> {
-  requireRole(requireTeam(actor, id), "owner");
+  const team = requireTeam(actor, id);
+  requireFullAccess(actor);
+  requireRole(team, "owner");
   await transaction(app.db, async (tx) => {
     const { name } = await store.lockTeam(tx, id);
     const left = await leftInWorkspace(tx, holdings, id);
@@ -149,6 +152,7 @@ export async function addMember(
   input: { email: string; role: TeamRole },
 ) {
   const team = requireNotSuspended(requireTeam(actor, id));
+  requireFullAccess(actor);
   requireRole(team, input.role === "owner" ? "owner" : "admin");
   return putMember(app, actor, id, input, (count) => requireBelow(team.plan, "teamMembers", count));
 }
@@ -198,6 +202,7 @@ async function putMember(
 
 export async function changeMember(app: Needs, actor: Actor, id: string, userId: string, role: TeamRole) {
   const team = requireNotSuspended(requireTeam(actor, id));
+  requireFullAccess(actor);
   requireRole(team, "admin");
   const changed = await transaction(app.db, async (tx) => {
     await store.lockTeam(tx, id);
@@ -226,6 +231,7 @@ export function removeMember(
   userId: string,
 ): Promise<void> {
   const team = requireTeam(actor, id);
+  requireFullAccess(actor);
   if (userId.toLowerCase() !== actor.userId) requireRole(team, "admin");
   return dropMember(app, actor, id, userId, (member) => {
     if (member.role === "owner") requireRole(team, "owner");

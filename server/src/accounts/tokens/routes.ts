@@ -2,18 +2,15 @@ import { z } from "zod";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import type { App } from "../../app.ts";
 import { accountSuspended, planLimit, workspaceNotFound } from "../errors.ts";
+import { fullAccessErrors as guards } from "../full-access.ts";
 import { ApiTokenCreate, ApiTokenCreated, ApiTokenResponse, toApiToken } from "./schema.ts";
 import {
-  agentTokenRefused,
   createToken,
-  fullAccessRequired,
   getToken,
   listTokens,
   revokeToken,
   tokenNotFound,
 } from "./tokens.ts";
-
-const guards = [agentTokenRefused, fullAccessRequired];
 
 export const tokenRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
   defineRoute({

@@ -4,7 +4,6 @@
  * only a signed-in person or an unrestricted token may see or change tokens, and one minted for an agent's run may
  * not at all, because what it made would outlive the run.
  */
-import { sql } from "kysely";
 import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import { newId } from "#lib/ids.ts";
@@ -12,21 +11,12 @@ import type { App } from "../../app.ts";
 import type { Actor, ReachableWorkspace, Scope } from "../actor.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { forgetActors } from "../find-actor.ts";
+import { requireFullAccess } from "../full-access.ts";
 import { requireBelow } from "../plans.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
 import { requireWritableWorkspace, type WorkspaceParam } from "../workspaces.ts";
 import { countActive, findOwn, insertToken, listOwn, revoke, type TokenRow } from "./store.ts";
 
-export const agentTokenRefused = defineError(
-  "agent_token_refused",
-  403,
-  () => "A token that belongs to an agent's run may not see or change tokens.",
-);
-export const fullAccessRequired = defineError(
-  "full_access_required",
-  403,
-  () => "This needs a signed-in session or a full-access token; a scoped or bound token cannot widen itself.",
-);
 export const tokenNotFound = defineError("token_not_found", 404, () => "No such API token.");
 
 export interface NewToken {
@@ -45,7 +35,7 @@ export async function createToken(
   actor: Actor,
   input: NewToken,
 ): Promise<TokenRow & { token: string }> {
-  await requireTokenManager(app, actor);
+  requireFullAccess(actor);
   const home = requireWritableWorkspace(actor, input.workspace);
   const bound = input.workspace === null || input.workspace === undefined ? null : home.id;
   const token = newSecret("svc_");
@@ -75,12 +65,12 @@ export async function createToken(
 }
 
 export async function listTokens(app: Needs, actor: Actor): Promise<TokenRow[]> {
-  await requireTokenManager(app, actor);
+  requireFullAccess(actor);
   return listOwn(app.db, actor.userId);
 }
 
 export async function getToken(app: Needs, actor: Actor, id: string): Promise<TokenRow> {
-  await requireTokenManager(app, actor);
+  requireFullAccess(actor);
   const row = await findOwn(app.db, actor.userId, id);
   if (!row) throw tokenNotFound();
   return row;
@@ -92,7 +82,7 @@ export function countTokens(app: Needs, actor: Actor, workspace: ReachableWorksp
 }
 
 export async function revokeToken(app: Needs, actor: Actor, id: string): Promise<void> {
-  await requireTokenManager(app, actor);
+  requireFullAccess(actor);
   await transaction(app.db, async (tx) => {
     const row = await findOwn(tx, actor.userId, id);
     if (!row) throw tokenNotFound();
@@ -102,19 +92,6 @@ export async function revokeToken(app: Needs, actor: Actor, id: string): Promise
     await recordActivity(tx, actor, "api_token.revoked", targetOf(row), workspaceId);
   });
   forgetActors(app);
-}
-
-async function requireTokenManager({ db }: Needs, actor: Actor): Promise<void> {
-  if (actor.kind === "worker") throw agentTokenRefused();
-  if (actor.scopes !== null) throw fullAccessRequired();
-  if (actor.tokenId === null) return;
-  // A token bound to one workspace has full access there and nowhere else; only the row tells it from an unbound one.
-  const { bound } = await db
-    .selectFrom("api_tokens")
-    .select(sql<boolean>`workspace_id is not null`.as("bound"))
-    .where("id", "=", actor.tokenId)
-    .executeTakeFirstOrThrow();
-  if (bound) throw fullAccessRequired();
 }
 
 const targetOf = ({ id, name }: TokenRow) => ({ kind: "api_token", id, label: name });

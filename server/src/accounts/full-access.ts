@@ -1,0 +1,26 @@
+/**
+ * The guard of everything that decides who may do what: tokens, members, roles, invitations. A token can never widen
+ * itself, so a signed-in person or an unrestricted token alone passes.
+ */
+import { defineError } from "#lib/errors.ts";
+import type { Actor } from "./actor.ts";
+
+export const agentTokenRefused = defineError(
+  "agent_token_refused",
+  403,
+  () =>
+    "A token that belongs to an agent's run may not see or change tokens, nor change members of teams; use a signed-in session or a full-access token.",
+);
+export const fullAccessRequired = defineError(
+  "full_access_required",
+  403,
+  () => "This needs a signed-in session or a full-access token; a scoped or bound token cannot widen itself.",
+);
+
+/** Errors that `requireFullAccess` throws, for the routes behind it. */
+export const fullAccessErrors = [agentTokenRefused, fullAccessRequired];
+
+export function requireFullAccess(actor: Actor): void {
+  if (actor.kind === "worker") throw agentTokenRefused();
+  if (actor.scopes !== null || actor.isBound === true) throw fullAccessRequired();
+}
