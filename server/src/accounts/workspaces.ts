@@ -45,6 +45,12 @@ export function workspaceIds(actor: Actor, param?: WorkspaceParam): string[] {
   return actor.workspaces.map(({ id }) => id);
 }
 
+/** Ids in which a reference is looked up: all the actor reaches for an id, the home workspace alone for a name. */
+export function referableIds(actor: Actor, reference: string, idPrefix: string): string[] {
+  const ids = workspaceIds(actor);
+  return reference.startsWith(idPrefix) ? ids : ids.slice(0, 1);
+}
+
 /** How a record names its workspace on the wire. */
 export function workspaceName(actor: Actor, id: string): string {
   return actor.workspaces.some((workspace) => workspace.id === id && workspace.kind === "personal")

@@ -76,7 +76,7 @@ test("refuses changes of members by a scoped, a bound and an agent's token, and 
     { user_id: owner.user.id, role: "owner" },
   ]);
   const full = await makeToken(db, owner.user.id);
-  expect((await call(full.plaintext, "PATCH", `${path}/members/${member.user.id}`, { role: "admin" })).status).toBe(
-    200,
-  );
+  expect(
+    (await call(full.plaintext, "PATCH", `${path}/members/${member.user.id}`, { role: "admin" })).status,
+  ).toBe(200);
 });

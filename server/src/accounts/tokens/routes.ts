@@ -4,13 +4,7 @@ import type { App } from "../../app.ts";
 import { accountSuspended, planLimit, workspaceNotFound } from "../errors.ts";
 import { fullAccessErrors as guards } from "../full-access.ts";
 import { ApiTokenCreate, ApiTokenCreated, ApiTokenResponse, toApiToken } from "./schema.ts";
-import {
-  createToken,
-  getToken,
-  listTokens,
-  revokeToken,
-  tokenNotFound,
-} from "./tokens.ts";
+import { createToken, getToken, listTokens, revokeToken, tokenNotFound } from "./tokens.ts";
 
 export const tokenRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
   defineRoute({

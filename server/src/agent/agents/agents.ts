@@ -6,7 +6,7 @@
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
+import { referableIds, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
@@ -96,7 +96,7 @@ export async function version(app: Needs, actor: Actor, reference: string, wante
 // ---- what the verbs beside are made of
 
 export async function getAgent(db: Db, actor: Actor, reference: string): Promise<AgentRow> {
-  const row = await findAgent(db, reference, workspaceIds(actor));
+  const row = await findAgent(db, reference, referableIds(actor, reference, "agt_"));
   if (!row) throw agentNotFound();
   return row;
 }
@@ -115,7 +115,7 @@ export async function getVersion(
 
 /** Nobody else's to change until this transaction ends; a suspended account changes nothing. */
 export async function lockWritableAgent(tx: Db, actor: Actor, reference: string): Promise<AgentRow> {
-  const row = await lockAgent(tx, reference, workspaceIds(actor));
+  const row = await lockAgent(tx, reference, referableIds(actor, reference, "agt_"));
   if (!row) throw agentNotFound();
   requireNotSuspended(workspaceOf(actor, row));
   return row;

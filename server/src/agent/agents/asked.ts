@@ -1,6 +1,6 @@
 /** All that an invoke asks of an agent, read at once. */
 import type { Actor } from "#accounts/actor.ts";
-import { workspaceIds } from "#accounts/workspaces.ts";
+import { referableIds } from "#accounts/workspaces.ts";
 import type { Db } from "#db/db.ts";
 import { agentNotFound } from "../errors.ts";
 import { parseVersion } from "./names.ts";
@@ -15,7 +15,7 @@ export async function askedAgent(
   reference: string,
   wanted: string,
 ): Promise<AskedAgent> {
-  const row = await findAsked(db, reference, workspaceIds(actor), parseVersion(wanted));
+  const row = await findAsked(db, reference, referableIds(actor, reference, "agt_"), parseVersion(wanted));
   if (!row) throw agentNotFound();
   return row;
 }

@@ -38,15 +38,13 @@ export function insertAgent(
     .executeTakeFirst();
 }
 
-/** By its id or its name; where several workspaces have the name, the one that is named first counts. */
+/** By its id, or by its name, which is unique in one workspace: see `referableIds`. */
 const byReference = (db: Db, reference: string, workspaceIds: readonly string[]) =>
   db
     .selectFrom("agents")
     .selectAll()
     .where(reference.startsWith("agt_") ? "id" : "name", "=", reference)
-    .where("workspace_id", "=", among(workspaceIds))
-    .orderBy(sql`array_position(${sql.val([...workspaceIds])}::uuid[], workspace_id)`)
-    .limit(1);
+    .where("workspace_id", "=", among(workspaceIds));
 
 export function findAgent(
   db: Db,

@@ -37,18 +37,15 @@ export async function getSnapshot(app: Pick<App, "db">, actor: Actor, id: string
   return row;
 }
 
-/** By its id wherever the caller reaches, or by its name in their workspaces, the first of which comes first. */
+/** By its id wherever the caller reaches, or by its name in their home workspace. */
 export async function findSnapshotNamed(
   app: Pick<App, "db">,
   actor: Actor,
   idOrName: string,
 ): Promise<NamedRow | undefined> {
   if (idOrName.startsWith("snap_")) return findNamed(app.db, idOrName, reachable(actor));
-  for (const workspace of actor.workspaces) {
-    const row = await findByName(app.db, idOrName, workspace.id);
-    if (row) return row;
-  }
-  return undefined;
+  const [home] = actor.workspaces;
+  return home && findByName(app.db, idOrName, home.id);
 }
 
 interface Position {

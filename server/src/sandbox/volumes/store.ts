@@ -52,8 +52,6 @@ export function lockVolume(
     .where(reference.startsWith("vol_") ? "id" : "name", "=", reference)
     .where("workspace_id", "=", among(workspaceIds))
     .where("deleted_at", "is", null)
-    .orderBy("created_at")
-    .limit(1)
     .forUpdate()
     .executeTakeFirst();
 }

@@ -9,7 +9,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { planLimit } from "#accounts/errors.ts";
 import { nextTier, tierLimits } from "#accounts/plans.ts";
-import { homeWorkspace, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
+import { homeWorkspace, referableIds, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -100,7 +100,7 @@ export async function list(
 }
 
 export async function get(app: Pick<App, "db" | "machines">, actor: Actor, id: string): Promise<Volume> {
-  const row = await lockVolume(app.db, id, workspaceIds(actor));
+  const row = await lockVolume(app.db, id, referableIds(actor, id, "vol_"));
   if (!row) throw volumeNotFound();
   return render(app, row);
 }
@@ -129,7 +129,7 @@ export async function destroy(app: Pick<App, "db" | "machines">, row: VolumeRow)
 
 /** A volume of the actor's that no sandbox has and that goes nowhere; its row is locked. */
 export async function lockFree(tx: Db, actor: Actor, reference: string): Promise<VolumeRow> {
-  const row = await lockVolume(tx, reference, workspaceIds(actor));
+  const row = await lockVolume(tx, reference, referableIds(actor, reference, "vol_"));
   if (!row) throw volumeNotFound();
   return requireFree(row);
 }
