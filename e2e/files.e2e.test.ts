@@ -229,6 +229,28 @@ test("paths outside the writable roots are not_permitted, whatever way leads the
   expect(await output(box.id, "cat /tmp/inner/side")).toBe("x");
 });
 
+test("changes files below `current -> releases/v2` where `releases` is a symlink too", async () => {
+  const release = "/tmp/persist/releases/v2";
+  await exec(
+    box.id,
+    `mkdir -p ${release} /workspace/site && echo original > ${release}/app.conf && cd /workspace/site &&
+     ln -sfn /tmp/persist/releases releases && ln -sfn releases/v2 current`,
+  );
+  const current = "/workspace/site/current";
+  expect((await writeFile(box.id, `${current}/app.conf`, "new")).status).toBe(200);
+  expect((await readFile(box.id, `${current}/app.conf`)).body.content).toBe(base64("new"));
+  const post = (path: string, body: object) => server.api("POST", files(path), { body });
+  const batch = [{ path: `${current}/batch`, content: base64("batch") }];
+  expect((await post("/batch", { files: batch })).body.results[0].error).toBe(null);
+  expect((await post("/mkdir", { path: `${current}/logs` })).status).toBe(201);
+  expect((await post("/move", { from: `${current}/batch`, to: `${current}/logs/batch` })).status).toBe(200);
+  const removed = await server.api("DELETE", files(`?path=${encodeURIComponent(`${current}/app.conf`)}`));
+  expect(removed.status).toBe(204);
+  expect(await output(box.id, "cd /tmp/persist && find . -type f -o -type d | sort")).toBe(
+    [".", "./releases", "./releases/v2", "./releases/v2/logs", "./releases/v2/logs/batch"].join("\n"),
+  );
+});
+
 test("deleting a symlink removes the link, never what it leads to", async () => {
   await exec(box.id, "ln -sfn /etc/passwd /workspace/link-out");
   expect((await server.api("DELETE", files("?path=/workspace/link-out"))).status).toBe(204);

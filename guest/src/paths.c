@@ -18,16 +18,18 @@ static void cut_last(char *path) {
   if (slash) *slash = 0;
 }
 
-// Like realpath, but goes on where nothing exists, and can leave the last component alone. `rest` is used up.
-static bool walk(char *rest, bool follow_last, struct real_path *real, struct failure *failure) {
-  char *text = real->text, link[PATH_LIMIT + 1], joined[PATH_LIMIT + 1];
+// Like realpath, but goes on where nothing exists, and can leave the last component alone.
+static bool walk(const char *rest, bool follow_last, struct real_path *real, struct failure *failure) {
+  // `rest` is the caller's path up to the first link, and from then on points into `pending`.
+  char *text = real->text, link[PATH_LIMIT + 1], pending[PATH_LIMIT + 1];
   int links = 0;
-  bool missing = false;
+  bool missing = false, is_directory = true;
   text[0] = 0;
   real->existing = 0;
   while (*(rest += strspn(rest, "/"))) {
     size_t length = strcspn(rest, "/"), at = strlen(text);
     bool last = rest[length + strspn(rest + length, "/")] == 0;
+    if (!is_directory) return fail_errno(failure, ENOTDIR, text);
     if (length > NAME_MAX) return fail(failure, "invalid_path", "a name is longer than %d bytes", NAME_MAX);
     if (!strncmp(rest, "..", length) && length == 2) {
       if (missing) return fail_errno(failure, ENOENT, text);
@@ -52,16 +54,20 @@ static bool walk(char *rest, bool follow_last, struct real_path *real, struct fa
       real->existing = at;
       continue;
     }
-    if (!S_ISLNK(info.st_mode) || (last && !follow_last)) continue;
+    if (!S_ISLNK(info.st_mode) || (last && !follow_last)) {
+      is_directory = S_ISDIR(info.st_mode);
+      continue;
+    }
     ssize_t target = readlink(text, link, PATH_LIMIT);
     if (target < 0 || ++links > LINK_LIMIT) return fail_errno(failure, target < 0 ? errno : ELOOP, text);
-    link[target] = 0;
-    if ((size_t)target + 1 + strlen(rest) > PATH_LIMIT) return fail_errno(failure, ENAMETOOLONG, "path");
-    stpcpy(stpcpy(stpcpy(joined, link), "/"), rest);
-    if (last) joined[target] = 0; // no slash behind what may be a file
-    strcpy(link, joined);
-    rest = link;
-    if (link[0] == '/') text[0] = 0;
+    // No slash behind the last component: it may be a file.
+    size_t left = last ? 0 : strlen(rest);
+    if ((size_t)target + left > PATH_LIMIT) return fail_errno(failure, ENAMETOOLONG, "path");
+    memmove(pending + target, rest, left);
+    memcpy(pending, link, (size_t)target);
+    pending[(size_t)target + left] = 0;
+    rest = pending;
+    if (pending[0] == '/') text[0] = 0;
     else text[at] = 0;
   }
   if (!missing) real->existing = strlen(text);
@@ -75,19 +81,12 @@ static bool lies_below(const char *path, const char *root, bool or_at) {
 
 static bool resolve(const struct request *request, const char *path, bool follow_last, bool or_at,
                     struct real_path *real, struct failure *failure) {
-  char *rest = strdup(path);
-  bool ok = rest && walk(rest, follow_last, real, failure);
-  if (!rest) fail(failure, "failed", "no memory");
-  free(rest);
-  if (!ok) return false;
+  if (!walk(path, follow_last, real, failure)) return false;
   struct real_path *root = malloc(sizeof *root);
   struct failure unused;
   bool below = false;
-  for (size_t i = 0; root && i < request->root_count && !below; i++) {
-    rest = strdup(request->roots[i]);
-    below = rest && walk(rest, true, root, &unused) && lies_below(real->text, root->text, or_at);
-    free(rest);
-  }
+  for (size_t i = 0; root && i < request->root_count && !below; i++)
+    below = walk(request->roots[i], true, root, &unused) && lies_below(real->text, root->text, or_at);
   free(root);
   return below || fail(failure, "not_permitted", "%.400s is outside the writable directories", path);
 }

@@ -312,6 +312,30 @@ test("a symlink that leads out of the roots is not followed by a change; one tha
   expect(readFileSync(join(outside, "secret"), "utf8")).toBe("kept");
 });
 
+test("writes, moves, removes, makes and watches below two symlinks in a row, as the kernel resolves them", async () => {
+  const { client, directory } = await startGuest();
+  const at = (name: string): string => join(directory, name);
+  const options = { mode: 0o644, overwrite: false, parents: true, roots: [directory] };
+  mkdirSync(at("persist/releases/v2"), { recursive: true });
+  symlinkSync(at("persist/releases"), at("releases"));
+  symlinkSync("releases/v2", at("current"));
+  writeFileSync(at("persist/releases/v2/app.conf"), "old");
+  await client.writeFile(at("current/app.conf"), Buffer.from("new"), options);
+  expect(readFileSync(at("persist/releases/v2/app.conf"), "utf8")).toBe("new");
+  await client.move(at("current/app.conf"), at("current/moved.conf"), options);
+  await client.mkdir(at("current/logs/today"), options);
+  const { signal } = new AbortController();
+  const changes = await client.watch(at("current"), { recursive: true, signal });
+  const first = changes[Symbol.asyncIterator]().next();
+  await client.remove(at("current/moved.conf"), options);
+  expect((await first).value).toMatchObject({ kind: "deleted", path: at("current/moved.conf") });
+  expect(readdirSync(at("persist/releases"), { recursive: true }).map(String).toSorted()).toEqual([
+    "v2",
+    "v2/logs",
+    "v2/logs/today",
+  ]);
+});
+
 test("names of 255 bytes work everywhere", async () => {
   const { client, directory } = await startGuest();
   const within = { roots: [directory] };
