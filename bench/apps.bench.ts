@@ -42,7 +42,7 @@ async function measure(
   try {
     const project = await Project.create(server, home, "sleeper", "procfile");
     await project.push();
-    await settled(server.baseUrl);
+    await settled(server);
     const isStopped = env["KONTOR_APP_FROZEN_MINUTES"] === "0";
     const awake: number[] = [];
     const woken: number[] = [];

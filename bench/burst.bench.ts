@@ -4,7 +4,7 @@
  */
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
-import { settled } from "./machines.ts";
+import { type ServerAddress, settled } from "./machines.ts";
 import { percentile, timed } from "./measure.ts";
 import { withOwnServer } from "./own-server.ts";
 
@@ -13,17 +13,15 @@ export const name = "burst";
 const size = 20;
 
 export async function run(context: BenchContext): Promise<void> {
-  await settled(context.baseUrl);
-  await burst(context, new Api(context), context.baseUrl, "default pool");
+  await settled(context);
+  await burst(context, new Api(context), context, "default pool");
   const roomy = { KONTOR_POOL_SIZE: String(size), KONTOR_POOL_MAX: String(size) };
-  await withOwnServer(context, roomy, (server, api) =>
-    burst(context, api, server.baseUrl, `pool of ${size}`),
-  );
+  await withOwnServer(context, roomy, (server, api) => burst(context, api, server, `pool of ${size}`));
 }
 
-async function burst(context: BenchContext, api: Api, baseUrl: string, kind: string): Promise<void> {
+async function burst(context: BenchContext, api: Api, server: ServerAddress, kind: string): Promise<void> {
   context.progress(`${kind}: filling the pool`);
-  const { warm } = await settled(baseUrl);
+  const { warm } = await settled(server);
   context.progress(`${kind}: ${size} at once`);
   const tries = await Promise.allSettled(
     Array.from({ length: size }, () =>
@@ -51,5 +49,5 @@ async function burst(context: BenchContext, api: Api, baseUrl: string, kind: str
     context.report({ what: `${what}: p99`, value: percentile(samples, 99), unit: "ms", note });
   }
   await Promise.all(made.map(({ result }) => api.remove(result)));
-  await settled(baseUrl);
+  await settled(server);
 }

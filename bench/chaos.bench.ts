@@ -62,7 +62,7 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
   await working;
   for (const client of all) await guarded(() => client.checkAll());
   for (const client of all) await guarded(() => client.deleteAll());
-  await settled(server.baseUrl);
+  await settled(server);
 
   const bar = { atMost: 0 };
   const note = `seed ${seed}; ${[...tally.verbs].map(([verb, count]) => `${count} ${verb}`).join(", ")}`;
@@ -106,7 +106,7 @@ async function leaks(server: Server): Promise<string[]> {
   await server.stop();
   Object.assign(server.description.env, withoutPool);
   await server.start();
-  await settled(server.baseUrl);
+  await settled(server);
   const left = async () => {
     const { processes, mounts, groups, loops, files, records } = await traces(server.dataDir);
     return Object.entries({ processes, mounts, groups, loops, files, records }).flatMap(([kind, names]) =>

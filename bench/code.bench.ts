@@ -5,7 +5,7 @@
 import { startServer } from "../e2e/server.ts";
 import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
-import { settled } from "./machines.ts";
+import { type ServerAddress, settled } from "./machines.ts";
 import { percentile, timed } from "./measure.ts";
 
 export const name = "code";
@@ -22,18 +22,18 @@ export async function run(context: BenchContext): Promise<void> {
   const server = await startServer(env, [template]);
   try {
     const api = new Api(server);
-    await fromPool(context, api, server.baseUrl);
+    await fromPool(context, api, server);
     await measureCells(context, api);
   } finally {
     await server.destroy();
   }
 }
 
-async function fromPool(context: BenchContext, api: Api, baseUrl: string): Promise<void> {
+async function fromPool(context: BenchContext, api: Api, server: ServerAddress): Promise<void> {
   const samples: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress(`first cells: ${round} of ${rounds}`, round / rounds / 2);
-    await settled(baseUrl);
+    await settled(server);
     const { ms, result: id } = await timed(async () => {
       const made = await api.json<{ id: string }>("POST", "/v1/sandboxes", 201, { template });
       await cell(api, made.id);

@@ -5,7 +5,7 @@
 import { traces } from "../e2e/host-state.ts";
 import type { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
-import { settled } from "./machines.ts";
+import { type ServerAddress, settled } from "./machines.ts";
 import { percentile, timed } from "./measure.ts";
 import { withOwnServer, withoutPool } from "./own-server.ts";
 
@@ -16,12 +16,12 @@ const rounds = 100;
 export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, withoutPool, async (server, api) => {
     // The host keeps a few empty namespaces for the next machine; after this one they are there.
-    for (let round = 0; round < 3; round += 1) await oneSandbox(api, server.baseUrl);
+    for (let round = 0; round < 3; round += 1) await oneSandbox(api, server);
     const before = await traces(server.dataDir);
     const samples: number[] = [];
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, round / rounds);
-      samples.push(await oneSandbox(api, server.baseUrl));
+      samples.push(await oneSandbox(api, server));
     }
     const note = `n=${samples.length}, one at a time, no pool`;
     const what = "create → first exec result, cold";
@@ -49,13 +49,13 @@ export async function run(context: BenchContext): Promise<void> {
   });
 }
 
-async function oneSandbox(api: Api, baseUrl: string): Promise<number> {
+async function oneSandbox(api: Api, server: ServerAddress): Promise<number> {
   const { ms, result } = await timed(async () => {
     const sandbox = await api.create();
     await api.exec(sandbox.id, { command: "echo ready" });
     return sandbox;
   });
   await api.remove(result.id);
-  await settled(baseUrl);
+  await settled(server);
   return ms;
 }

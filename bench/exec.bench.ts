@@ -16,7 +16,7 @@ const input = { args: ["/bin/true"] };
 export async function run(context: BenchContext): Promise<void> {
   const api = new Api(context);
   const { id } = await api.create();
-  await settled(context.baseUrl);
+  await settled(context);
   for (let round = 0; round < 10; round += 1) await api.exec(id, input);
   const trips: number[] = [];
   const overheads: number[] = [];

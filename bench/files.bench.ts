@@ -14,7 +14,7 @@ const path = "/workspace/sixteen";
 export async function run(context: BenchContext): Promise<void> {
   const api = new Api(context);
   const { id } = await api.create();
-  await settled(context.baseUrl);
+  await settled(context);
   const content = randomBytes(sizeBytes);
   const body = Buffer.from(JSON.stringify({ path, content: content.toString("base64") }));
   const writes: number[] = [];

@@ -37,7 +37,7 @@ export async function run(context: BenchContext): Promise<void> {
   for (const [index, [count, samples]] of [...forks].entries()) {
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`fork into ${count}`, (index + round / rounds) / 3);
-      await settled(context.baseUrl);
+      await settled(context);
       const watch = watchSource(api, source.id);
       await watch.isWarm;
       const fork = await timed(async () => {
@@ -60,7 +60,7 @@ export async function run(context: BenchContext): Promise<void> {
   const copies: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress("create and copy", (2 + round / rounds) / 3);
-    await settled(context.baseUrl);
+    await settled(context);
     const copy = await timed(() => createAndCopy(api, source.id));
     copies.push(copy.ms);
     await api.remove(copy.result);

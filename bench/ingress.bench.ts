@@ -51,7 +51,7 @@ export async function run(context: BenchContext): Promise<void> {
   const content = Buffer.from(site).toString("base64");
   await api.json("POST", `/v1/sandboxes/${id}/files`, 200, { path: "/workspace/site.pl", content });
   await api.json("POST", `/v1/sandboxes/${id}/commands`, 201, { command: "exec perl /workspace/site.pl" });
-  await settled(context.baseUrl);
+  await settled(context);
   const ways = {
     direct: direct(machineAddress(context.dataDirectory, id)),
     ingress: byName(context.dataDirectory, id),

@@ -1,5 +1,6 @@
-/** What the server says of its machines at /metrics, and waiting for them to be as a benchmark wants to find them. */
+/** Counts of machines from the server's /metrics, and waiting until nothing is being started or removed. */
 import { setTimeout as sleep } from "node:timers/promises";
+import type { BenchContext } from "./contract.ts";
 
 export interface MachineCounts {
   /** Warm machines that are ready. */
@@ -15,8 +16,11 @@ const settleTimeoutMs = 120_000;
 /** What the background still does once the last row is gone: namespaces taken down, PostgreSQL's own writes. */
 const quietMs = 100;
 
-export async function machineCounts(baseUrl: string): Promise<MachineCounts> {
-  const response = await fetch(`${baseUrl}/metrics`);
+/** A server and its operator's token. */
+export type ServerAddress = Pick<BenchContext, "baseUrl" | "token">;
+
+export async function machineCounts({ baseUrl, token }: ServerAddress): Promise<MachineCounts> {
+  const response = await fetch(`${baseUrl}/metrics`, { headers: { authorization: `Bearer ${token}` } });
   return parseCounts(await response.text());
 }
 
@@ -35,10 +39,10 @@ export function parseCounts(text: string): MachineCounts {
 }
 
 /** Until the pool holds what it wants and nothing is being started or removed. */
-export async function settled(baseUrl: string): Promise<MachineCounts> {
+export async function settled(server: ServerAddress): Promise<MachineCounts> {
   const deadline = Date.now() + settleTimeoutMs;
   for (;;) {
-    const counts = await machineCounts(baseUrl);
+    const counts = await machineCounts(server);
     if (counts.moving === 0 && counts.warm === counts.wanted) {
       await sleep(quietMs);
       return counts;

@@ -33,7 +33,7 @@ export async function run(context: BenchContext): Promise<void> {
   try {
     await driver.open();
     const runc = bareRunc(join(folder, "runc"), rootfs);
-    await settled(context.baseUrl);
+    await settled(context);
     // The first three pay for what is then cached.
     for (let round = -3; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, Math.max(0, round) / rounds);

@@ -38,7 +38,7 @@ async function measure(
 ): Promise<void> {
   const { id } = await api.create();
   if (heapMb > 0) await fill(api, id, heapMb);
-  await settled(context.baseUrl);
+  await settled(context);
   const [pauses, resumes, sizes] = [[] as number[], [] as number[], [] as number[]];
   for (let round = 0; round < rounds; round += 1) {
     const pause = await timed(() =>
@@ -46,7 +46,7 @@ async function measure(
     );
     sizes.push(pause.result.snapshot_size_mb);
     // The machine's memory is given back meanwhile.
-    await settled(context.baseUrl);
+    await settled(context);
     const resume = await timed(async () => {
       await api.json("POST", `/v1/sandboxes/${id}/resume`, 200);
       await api.exec(id, { args: ["/bin/true"] });

@@ -13,12 +13,12 @@ export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, {}, async (server, api) => {
     const ids = await Promise.all(Array.from({ length: count }, async () => (await api.create()).id));
     for (const id of ids) await api.exec(id, { command: `echo ${id} >/workspace/mine` });
-    await settled(server.baseUrl);
+    await settled(server);
     context.progress("kill -9", 0.5);
     await server.kill9();
     const { ms } = await timed(() => server.start());
     const [{ sandboxes }, alive] = await Promise.all([
-      machineCounts(server.baseUrl),
+      machineCounts(server),
       Promise.all(ids.map((id) => isAsItWas(api, id))),
     ]);
     const bar = { atLeast: count };

@@ -27,7 +27,7 @@ export async function run(context: BenchContext): Promise<void> {
     template: "debian-12",
     size: "medium",
   });
-  await settled(context.baseUrl);
+  await settled(context);
   const sign = (kind: string) =>
     api.json<{ url: string }>("POST", `/v1/sandboxes/${id}/files/presign-${kind}`, 200, { path });
   const [to, from] = [await sign("upload"), await sign("download")];

@@ -31,7 +31,7 @@ export async function run(context: BenchContext): Promise<void> {
     // The first makes the volume.
     if (round > 0) starts.push(ms);
     await api.remove(id);
-    await settled(context.baseUrl);
+    await settled(context);
   }
   context.report({
     what: "create with a volume to the first exec's answer, p50",
@@ -76,7 +76,7 @@ export async function run(context: BenchContext): Promise<void> {
   }
   await rm(join(context.dataDirectory, "written"), { force: true });
   await api.remove(id);
-  await settled(context.baseUrl);
+  await settled(context);
   const { status } = await api.send("DELETE", `/v1/sandboxes/volumes/${volume}`);
   if (status !== 204) throw new Error(`the volume was not deleted: ${status}`);
 }

@@ -26,12 +26,12 @@ export async function run(context: BenchContext): Promise<void> {
     await warmUp(context, api, podman);
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, round / rounds);
-      await settled(context.baseUrl);
+      await settled(context);
       const { total, create } = await createAndExec(api);
       ours.push(total);
       creates.push(create);
       if (podman && round % rivalEvery === 0) {
-        await settled(context.baseUrl);
+        await settled(context);
         for (const network of ["bridge", "none"] as const) {
           theirs[network].push(await podman.runAndExec(network, command));
         }
@@ -47,7 +47,7 @@ export async function run(context: BenchContext): Promise<void> {
 /** The first of everything pays for what is then cached: compiled code, plans, page cache. */
 async function warmUp(context: BenchContext, api: Api, podman: Podman | undefined): Promise<void> {
   for (let round = 0; round < 3; round += 1) {
-    await settled(context.baseUrl);
+    await settled(context);
     await createAndExec(api);
   }
   for (const network of ["bridge", "none"] as const) await podman?.runAndExec(network, command);

@@ -210,6 +210,9 @@ export class Server {
       KONTOR_TLS_PORT: "0",
       KONTOR_PREPARE_TEMPLATES: "debian-12",
       KONTOR_KILL_FILE: this.#killFile,
+      // Tests poll with the operator's one token, several files a minute.
+      KONTOR_RATE_LIMIT_PLATFORM_TEAM: "100000",
+      KONTOR_RATE_LIMIT_SANDBOX_ENTERPRISE: "100000",
       // As `./kontor up` has it, for all servers of the tests together.
       NODE_COMPILE_CACHE: join(TEST_CACHE, "compile-cache"),
       ...this.description.env,

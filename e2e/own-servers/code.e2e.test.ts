@@ -100,7 +100,10 @@ async function* stream(
 /** A machine waits, its kernel warm. */
 async function pooled(): Promise<void> {
   await eventually(
-    async () => (await fetch(`${server.baseUrl}/metrics`)).text(),
+    async () => {
+      const headers = { authorization: `Bearer ${server.token}` };
+      return (await fetch(`${server.baseUrl}/metrics`, { headers })).text();
+    },
     (text) => /^kontor_machines\{owner="pool",state="ready"\} [1-9]/m.test(text),
     60_000,
   );

@@ -230,6 +230,12 @@ const keys = {
     null,
     "Address callers reach the server by, where it is not the loopback one.",
   ),
+  metricsLoopback: key(
+    "server",
+    flag,
+    false,
+    "GET /metrics answers callers on this host without an operator's token.",
+  ),
   logLevel: key(
     "server",
     oneOf("debug", "info", "warn", "error", "silent"),

@@ -93,7 +93,7 @@ export interface RouteDefinition<
   replay?: Replay<z.output<P>>;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
-  /** Extra token bucket beside the API's own; `none` for polls that do not count. */
+  /** An extra limit beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
   /** Answers the body for 201 where it is declared, else for the lowest status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;

@@ -1,67 +1,133 @@
 /**
- * Token buckets, one per token and rule, in this process: a host runs one server process, so that is the whole truth
- * for it. A bucket holds a minute's worth and refills evenly, so that "100 a minute" never refuses the hundredth
- * request of a minute however they are spaced.
+ * Rate limits, one counter per holder and rule, in this process: a host runs one server process, so these counters are
+ * complete. A rule without a burst is a sliding window: it lets through at most `perMinute` requests in any 60 s. A rule
+ * with a burst is a token bucket, which holds the burst and refills evenly.
  */
 import type { Clock } from "#lib/clock.ts";
 
 export interface RateRule {
-  /** Buckets of different rules do not share tokens. */
+  /** Counters of different rules are separate. */
   name: string;
-  /** Refilled evenly. */
   perMinute: number;
-  /** How many a full bucket holds. */
-  capacity: number;
+  /** Makes the rule a token bucket of this capacity. */
+  burst?: number;
 }
 
 export interface RateVerdict {
   isAllowed: boolean;
   limit: number;
   remaining: number;
-  /** Seconds until the bucket is full again. */
+  /** Seconds until nothing is counted any more. */
   resetSeconds: number;
-  /** Seconds until one request would be let through; 0 where it was. */
+  /** Seconds until one request is let through; 0 when this one was. */
   retryAfterSeconds: number;
 }
 
-interface Bucket {
-  tokens: number;
-  atMs: number;
+interface Counter {
+  take(rule: RateRule, now: number): RateVerdict;
 }
 
-/** Past this many buckets the full ones are dropped: a full bucket and an absent one are the same. */
-const sweepAbove = 10_000;
+/** Two generations of so many counters bound the memory, whatever the number of holders. */
+const countersPerGeneration = 10_000;
+/** A counter that was left alone for ten minutes holds nothing under any rule. */
+const generationMs = 600_000;
 
 export class RateLimiter {
   readonly #clock: Clock;
-  readonly #buckets = new Map<string, Bucket>();
+  readonly #perGeneration: number;
+  #young = new Map<string, Counter>();
+  /** Counters of the generation before; a use moves one to the young. Eviction drops all of them at once. */
+  #old = new Map<string, Counter>();
+  #generationAtMs = 0;
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, perGeneration = countersPerGeneration) {
     this.#clock = clock;
+    this.#perGeneration = perGeneration;
+  }
+
+  /** Number of counters in memory. */
+  get size(): number {
+    return this.#young.size + this.#old.size;
   }
 
   take(holder: string, rule: RateRule): RateVerdict {
     const key = `${rule.name} ${holder}`;
     const now = this.#clock.now().getTime();
-    const perMs = rule.perMinute / 60_000;
-    const bucket = this.#buckets.get(key) ?? { tokens: rule.capacity, atMs: now };
-    const elapsedMs = Math.max(0, now - bucket.atMs);
-    const available = Math.min(rule.capacity, bucket.tokens + elapsedMs * perMs);
-    const isAllowed = available >= 1;
-    const left = isAllowed ? available - 1 : available;
-    if (this.#buckets.size >= sweepAbove) this.#sweep(now);
-    this.#buckets.set(key, { tokens: left, atMs: now });
+    if (this.#young.size >= this.#perGeneration || now - this.#generationAtMs >= generationMs) {
+      this.#old = this.#young;
+      this.#young = new Map();
+      this.#generationAtMs = now;
+    }
+    let counter = this.#young.get(key);
+    if (counter === undefined) {
+      counter = this.#old.get(key) ?? (rule.burst === undefined ? new SlidingWindow() : new TokenBucket());
+      this.#old.delete(key);
+      this.#young.set(key, counter);
+    }
+    return counter.take(rule, now);
+  }
+}
+
+const windowMs = 60_000;
+/** Requests this close to each other share a slot and leave the window with its last one: 240 slots at most. */
+const slotMs = 250;
+
+interface Slot {
+  firstMs: number;
+  lastMs: number;
+  count: number;
+}
+
+class SlidingWindow implements Counter {
+  readonly #slots: Slot[] = [];
+  #count = 0;
+
+  take({ perMinute }: RateRule, now: number): RateVerdict {
+    const slots = this.#slots;
+    while (slots[0] !== undefined && slots[0].lastMs + windowMs <= now) this.#count -= slots.shift()!.count;
+    const isAllowed = this.#count < perMinute;
+    if (isAllowed) this.#add(now);
+    const secondsUntil = (slot: Slot | undefined): number =>
+      slot === undefined ? 0 : Math.ceil((slot.lastMs + windowMs - now) / 1000);
     return {
       isAllowed,
-      limit: rule.perMinute,
-      remaining: Math.floor(left),
-      resetSeconds: Math.ceil((rule.capacity - left) / perMs / 1000),
-      retryAfterSeconds: isAllowed ? 0 : Math.max(1, Math.ceil((1 - left) / perMs / 1000)),
+      limit: perMinute,
+      remaining: Math.max(0, perMinute - this.#count),
+      resetSeconds: secondsUntil(slots.at(-1)),
+      retryAfterSeconds: isAllowed ? 0 : Math.max(1, secondsUntil(slots[0])),
     };
   }
 
-  /** A bucket untouched for ten minutes is full under every rule we have. */
-  #sweep(now: number): void {
-    for (const [key, bucket] of this.#buckets) if (now - bucket.atMs > 600_000) this.#buckets.delete(key);
+  #add(now: number): void {
+    this.#count++;
+    const last = this.#slots.at(-1);
+    if (last === undefined || now - last.firstMs >= slotMs) {
+      this.#slots.push({ firstMs: now, lastMs: now, count: 1 });
+    } else {
+      last.lastMs = now;
+      last.count++;
+    }
+  }
+}
+
+class TokenBucket implements Counter {
+  #tokens: number | undefined;
+  #atMs = 0;
+
+  take({ perMinute, burst = perMinute }: RateRule, now: number): RateVerdict {
+    const perMs = perMinute / windowMs;
+    const elapsedMs = Math.max(0, now - this.#atMs);
+    const available = Math.min(burst, (this.#tokens ?? burst) + elapsedMs * perMs);
+    const isAllowed = available >= 1;
+    const left = isAllowed ? available - 1 : available;
+    this.#tokens = left;
+    this.#atMs = now;
+    return {
+      isAllowed,
+      limit: perMinute,
+      remaining: Math.floor(left),
+      resetSeconds: Math.ceil((burst - left) / perMs / 1000),
+      retryAfterSeconds: isAllowed ? 0 : Math.max(1, Math.ceil((1 - left) / perMs / 1000)),
+    };
   }
 }

@@ -1,4 +1,4 @@
-/** Which bucket a request draws from: a table from the route's kind to the numbers of the caller's plan or tier. */
+/** Which limits count a request: a table from the route's kind to the numbers of the caller's plan or tier. */
 import type { Actor, Plan, SandboxTier } from "#accounts/actor.ts";
 import type { Config } from "../config.ts";
 import type { Route } from "./define-route.ts";
@@ -30,7 +30,7 @@ function tierOf(actor: Actor): SandboxTier {
 /** The document's number for the agent API. */
 const invokesPerMinute = 120;
 
-/** Every bucket a request to this route takes a token of; the last one's state is what the headers say. */
+/** Every limit that counts a request to this route. */
 export function rateRules(
   numbers: RateNumbers,
   route: Pick<Route, "api" | "rateLimit">,
@@ -39,12 +39,12 @@ export function rateRules(
   if (route.rateLimit === "none") return [];
   // The document's number alone: a plan's, for all other requests, may be lower.
   if (route.rateLimit === "agent_invoke") {
-    return [{ name: "agent_invoke", perMinute: invokesPerMinute, capacity: invokesPerMinute }];
+    return [{ name: "agent_invoke", perMinute: invokesPerMinute }];
   }
   const rules = [apiRule(numbers, route.api, actor)];
   if (route.rateLimit === "sandbox_create") {
     const perMinute = numbers.rateLimitSandboxCreatesPerSecond * 60;
-    rules.push({ name: "sandbox_create", perMinute, capacity: numbers.rateLimitSandboxCreatesBurst });
+    rules.push({ name: "sandbox_create", perMinute, burst: numbers.rateLimitSandboxCreatesBurst });
   }
   return rules;
 }
@@ -56,13 +56,12 @@ function apiRule(numbers: RateNumbers, api: Route["api"], actor: Actor): RateRul
       payg: numbers.rateLimitSandboxPayg,
       enterprise: numbers.rateLimitSandboxEnterprise,
     }[tierOf(actor)];
-    return { name: api, perMinute, capacity: perMinute };
+    return { name: api, perMinute };
   }
   const perMinute = {
     starter: numbers.rateLimitPlatformStarter,
     pro: numbers.rateLimitPlatformPro,
     team: numbers.rateLimitPlatformTeam,
   }[planOf(actor)];
-  // "100 requests per minute" must let a hundred through however they are spaced, so a bucket holds as many.
-  return { name: api, perMinute, capacity: perMinute };
+  return { name: api, perMinute };
 }

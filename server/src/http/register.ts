@@ -172,7 +172,7 @@ function countRequest(
 ): void {
   if (rateNumbers === null || actor.tokenId === null) return;
   const verdicts = rateRules(rateNumbers, route, actor).map((rule) => limiter.take(actor.tokenId!, rule));
-  // The bucket nearest to empty is the one a caller should mind.
+  // The headers show the limit that leaves least.
   const tightest = verdicts.toSorted(
     (a, b) => b.retryAfterSeconds - a.retryAfterSeconds || a.remaining - b.remaining,
   )[0];

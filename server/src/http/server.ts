@@ -312,7 +312,7 @@ function serveDocuments(fastify: FastifyInstance, routes: Routes): void {
 
 function serveHealth(
   fastify: FastifyInstance,
-  app: Pick<App, "db" | "log">,
+  app: Pick<App, "config" | "db" | "log">,
   services: RouteServices,
   { readiness }: HttpOptions,
   isDraining: () => boolean,
@@ -328,18 +328,19 @@ function serveHealth(
     return reply.code(ready ? 200 : 503).send({ ...rest, ready, database, draining: isDraining() });
   });
   fastify.get("/metrics", async (request, reply) => {
-    if (!isLocal(request)) await requireOperator(services, request);
+    if (!app.config.metricsLoopback || !isLocal(request)) await requireOperator(services, request);
     const { contentType, text } = await renderMetrics();
     return reply.type(contentType).send(text);
   });
 }
 
-/** From this host itself; a proxy on this host speaks for somebody else, and says so. */
+/** Sent from this host itself, and not by a proxy on it. */
 function isLocal({ ip, headers }: FastifyRequest): boolean {
   const isForwarded = headers["x-forwarded-for"] !== undefined || headers.forwarded !== undefined;
   return !isForwarded && (ip === "127.0.0.1" || ip === "::1" || ip === "::ffff:127.0.0.1");
 }
 
+/** A token with scopes is refused: the metrics concern the whole installation. */
 async function requireOperator(
   { findActor, publicOrigin }: RouteServices,
   request: FastifyRequest,

@@ -31,8 +31,8 @@ const SessionResponse = z
   .meta({ id: "SessionResponse" });
 
 /** Guesses at one account, and from one address: a person mistypes a few times, a dictionary needs thousands. */
-const perAccount = { name: "sign-in of an account", perMinute: 5, capacity: 10 };
-const perAddress = { name: "sign-in from an address", perMinute: 20, capacity: 40 };
+const perAccount = { name: "sign-in of an account", perMinute: 5, burst: 10 };
+const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 };
 
 export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">): Route[] => {
   const limiter = new RateLimiter(app.clock);

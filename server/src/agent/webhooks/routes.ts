@@ -37,9 +37,9 @@ const common = { api: "agent", tag: "Triggers" } as const;
 
 const deliveryMaxBytes = 1024 ** 2;
 /** As many as a token's invokes. */
-const delivered: RateRule = { name: "delivered", perMinute: 120, capacity: 120 };
+const delivered: RateRule = { name: "delivered", perMinute: 120 };
 /** Whoever knows the address can ask for a body to be read and hashed; not for one after the other. */
-const knocked: RateRule = { name: "knocked", perMinute: 600, capacity: 600 };
+const knocked: RateRule = { name: "knocked", perMinute: 600 };
 
 export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
   const limiter = new RateLimiter(app.clock);

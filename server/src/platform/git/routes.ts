@@ -88,7 +88,7 @@ export const gitRoutes = (app: App): Route[] => {
       extension: true,
       handler: async ({ params, request }) => {
         const project = await findHookProject(app, params.hook_id);
-        const rule = { name: "hook", perMinute: hooksPerMinute, capacity: hooksPerMinute };
+        const rule = { name: "hook", perMinute: hooksPerMinute };
         const { isAllowed, retryAfterSeconds } = limiter.take(project.id, rule);
         if (!isAllowed && app.config.rateLimits) throw rateLimited(retryAfterSeconds);
         const body = await bodyOf(request);
