@@ -48,3 +48,28 @@ test("a derived key is the same each time, and another one for each purpose and 
   expect(new SecretBox(key).derive("mail").equals(one)).toBe(false);
   expect(new SecretBox(randomBytes(32)).derive("urls").equals(one)).toBe(false);
 });
+
+test("signs two different lists of fields differently, whatever separators a field holds", () => {
+  const box = new SecretBox(randomBytes(32));
+  const lists: (string | number)[][] = [
+    ["GET", "a", "b"],
+    ["GET", "a\nb"],
+    ["GET", 'a","b'],
+    ["GET", 'a\\","b'],
+    ["GET", "a", "b", ""],
+    ["GET,a", "b"],
+    ["GET", "a", 1],
+    ["GET", "a", "1"],
+    ["GET", "a1"],
+    ["GET", "\ud800"],
+    ["GET", "\ud801"],
+    ["GET", "\ufffd"],
+  ];
+  const signatures = lists.map((fields) => box.sign("urls", fields));
+  expect(new Set(signatures).size).toBe(lists.length);
+  for (const [index, fields] of lists.entries()) {
+    const valid = signatures.filter((signature) => box.verify("urls", fields, signature));
+    expect(valid).toEqual([signatures[index]]);
+    expect(box.verify("mail", fields, signatures[index] ?? "")).toBe(false);
+  }
+});

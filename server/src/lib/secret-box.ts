@@ -6,9 +6,18 @@
  * Layout: version (1 byte) | key id (4) | nonce (12) | tag (16) | ciphertext. The key id makes "wrong key" a
  * sentence of its own, and a later rotation possible.
  */
-import { createCipheriv, createDecipheriv, createHash, hkdfSync, randomBytes } from "node:crypto";
+import {
+  createCipheriv,
+  createDecipheriv,
+  createHash,
+  createHmac,
+  hkdfSync,
+  randomBytes,
+  timingSafeEqual,
+} from "node:crypto";
 
 const version = 1;
+const signatureVersion = 2;
 const headerBytes = 5;
 const nonceBytes = 12;
 const tagBytes = 16;
@@ -64,6 +73,21 @@ export class SecretBox {
   /** 32 bytes for one purpose alone (HKDF, RFC 5869): who holds them learns nothing of the key or of other purposes. */
   derive(purpose: string): Buffer {
     return Buffer.from(hkdfSync("sha256", this.#key, "", `kontor:${purpose}`, keyBytes));
+  }
+
+  /**
+   * HMAC-SHA256 (base64url) over the JSON array `[version, ...fields]`, with a key for this purpose alone. JSON quotes
+   * every separator that a field may hold, so two different lists of fields never sign the same bytes.
+   */
+  sign(purpose: string, fields: readonly (string | number)[]): string {
+    const message = JSON.stringify([signatureVersion, ...fields]);
+    return createHmac("sha256", this.derive(purpose)).update(message).digest("base64url");
+  }
+
+  /** Compares in constant time. */
+  verify(purpose: string, fields: readonly (string | number)[], signature: string): boolean {
+    const [expected, given] = [Buffer.from(this.sign(purpose, fields)), Buffer.from(signature)];
+    return given.length === expected.length && timingSafeEqual(given, expected);
   }
 
   #aad(place: string): Buffer {

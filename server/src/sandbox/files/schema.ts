@@ -7,6 +7,9 @@ export const Path = z
   .min(1)
   .refine((path) => Buffer.byteLength(path) <= 4095, { error: "must be at most 4095 bytes" })
   .refine((path) => !path.includes("\0"), { error: "must not contain NUL" })
+  .refine((path) => path.isWellFormed(), {
+    error: "must be valid Unicode: it holds half of a surrogate pair",
+  })
   .describe("Absolute, or relative to /workspace.");
 
 const Mode = z.int().min(0).max(0o7777).describe("Permission bits as an integer: 0644 is 420.");

@@ -151,6 +151,41 @@ test("a URL is good for its own method, path, sandbox and time alone", async () 
   expect((await use(url)).body.toString()).toBe("a");
 });
 
+test("verifies signed URLs of paths that hold separators, quotes and other fields, each for its own path alone", async () => {
+  const { id } = await sandbox();
+  const { url: first } = await signed(id, "GET", "/workspace/a");
+  const expires = new URL(first).searchParams.get("svc_exp") ?? "";
+  const paths = [
+    "a\nb",
+    `a\n${expires}`,
+    `a",${expires}]`,
+    `GET\n${id}\n${expires}\n/workspace/a`,
+    `a?svc_exp=${expires}&path=b`,
+    "a%0Ab",
+    "a%2Fb",
+    "a+b c",
+    "a\\nb",
+    "\u2028",
+    "😀",
+  ].map((name) => `/workspace/${name}`);
+  const urls = await Promise.all(paths.map(async (path) => (await signed(id, "GET", path)).url));
+  const signatures = urls.map((url) => new URL(url).searchParams.get("svc_sig") ?? "");
+  expect(new Set(signatures).size).toBe(paths.length);
+  for (const [index, url] of urls.entries()) {
+    expect((await use(url)).json().code, paths[index]).toBe("file_not_found");
+    const forged = new URL(url);
+    forged.searchParams.set("svc_sig", signatures[(index + 1) % signatures.length] ?? "");
+    expect((await use(forged.href)).json().code, paths[index]).toBe("signature_invalid");
+  }
+  const padded = new URL(first);
+  padded.searchParams.set("svc_exp", `0${expires}`);
+  expect((await use(padded.href)).json().code).toBe("signature_invalid");
+});
+
+test("refuses to sign a path that is not valid Unicode", () => {
+  expect(Presign.safeParse({ path: "/workspace/\ud800" }).error?.issues[0]?.path).toEqual(["path"]);
+});
+
 test("other methods are refused with those it takes, and a browser's question is answered without a signature", async () => {
   const { id } = await sandbox();
   const { url } = await signed(id, "PUT", "/workspace/a");
