@@ -7,7 +7,9 @@
 import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { inspect } from "node:util";
 import { RuntimeError, type Isolation, type Resources } from "../driver.ts";
+import { Leftovers, type LeftoverLog } from "../leftovers.ts";
 import {
   CONTROLLERS,
   flatValue,
@@ -22,6 +24,8 @@ const FREEZE_TIMEOUT_MS = 5_000;
 /** Tearing down gigabytes of guest memory takes the kernel a while on a busy host. */
 const KILL_TIMEOUT_MS = 20_000;
 const RMDIR_TIMEOUT_MS = 5_000;
+/** For leftovers, whose removal is retried: nothing else waits for them longer. */
+export const LEFTOVER_TIMEOUT_MS = 5_000;
 
 export interface CgroupUsage {
   cpuSeconds: number;
@@ -32,15 +36,17 @@ export interface CgroupUsage {
 export class Cgroups {
   readonly layout: CgroupLayout;
   readonly #parent: string;
+  readonly #leftovers: Leftovers;
 
   /** `parent` is one path component below the root of every tree, for example `kontor0`. */
-  constructor(layout: CgroupLayout, parent: string) {
+  constructor(layout: CgroupLayout, parent: string, log: LeftoverLog = warn) {
     this.layout = layout;
     this.#parent = parent;
+    this.#leftovers = new Leftovers({ remove: (name) => this.#removeTree(name), log });
   }
 
   /** Fails with `host_unsupported` where the host has no usable cgroups. */
-  static async detect(parent: string): Promise<Cgroups> {
+  static async detect(parent: string, log?: LeftoverLog): Promise<Cgroups> {
     const layout = parseLayout(await readFile("/proc/self/mountinfo", "utf8"));
     if (layout === undefined) {
       throw new RuntimeError(
@@ -48,7 +54,7 @@ export class Cgroups {
         "this host mounts neither cgroup v2 nor all of the v1 controllers memory, cpu, cpuacct, pids and freezer",
       );
     }
-    return new Cgroups(layout, parent);
+    return new Cgroups(layout, parent, log);
   }
 
   /** Makes the installation's own group; on v2 it hands the controllers down to the machines. */
@@ -94,6 +100,7 @@ export class Cgroups {
   }
 
   async create(name: string, resources: Omit<Resources, "diskBytes">, isolation: Isolation): Promise<void> {
+    await this.#leftovers.release(name);
     await Promise.all(
       this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent, name), { recursive: true })),
     );
@@ -190,14 +197,20 @@ export class Cgroups {
     };
   }
 
-  /** SIGKILL to all in the group until it is empty. A frozen task dies only once it is thawed. */
-  async killAll(name: string): Promise<void> {
-    const deadline = performance.now() + KILL_TIMEOUT_MS;
+  /**
+   * SIGKILL to every process of the group and of the groups below it, in every tree, until all are empty. A task may be
+   * in one tree's group alone: a process with write access to a cgroup mount can make groups there. On v1 a frozen task
+   * dies only once it is thawed, and the kill comes first so that it does not run again.
+   */
+  async killAll(name: string, timeoutMs = KILL_TIMEOUT_MS): Promise<void> {
+    const deadline = performance.now() + timeoutMs;
     for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
-      const pids = await this.processes(name);
+      const groups = await this.#groups(name);
+      const pids = [...new Set((await Promise.all(groups.map(processesIn))).flat())];
       if (pids.length === 0) return;
       for (const pid of pids) killIfThere(pid);
-      await this.thaw(name).catch(ignoreMissing);
+      // The highest first: a group below a frozen one stays frozen (freezer-subsystem.rst).
+      for (const group of groups) await this.#thawIn(group);
       if (performance.now() > deadline) {
         throw new RuntimeError("timeout", `processes ${pids.join(", ")} outlive SIGKILL`);
       }
@@ -205,9 +218,10 @@ export class Cgroups {
     }
   }
 
-  /** Removes the group from every tree. It must be empty; the last task may still be on its way out. */
+  /** Removes the group and those below it from every tree. They must be empty; the last task may still be ending. */
   async remove(name: string): Promise<void> {
-    await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent, name))));
+    // The deepest first.
+    for (const group of (await this.#groups(name)).toReversed()) await removeGroup(group);
   }
 
   /** Makes a group in the group, to hold processes; answers the files that one joins it by. */
@@ -217,20 +231,37 @@ export class Cgroups {
     return directories.map((directory) => join(directory, "cgroup.procs"));
   }
 
-  /** Ends whatever is in the group and in the groups below it, which others may have made, and removes all of them. */
+  /**
+   * Kills all in the group and removes it with the groups below it. A group that cannot be removed is logged, set aside
+   * and retried: it fails neither a start nor a build.
+   */
   async removeTree(name: string): Promise<void> {
-    const below = await Promise.all(
-      this.layout.allTrees.map((tree) => groupsBelow(join(tree, this.#parent), name)),
-    );
-    // The deepest first.
-    const groups = [...new Set(below.flat())].toSorted((a, b) => b.split("/").length - a.split("/").length);
-    for (const group of groups) await this.killAll(group);
-    for (const group of groups) await this.remove(group);
+    await this.#leftovers.remove(name);
   }
 
-  /** Removes the installation's own group; for tests and uninstalling. */
+  /** Removes the installation's own group, unless a group that could not be removed is in it. */
   async removeParent(): Promise<void> {
+    await this.#leftovers.close();
+    if (this.#leftovers.remaining.length > 0) return;
     await Promise.all(this.layout.allTrees.map((tree) => removeGroup(join(tree, this.#parent))));
+  }
+
+  async #removeTree(name: string): Promise<void> {
+    await this.killAll(name, LEFTOVER_TIMEOUT_MS);
+    await this.remove(name);
+  }
+
+  /** Directories of the group and of all below it in every tree, each above those in it. */
+  async #groups(name: string): Promise<string[]> {
+    const trees = this.layout.allTrees.map((tree) => groupsFrom(join(tree, this.#parent, name)));
+    return (await Promise.all(trees)).flat();
+  }
+
+  async #thawIn(group: string): Promise<void> {
+    const { version, trees } = this.layout;
+    const isV1Freezer = version === "v1" && group.startsWith(`${trees.freezer}/`);
+    const [file, value] = isV1Freezer ? ["freezer.state", "THAWED"] : ["cgroup.freeze", "0"];
+    await writeFile(join(group, file), value, { flag: "r+" }).catch(ignoreMissing);
   }
 
   #ourTrees(): string[] {
@@ -257,14 +288,27 @@ async function removeGroup(directory: string): Promise<void> {
   }
 }
 
-/** The group and all below it, by their paths below `parent`. */
-async function groupsBelow(parent: string, name: string): Promise<string[]> {
-  const entries = await readdir(join(parent, name), { withFileTypes: true }).catch(nothing);
+/** The group's directory and all below it, each above those in it; none where there is no such group. */
+async function groupsFrom(directory: string): Promise<string[]> {
+  const entries = await readdir(directory, { withFileTypes: true }).catch(nothing);
   if (entries === undefined) return [];
   const below = entries
     .filter((entry) => entry.isDirectory())
-    .map((entry) => groupsBelow(parent, join(name, entry.name)));
-  return [name, ...(await Promise.all(below)).flat()];
+    .map((entry) => groupsFrom(join(directory, entry.name)));
+  return [directory, ...(await Promise.all(below)).flat()];
+}
+
+/** A threaded group of v2 lists its threads alone (cgroup-v2.rst); the kernel takes either for its process. */
+async function processesIn(group: string): Promise<number[]> {
+  const read = (file: string) => readFile(join(group, file), "utf8");
+  const text = await read("cgroup.procs")
+    .catch(() => read("cgroup.threads"))
+    .catch(nothing);
+  // Zero stands for a process of a namespace that is not ours.
+  return (text ?? "")
+    .split("\n")
+    .map(Number)
+    .filter((pid) => pid > 0);
 }
 
 function killIfThere(pid: number): void {
@@ -280,3 +324,7 @@ function ignoreMissing(error: NodeJS.ErrnoException): void {
 }
 
 const nothing = () => undefined;
+
+function warn(event: string, fields: Record<string, unknown>): void {
+  process.emitWarning(`${event} ${inspect(fields)}`);
+}

@@ -12,8 +12,13 @@ import { together } from "../together.ts";
 import { trimVolume } from "../volumes/image.ts";
 import type { MachinePaths } from "./paths.ts";
 
-export async function cleanUp(cgroups: Cgroups, id: MachineId, paths: MachinePaths): Promise<void> {
-  await cgroups.killAll(id);
+export async function cleanUp(
+  cgroups: Cgroups,
+  id: MachineId,
+  paths: MachinePaths,
+  killTimeoutMs?: number,
+): Promise<void> {
+  await cgroups.killAll(id, killTimeoutMs);
   await trimVolume(paths.volume);
   // A native machine's root, and with it whatever holds its disk and its volume.
   await unmountBelow(paths.runDirectory);

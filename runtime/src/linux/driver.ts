@@ -16,7 +16,7 @@ import { chmod, chown, mkdir, readFile, readdir, rm, statfs, writeFile } from "n
 import { availableParallelism, release, totalmem } from "node:os";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Cgroups } from "../cgroup/cgroups.ts";
+import { Cgroups, LEFTOVER_TIMEOUT_MS } from "../cgroup/cgroups.ts";
 import {
   RuntimeError,
   type Checkpoint,
@@ -40,6 +40,7 @@ import {
   type Resources,
 } from "../driver.ts";
 import { run } from "../exec.ts";
+import { Leftovers } from "../leftovers.ts";
 import type { EgressDoor } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
 import type { Member } from "../network/groups.ts";
@@ -118,6 +119,8 @@ export class LinuxDriver implements Driver {
   readonly #turns = new Turns<MachineId>();
   readonly #verifying = new Map<string, Promise<void>>();
   readonly #background = new Set<Promise<unknown>>();
+  /** Machines without a record whose processes, mounts or files could not be removed yet. */
+  readonly #leftovers: Leftovers;
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
   #guest: Promise<string> | undefined;
@@ -129,6 +132,7 @@ export class LinuxDriver implements Driver {
     this.#options = options;
     this.#host = hostPaths(options.stateDir, options.instance);
     this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
+    this.#leftovers = new Leftovers({ remove: (id) => this.#removeLeftover(id), log: options.log });
     this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
     this.#roots = new ImageRoots({
       directory: this.#host.roots,
@@ -148,7 +152,7 @@ export class LinuxDriver implements Driver {
     }
     await makeMountPoints(this.#host.mountPoints);
     await writeFile(this.#host.resolvConf, RESOLV_CONF, { mode: 0o644 });
-    this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`);
+    this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`, this.#options.log);
     await this.#cgroups.open();
     this.#openEngines = await this.#makeEngines();
     const found = await readRecords(this.#host.machines);
@@ -172,8 +176,10 @@ export class LinuxDriver implements Driver {
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     clearInterval(this.#looking);
     await this.settled();
+    await this.#leftovers.close();
     // Without a machine there is nothing to find again: the host is left as it was found.
-    const removeAll = options.removeAll ?? this.#machines.size === 0;
+    const isEmpty = this.#machines.size === 0 && this.#leftovers.remaining.length === 0;
+    const removeAll = options.removeAll ?? isEmpty;
     for (const machine of this.#machines.values()) await machine.connections.close();
     this.#machines.clear();
     this.#slots.clear();
@@ -330,6 +336,7 @@ export class LinuxDriver implements Driver {
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
+      await this.#leftovers.release(spec.id);
       const guestBuild = await guest();
       const slot = freeSlot(this.#slots);
       if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
@@ -630,11 +637,13 @@ export class LinuxDriver implements Driver {
       ...(await readdir(this.#host.run)),
       ...(await this.#cgroups.list()),
     ]);
-    for (const id of leftovers) {
-      if (this.#machines.has(id) || !isMachineId(id)) continue;
-      await cleanUp(this.#cgroups, id, machinePaths(this.#host, id));
-      this.#options.log("leftover_removed", { machine: id });
-    }
+    const isLeftover = (id: string) => !this.#machines.has(id) && isMachineId(id);
+    await Promise.all([...leftovers].filter(isLeftover).map((id) => this.#leftovers.remove(id)));
+  }
+
+  async #removeLeftover(id: MachineId): Promise<void> {
+    await cleanUp(this.#cgroups, id, machinePaths(this.#host, id), LEFTOVER_TIMEOUT_MS);
+    this.#options.log("leftover_removed", { machine: id });
   }
 
   async #adoptOne(record: MachineRecord): Promise<void> {

@@ -1,0 +1,81 @@
+/**
+ * Things of ended processes that must go, such as the control group of a build that was cut off. Removal that fails is
+ * logged, and retried until it succeeds; the caller goes on meanwhile. A task in an uninterruptible sleep may take hours
+ * to die, and the server starts without waiting for it.
+ */
+import { Turns } from "./turns.ts";
+
+const RETRY_MS = 5_000;
+
+export type LeftoverLog = (event: string, fields: Record<string, unknown>) => void;
+
+export class Leftovers {
+  readonly #remove: (name: string) => Promise<void>;
+  readonly #log: LeftoverLog;
+  readonly #retryMs: number;
+  readonly #setAside = new Set<string>();
+  readonly #turns = new Turns<string>();
+  #timer: NodeJS.Timeout | undefined;
+  #isClosed = false;
+
+  constructor(options: { remove: (name: string) => Promise<void>; log: LeftoverLog; retryMs?: number }) {
+    this.#remove = options.remove;
+    this.#log = options.log;
+    this.#retryMs = options.retryMs ?? RETRY_MS;
+  }
+
+  /** Returns true once it is gone; false where it was set aside for later. */
+  remove(name: string): Promise<boolean> {
+    return this.#turns.take(name, () => this.#attempt(name));
+  }
+
+  /** Stops retries for a name that is in use again. */
+  async release(name: string): Promise<void> {
+    if (!this.#setAside.has(name)) return;
+    await this.#turns.take(name, async () => this.#setAside.delete(name));
+  }
+
+  /** Names that are still there. */
+  get remaining(): string[] {
+    return [...this.#setAside];
+  }
+
+  /** Stops retries. The next start finds what is still there. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    await this.#turns.settled();
+  }
+
+  async #attempt(name: string): Promise<boolean> {
+    try {
+      await this.#remove(name);
+      if (this.#setAside.delete(name)) this.#log("leftover_removed_late", { name });
+      return true;
+    } catch (error) {
+      // Logged once, not with every retry.
+      if (!this.#setAside.has(name)) this.#log("leftover_set_aside", { name, error });
+      this.#setAside.add(name);
+      this.#schedule();
+      return false;
+    }
+  }
+
+  #schedule(): void {
+    if (this.#isClosed || this.#timer !== undefined) return;
+    this.#timer = setTimeout(() => {
+      void this.#retry().then(() => {
+        this.#timer = undefined;
+        if (this.#setAside.size > 0) this.#schedule();
+      });
+    }, this.#retryMs).unref();
+  }
+
+  async #retry(): Promise<void> {
+    const retries = this.remaining.map((name) =>
+      // Released meanwhile: the name is in use again.
+      this.#turns.take(name, async () => this.#setAside.has(name) && this.#attempt(name)),
+    );
+    await Promise.all(retries);
+  }
+}
