@@ -215,7 +215,7 @@ const keys = {
     "server",
     ranges,
     Object.freeze([]),
-    "Proxies in front of us whose X-Forwarded-For and -Proto are believed.",
+    "Proxies in front of the server whose X-Forwarded-For and -Proto are trusted, for apps and for the APIs.",
   ),
   acmeDirectory: key(
     "server",

@@ -19,6 +19,7 @@ import { sql } from "kysely";
 import type { App } from "../app.ts";
 import { apiOf } from "./api-of.ts";
 import { authenticate, type FindActor } from "./authenticate.ts";
+import { trustedProxies } from "./client-address.ts";
 import type { Api, Route } from "./define-route.ts";
 import { serveDocs } from "./docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
@@ -96,7 +97,7 @@ export async function createHttpServer(
     });
   const fastify = fastifyFactory({
     logger: false,
-    trustProxy: false,
+    trustProxy: trustedProxies(config.trustedProxies),
     bodyLimit: defaultBodyLimitBytes,
     serverFactory: (handle) =>
       makeServer(options.front, {

@@ -13,6 +13,7 @@ import { findActor } from "#accounts/find-actor.ts";
 import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { methodNotAllowed, missingScope, rateLimited, unavailable } from "#http/errors.ts";
+import { clientAddress, type IsTrusted, trustedProxies } from "#http/client-address.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
 import { rateRules } from "#http/rate-rules.ts";
 import type { RawSite } from "#http/raw-site.ts";
@@ -77,6 +78,7 @@ class Hosting {
   readonly #app: Needs;
   readonly #pushes: Pushes;
   readonly #limiter: RateLimiter;
+  readonly #isTrusted: IsTrusted;
   readonly #slots: Semaphore;
   #waiting = 0;
 
@@ -84,6 +86,7 @@ class Hosting {
     this.#app = app;
     this.#pushes = pushes;
     this.#limiter = new RateLimiter(app.clock);
+    this.#isTrusted = trustedProxies(app.config.trustedProxies);
     this.#slots = new Semaphore(app.config.gitConcurrency);
   }
 
@@ -126,7 +129,7 @@ class Hosting {
         if (!isAllowed) throw rateLimited(retryAfterSeconds);
       }
     }
-    return { ...actor, ip: request.socket.remoteAddress ?? null };
+    return { ...actor, ip: clientAddress(request, this.#isTrusted) };
   }
 
   async #projectOf(actor: Actor, slug: string, isPush: boolean): Promise<ProjectRow> {

@@ -345,7 +345,7 @@ describe("update", () => {
     await change(actor, other.id, { custom_domain: "www.example.com" });
   });
 
-  test("a token and a key are not shown to another host", async () => {
+  test("drops the git token and the key when the repository moves to another host or port", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor, {
       repo_url: "https://git.example.com/a",
@@ -355,11 +355,20 @@ describe("update", () => {
       db.selectFrom("projects").selectAll().where("id", "=", made.id).executeTakeFirstOrThrow();
     await change(actor, made.id, { repo_url: "https://git.example.com/b" });
     expect((await row()).git_token_sealed).not.toBeNull();
-    await change(actor, made.id, { repo_url: "https://evil.example.com/b" });
+    await change(actor, made.id, { repo_url: "https://git.example.com:443/c" });
+    expect((await row()).git_token_sealed).not.toBeNull();
+    await change(actor, made.id, { repo_url: "https://git.example.com:8443/b" });
+    expect((await row()).git_token_sealed).toBeNull();
+    await change(actor, made.id, { git_token: "secret" });
+    await change(actor, made.id, { repo_url: "https://evil.example.com:8443/b" });
     expect((await row()).git_token_sealed).toBeNull();
     await change(actor, made.id, { repo_url: "git@git.example.com:b" });
     const first = await row();
     expect(first.deploy_key_public).toMatch(/^ssh-ed25519/);
+    await change(actor, made.id, { repo_url: "ssh://git@git.example.com:22/b" });
+    expect((await row()).deploy_key_public).toBe(first.deploy_key_public);
+    await change(actor, made.id, { repo_url: "ssh://git@git.example.com:2222/b" });
+    expect((await row()).deploy_key_public).not.toBe(first.deploy_key_public);
     await change(actor, made.id, { repo_url: "git@evil.example.com:b" });
     expect((await row()).deploy_key_public).not.toBe(first.deploy_key_public);
     await expect(change(actor, made.id, { git_token: "x" })).rejects.toThrow(refusal("invalid_request", 400));

@@ -3,6 +3,7 @@
  * `user@host:path`. It is handed to git later, so nothing in it may be taken for an option or another protocol; and it
  * is shown to everyone in the workspace, so it may not hold a password.
  */
+/** `host` with its port where that is not the usual one. */
 export type RepositoryUrl = { kind: "https" | "ssh"; host: string };
 
 const hint = "must hold no user name or password; put a token in git_token";
@@ -14,14 +15,14 @@ export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: str
     const url = URL.parse(text);
     if (!url?.hostname) return { problem: "must be a URL" };
     if (url.username || url.password) return { problem: hint };
-    return plain(url) ?? { kind: "https", host: url.hostname };
+    return plain(url) ?? { kind: "https", host: url.host };
   }
   if (/^ssh:\/\//i.test(text)) {
     const url = URL.parse(text);
     if (!url || !isHost(url.hostname)) return { problem: "must be a URL" };
     if (url.password) return { problem: "must hold no password; the project's deploy key opens it" };
     if (url.username !== "" && !isUser(url.username)) return { problem: "has a strange user name" };
-    return plain(url) ?? { kind: "ssh", host: url.hostname };
+    return plain(url) ?? { kind: "ssh", host: url.host.replace(/:22$/, "") };
   }
   if (text.includes("://")) return { problem: "must be an https or ssh address" };
   const [, user, host, path] = /^(?:([^@:/]+)@)?([^@:/]+):(.+)$/.exec(text) ?? [];

@@ -81,14 +81,14 @@ async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Pro
 }
 
 /**
- * A token and a key are for the host they were given for: when the repository moves to another one they are not shown
- * to it, and have to be given again.
+ * A token and a key belong to the origin (scheme, host and port) they were given for. A repository that moves to another
+ * origin loses them, and they have to be given again.
  */
 async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const url = input.repo_url === undefined ? project.repo_url : input.repo_url;
   if (input.git_token && !isHttps(url)) throw invalidField("git_token", "is for an https repository.");
   const change: Change = {};
-  if (hostOf(url) !== hostOf(project.repo_url)) {
+  if (originOf(url) !== originOf(project.repo_url)) {
     const key = await deployKeyFor(url);
     change.git_token_sealed = null;
     change.deploy_key_public = key?.publicKey ?? null;
@@ -104,7 +104,7 @@ async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Pr
   return change;
 }
 
-function hostOf(url: string | null): string | null {
+function originOf(url: string | null): string | null {
   if (url === null) return null;
   const parsed = parseRepositoryUrl(url);
   return "kind" in parsed ? `${parsed.kind}://${parsed.host}` : null;

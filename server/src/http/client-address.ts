@@ -1,0 +1,35 @@
+/** The address a request comes from. Only a trusted proxy's X-Forwarded-For is read, from its end. */
+import type { IncomingMessage } from "node:http";
+import { isIP } from "node:net";
+import { parseOpenedHosts } from "#lib/addresses.ts";
+
+export type IsTrusted = (address: string) => boolean;
+
+/** For the setting `trusted_proxies`. */
+export function trustedProxies(ranges: readonly string[]): IsTrusted {
+  const { ranges: trusted } = parseOpenedHosts(ranges);
+  return (address) => {
+    const plain = withoutMapping(address);
+    const family = isIP(plain);
+    return family !== 0 && trusted.check(plain, family === 4 ? "ipv4" : "ipv6");
+  };
+}
+
+/** The rightmost address that is no trusted proxy; null when the connection is gone. */
+export function clientAddress(
+  { socket, headers }: Pick<IncomingMessage, "socket" | "headers">,
+  isTrusted: IsTrusted,
+): string | null {
+  if (socket.remoteAddress === undefined) return null;
+  let client = withoutMapping(socket.remoteAddress);
+  const before = [headers["x-forwarded-for"] ?? []].flat().join(",").split(",");
+  while (isTrusted(client)) {
+    const next = withoutMapping(before.pop()?.trim() ?? "");
+    // A proxy that names no address has nothing better to offer than its own.
+    if (isIP(next) === 0) break;
+    client = next;
+  }
+  return client;
+}
+
+const withoutMapping = (address: string): string => address.replace(/^::ffff:(?=\d+\.)/i, "");
