@@ -518,6 +518,12 @@ const keys = {
   ),
   rateLimitSandboxCreatesPerSecond: key("limits", whole(1, 1e6), 10, "Sandboxes created per second."),
   rateLimitSandboxCreatesBurst: key("limits", whole(1, 1e6), 100, "Sandboxes created at once."),
+  rateLimitAddress: key(
+    "limits",
+    whole(1, 1e6),
+    1200,
+    "Requests per minute from one address that carry no credential, such as deliveries of webhooks and sign-in links.",
+  ),
   maxSandboxesFree: key("limits", whole(0, 10_000), 5, "Sandboxes running at once, tier free."),
   maxSandboxesPayg: key("limits", whole(0, 10_000), 50, "Sandboxes running at once, tier payg."),
   maxSandboxesEnterprise: key("limits", whole(0, 10_000), 500, "Sandboxes running at once, tier enterprise."),

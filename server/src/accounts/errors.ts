@@ -25,3 +25,8 @@ export const insufficientRole = defineError("insufficient_role", 403, (needed: T
   detail: `Only ${needed === "owner" ? "an owner" : "an owner or an admin"} of the team may do this.`,
   meta: { role_needed: needed },
 }));
+
+export const signInLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
+  detail: `Too many sign-ins to this account; try again in ${retryAfterSeconds} s.`,
+  meta: { retry_after: retryAfterSeconds },
+}));

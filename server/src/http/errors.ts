@@ -54,6 +54,12 @@ export const rateLimited = defineError("rate_limited", 429, (retryAfterSeconds: 
   detail: `Too many requests with this token; try again in ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));
+/** The same code for a caller who shows no credential. */
+export const addressLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
+  detail: `Too many requests from this address; try again in ${retryAfterSeconds} s.`,
+  meta: { retry_after: retryAfterSeconds },
+}));
+
 export const internalError = defineError("internal_error", 500, (requestId: string) => ({
   detail: "Something went wrong on our side. Quote the request id when you ask about it.",
   meta: { request_id: requestId },

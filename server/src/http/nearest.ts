@@ -24,11 +24,12 @@ export function nearest(word: string, known: readonly string[]): string | undefi
   if (word.length > 64) return undefined;
   const [begun, ...others] = known.filter((name) => name.startsWith(`${word.toLowerCase()}_`));
   if (begun !== undefined && others.length === 0) return begun;
+  const tolerance = (name: string) => Math.max(1, Math.floor(Math.max(name.length, word.length) / 3));
   const near = known
+    // The distance is at least the difference in length, which costs nothing to know.
+    .filter((name) => Math.abs(name.length - word.length) <= tolerance(name))
     .map((name) => ({ name, distance: editDistance(word.toLowerCase(), name.toLowerCase()) }))
-    .filter(
-      ({ name, distance }) => distance <= Math.max(1, Math.floor(Math.max(name.length, word.length) / 3)),
-    )
+    .filter(({ name, distance }) => distance <= tolerance(name))
     .toSorted((a, b) => a.distance - b.distance);
   return near[0]?.name;
 }

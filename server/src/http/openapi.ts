@@ -283,7 +283,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
     ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),
     ...(takesBody ? [payloadTooLarge, unsupportedMediaType] : []),
-    ...(route.scope === "public" || route.rateLimit === "none" ? [] : [rateLimited]),
+    ...(route.rateLimit === "none" ? [] : [rateLimited]),
   ] as ErrorRow<never[]>[];
 }
 

@@ -3,7 +3,7 @@
  * sentence for the sandbox and agent APIs. One table from Zod's issue codes, so that both always say the same.
  */
 import type { z } from "zod";
-import { isInteger, schemaAt, type Path } from "./schema-walk.ts";
+import { isInteger, maxMisfits, schemaAt, type Path } from "./schema-walk.ts";
 import { nearest } from "./nearest.ts";
 
 export type Place = "path" | "query" | "body" | "header";
@@ -19,6 +19,11 @@ export interface Problem {
   plain: string;
 }
 
+/** More than these are not looked for: an answer is bounded, whatever the input. */
+export const maxProblems = maxMisfits;
+/** Names that a caller made up are cut to this many characters. */
+const maxNameLength = 64;
+
 /** Thrown by validation; rendered by each API in its own shape. Never holds the offending value: it may be a secret. */
 export class InvalidInput extends Error {
   readonly problems: readonly Problem[];
@@ -26,8 +31,16 @@ export class InvalidInput extends Error {
   constructor(problems: readonly Problem[]) {
     super("invalid input");
     this.name = "InvalidInput";
-    this.problems = problems;
+    this.problems = problems
+      .slice(0, maxProblems)
+      .map((problem) => ({ ...problem, path: problem.path.map(shortened) }));
   }
+}
+
+function shortened(part: PropertyKey): PropertyKey {
+  return typeof part === "string" && part.length > maxNameLength
+    ? `${part.slice(0, maxNameLength).toWellFormed()}…`
+    : part;
 }
 
 type Words = Pick<Problem, "type" | "message" | "plain">;
@@ -227,7 +240,7 @@ export function problemsOf(issue: z.core.$ZodIssue, schema: z.core.$ZodType, pla
         problemsOf({ ...inner, path: [...issue.path, ...inner.path] } as z.core.$ZodIssue, schema, place),
       );
     case "unrecognized_keys":
-      // `unknownKeys` finds them with a suggestion, in loose and strict objects alike.
+      // `misfits` finds them with a suggestion, in loose and strict objects alike.
       return [];
     default:
       return at({
@@ -264,6 +277,11 @@ function unionProblems(
     message: `Input should be a valid ${accepted.join(" or ") || "option"}`,
     plain: accepted.length > 0 ? `must be of type ${accepted.join(" or ")}` : "names no known kind",
   });
+}
+
+/** A text or a list far above the most its schema takes. */
+export function oversized(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
+  return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }
 
 /** A field, or a query parameter, that nobody knows. */

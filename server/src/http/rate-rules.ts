@@ -1,4 +1,5 @@
 /** Which limits count a request: a table from the route's kind to the numbers of the caller's plan or tier. */
+import { isIPv6 } from "node:net";
 import type { Actor, Plan, SandboxTier } from "#accounts/actor.ts";
 import type { Config } from "../config.ts";
 import type { Route } from "./define-route.ts";
@@ -47,6 +48,23 @@ export function rateRules(
     rules.push({ name: "sandbox_create", perMinute, burst: numbers.rateLimitSandboxCreatesBurst });
   }
   return rules;
+}
+
+/** Requests without a credential, from one address. */
+export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateRule {
+  return { name: "address", perMinute };
+}
+
+/** The holder under which an address is counted. An IPv6 caller has at least a /64, and could use each address of it once. */
+export function addressHolder(address: string | undefined): string {
+  if (address === undefined || !isIPv6(address)) return address ?? "unknown";
+  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address);
+  if (mapped) return mapped[1]!;
+  const [head = "", tail = ""] = address.split("::", 2);
+  const groups = (text: string) => (text === "" ? [] : text.split(":"));
+  const missing = address.includes("::") ? 8 - groups(head).length - groups(tail).length : 0;
+  const all = [...groups(head), ...Array.from({ length: missing }, () => "0"), ...groups(tail)];
+  return `${all.slice(0, 4).join(":")}::/64`;
 }
 
 function apiRule(numbers: RateNumbers, api: Route["api"], actor: Actor): RateRule {

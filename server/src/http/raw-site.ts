@@ -4,6 +4,7 @@
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Logger } from "pino";
+import type { DomainError } from "#lib/errors.ts";
 
 export interface RawSite {
   /** `/git/` */
@@ -17,11 +18,17 @@ export function serveRaw(
   sites: readonly RawSite[],
   request: IncomingMessage,
   response: ServerResponse,
-  options: { requestId: string; draining: AbortSignal; log: Pick<Logger, "info" | "error"> },
+  options: {
+    requestId: string;
+    draining: AbortSignal;
+    log: Pick<Logger, "info" | "error">;
+    /** Throws where the caller, who shows no credential, comes too often. */
+    countAddress: (address: string | undefined) => void;
+  },
 ): boolean {
   const site = sites.find(({ prefix }) => request.url?.startsWith(prefix));
   if (site === undefined) return false;
-  const { requestId, draining, log } = options;
+  const { requestId, draining, log, countAddress } = options;
   const began = performance.now();
   const { method } = request;
   const line = { request_id: requestId, method, route: `${site.prefix}*` };
@@ -33,6 +40,12 @@ export function serveRaw(
     const duration_ms = Math.round((performance.now() - began) * 10) / 10;
     log.info({ ...line, status: response.statusCode, duration_ms }, "request");
   });
+  try {
+    if (request.headers.authorization === undefined) countAddress(request.socket.remoteAddress);
+  } catch (error) {
+    refuse(response, error as DomainError);
+    return true;
+  }
   site.handle(request, response, draining).catch((error: unknown) => {
     log.error({ ...line, error }, "request failed");
     if (response.headersSent) return void response.destroy();
@@ -40,4 +53,14 @@ export function serveRaw(
     response.end(`Something went wrong on our side. Quote ${requestId} when you ask about it.\n`);
   });
   return true;
+}
+
+/** As text: git shows it, and a browser. */
+function refuse(response: ServerResponse, { status, detail, meta }: DomainError): void {
+  response.writeHead(status, {
+    "content-type": "text/plain; charset=utf-8",
+    "retry-after": String(meta.retry_after),
+    connection: "close",
+  });
+  response.end(`${detail}\n`);
 }

@@ -10,7 +10,7 @@ import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
 import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
 import { Answer, type Route, type RouteInput, type SocketDefinition, streamed } from "./define-route.ts";
-import { lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
+import { addressLimited, lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
 import {
   hashRequest,
   type IdempotencyKeys,
@@ -22,7 +22,7 @@ import {
 } from "./idempotency.ts";
 import { compilePick, type Pick as PickFields } from "./pick.ts";
 import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
-import { type RateNumbers, rateRules } from "./rate-rules.ts";
+import { addressHolder, addressRule, type RateNumbers, rateRules } from "./rate-rules.ts";
 import { compileValidation, type ParsedInput } from "./validate.ts";
 import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
 
@@ -38,6 +38,8 @@ export interface RouteServices {
 }
 
 export const defaultBodyLimitBytes = 1024 * 1024;
+/** A caller without a credential sends little that is worth parsing. */
+const publicBodyLimitBytes = 16 * 1024;
 
 declare module "fastify" {
   interface FastifyRequest {
@@ -52,7 +54,8 @@ declare module "fastify" {
 
 export function registerRoute(fastify: FastifyInstance, route: Route, services: RouteServices): void {
   const validate = compileValidation(route);
-  const bodyLimit = route.bodyLimit ?? defaultBodyLimitBytes;
+  const usualLimit = route.scope === "public" ? publicBodyLimitBytes : defaultBodyLimitBytes;
+  const bodyLimit = route.bodyLimit ?? usualLimit;
   const encode = compileEncoders(route);
   const openSocket = route.socket && compileSocket(route, route.socket, services);
   fastify.route({
@@ -65,6 +68,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     onRequest: async (request, reply) => {
       // A page of another site can open a socket with our cookie, and read it: that is no mere look.
       const isSocket = isHandshake(request);
+      if (route.scope === "public") countAddress(services, request.ip);
       const isChange = isSocket || route.method !== "GET";
       request.actor = await authenticate(services.findActor, request, route, services.publicOrigin, isChange);
       countRequest(services, route, request.actor, reply);
@@ -179,6 +183,16 @@ function countRequest(
   if (tightest === undefined) return;
   setRateHeaders(reply, tightest);
   if (!tightest.isAllowed) throw rateLimited(tightest.retryAfterSeconds);
+}
+
+/** Before anything is looked up for the request. */
+export function countAddress(
+  { limiter, rateNumbers }: Pick<RouteServices, "limiter" | "rateNumbers">,
+  address: string | undefined,
+): void {
+  if (rateNumbers === null) return;
+  const verdict = limiter.take(addressHolder(address), addressRule(rateNumbers));
+  if (!verdict.isAllowed) throw addressLimited(verdict.retryAfterSeconds);
 }
 
 function setRateHeaders(reply: FastifyReply, { limit, remaining, resetSeconds }: RateVerdict): void {

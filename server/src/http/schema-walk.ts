@@ -72,40 +72,84 @@ export function isInteger(schema: z.core.$ZodType): boolean {
   return formats.some(({ format }) => format !== undefined && /int/.test(format));
 }
 
-export interface UnknownKey {
-  path: Path;
-  known: readonly string[];
-}
+/** A key that no schema knows, or a text or list far too long to be parsed. */
+export type Misfit =
+  | { kind: "unknown"; path: Path; known: readonly string[] }
+  | { kind: "oversized"; path: Path; origin: "string" | "array"; maximum: number };
 
-/** Every key of `value` that `schema` does not know, however deep. */
-export function unknownKeys(schema: z.core.$ZodType, value: unknown, path: Path = []): UnknownKey[] {
-  const definition = definitionOf(unwrap(schema));
-  if (definition.type === "array" && Array.isArray(value)) {
-    return value.flatMap((element, index) => unknownKeys(definition.element, element, [...path, index]));
+/** The most that are reported of one value. */
+export const maxMisfits = 20;
+/** Longer values are measured before Zod parses them: it parses each element, and runs each pattern, however long. */
+const measuredAbove = 1_000;
+
+/**
+ * Yields every misfit in `value`, however deep. A generator, so that a caller who has enough stops the walk. The depth
+ * of a body is limited before it is parsed.
+ */
+export function* misfits(schema: z.core.$ZodType, value: unknown, path: Path = []): Generator<Misfit> {
+  const inner = unwrap(schema);
+  const definition = definitionOf(inner);
+  if (typeof value === "string" || Array.isArray(value)) {
+    const maximum = maximumOf(inner);
+    if (value.length > Math.max(maximum, measuredAbove)) {
+      const origin = typeof value === "string" ? "string" : "array";
+      yield { kind: "oversized", path, origin, maximum };
+      return;
+    }
   }
-  if (!isRecordOfValues(value)) return [];
-  if (definition.type === "object") {
+  if (definition.type === "union") yield* misfitsOfUnion(definition.options, value, path);
+  else if (definition.type === "array" && Array.isArray(value)) {
+    for (const [index, element] of value.entries())
+      yield* misfits(definition.element, element, [...path, index]);
+  } else if (definition.type === "record" && isRecordOfValues(value)) {
+    for (const [key, element] of Object.entries(value))
+      yield* misfits(definition.valueType, element, [...path, key]);
+  } else if (definition.type === "object" && isRecordOfValues(value)) {
     const { shape, catchall } = definition;
     const isFree = catchall !== undefined && definitionOf(catchall).type !== "never";
     const known = Object.keys(shape);
-    return Object.entries(value).flatMap(([key, inner]) => {
-      if (Object.hasOwn(shape, key)) return unknownKeys(shape[key]!, inner, [...path, key]);
-      return isFree ? [] : [{ path: [...path, key], known }];
-    });
+    for (const [key, element] of Object.entries(value)) {
+      if (Object.hasOwn(shape, key)) yield* misfits(shape[key]!, element, [...path, key]);
+      else if (!isFree) yield { kind: "unknown", path: [...path, key], known };
+    }
   }
-  if (definition.type === "record") {
-    return Object.entries(value).flatMap(([key, inner]) =>
-      unknownKeys(definition.valueType, inner, [...path, key]),
-    );
+}
+
+/** The most characters or elements that a schema takes. */
+function maximumOf(schema: z.core.$ZodType): number {
+  const { checks = [] } = definitionOf(schema) as { checks?: readonly { _zod: { def: unknown } }[] };
+  const maxima = checks.map(({ _zod }) => {
+    const { check, maximum, length } = _zod.def as { check: string; maximum?: number; length?: number };
+    return (check === "max_length" ? maximum : check === "length_equals" ? length : undefined) ?? Infinity;
+  });
+  return Math.min(...maxima);
+}
+
+/** Those of the option that has the fewest. */
+function* misfitsOfUnion(options: readonly z.core.$ZodType[], value: unknown, path: Path): Generator<Misfit> {
+  const meant = isRecordOfValues(value)
+    ? unionOption(options, value)
+    : options.filter((option) => takesKind(option, value));
+  let fewest: Misfit[] | undefined;
+  for (const option of meant) {
+    const found = firstOf(misfits(option, value, path), fewest?.length ?? maxMisfits);
+    if (fewest === undefined || found.length < fewest.length) fewest = found;
   }
-  if (definition.type === "union") {
-    return (
-      unionOption(definition.options, value)
-        .map((option) => unknownKeys(option, value, path))
-        .toSorted((a, b) => a.length - b.length)[0] ?? []
-    );
+  yield* fewest ?? [];
+}
+
+function firstOf<T>(items: Iterable<T>, count: number): T[] {
+  const first: T[] = [];
+  for (const item of items) {
+    if (first.length >= count) break;
+    first.push(item);
   }
-  return [];
+  return first;
+}
+
+function takesKind(option: z.core.$ZodType, value: unknown): boolean {
+  const { type } = definitionOf(unwrap(option));
+  return type === "union" || (Array.isArray(value) ? type === "array" : type === typeof value);
 }
 
 /** The options of a union that an object may be meant for: those whose literal fields agree with it. */

@@ -169,6 +169,27 @@ function routesOf(api: Api, prefix: string): Route[] {
     }),
     defineRoute({
       ...common,
+      scope: "public",
+      method: "POST",
+      path: `${prefix}/public`,
+      operationId: `${api}Public`,
+      body: z.object({ email: z.string().max(254), password: z.string().max(1024) }),
+      responses: { 200: z.object({}) },
+      handler: () => ({}),
+    }),
+    defineRoute({
+      ...common,
+      method: "PUT",
+      path: `${prefix}/list`,
+      operationId: `${api}List`,
+      body: z.object({
+        items: z.array(z.union([z.string().max(20), z.object({ path: z.string().max(20) })])).max(100),
+      }),
+      responses: { 200: z.object({}) },
+      handler: () => ({}),
+    }),
+    defineRoute({
+      ...common,
       method: "PUT",
       path: `${prefix}/upload`,
       operationId: `${api}Upload`,
@@ -337,6 +358,64 @@ test("a body that is not JSON is refused without quoting it", async () => {
     expect(sandbox.json.detail).toMatch(/^body: is not valid (JSON, at character \d+|UTF-8)$/);
     expect(platform.text + sandbox.text).not.toContain(secretInDetail);
   }
+});
+
+const manyKeys = (count: number) =>
+  Object.fromEntries(Array.from({ length: count }, (_, n) => [`nmae${n}`, n]));
+
+test("reports at most 20 problems, and cuts the names in them", async () => {
+  const wide = await call("POST", "/api/v1/things", { body: { name: "abc", ...manyKeys(9000) } });
+  expect([wide.status, wide.json.detail.length]).toEqual([422, 20]);
+  const long = "x".repeat(500_000);
+  for (const path of ["/api/v1/things", "/v1/things", "/v1/agents/things"]) {
+    const { status, text } = await call("POST", path, { body: { name: "abc", [long]: 1 } });
+    expect(status).toBe(path.startsWith("/api") ? 422 : 400);
+    expect(text).toContain(`${"x".repeat(64)}…`);
+    expect(text.length).toBeLessThan(1000);
+  }
+  const query = await call("GET", `/v1/things/x?${Object.keys(manyKeys(1000)).join("&")}`);
+  expect([query.status, query.json.errors.length]).toEqual([400, 20]);
+});
+
+test("refuses a list or a text far above its limit without parsing its parts", async () => {
+  const items = Array.from({ length: 200_000 }, () => ({ wrong: 1 }));
+  const { status, json } = await call("PUT", "/v1/list", { body: { items } });
+  expect([status, json.detail]).toEqual([413, "The body is larger than the 1048576 bytes this call takes."]);
+  const list = await call("PUT", "/v1/list", { body: { items: items.slice(0, 50_000) } });
+  expect([list.status, list.json.errors]).toEqual([
+    400,
+    [{ field: "items", message: "must have at most 100 items" }],
+  ]);
+  const parts = await call("PUT", "/v1/list", { body: { items: items.slice(0, 100) } });
+  expect([parts.status, parts.json.errors.length]).toEqual([400, 20]);
+  const text = await call("PUT", "/v1/list", { body: { items: ["a", { path: "x".repeat(5000) }] } });
+  expect([text.status, text.json.errors]).toEqual([
+    400,
+    [{ field: "items[1].path", message: "must have at most 20 characters" }],
+  ]);
+});
+
+test("refuses JSON that is too deep or has too many keys, and says what to send instead", async () => {
+  const headers = { "content-type": "application/json" };
+  const deep = `{"name":"abc","tags":${"[".repeat(5000)}${"]".repeat(5000)}}`;
+  const platform = await call("POST", "/api/v1/things", { headers, raw: deep });
+  expect([platform.status, platform.json.detail[0].type]).toEqual([422, "json_invalid"]);
+  const sandbox = await call("POST", "/v1/things", { headers, raw: deep });
+  expect([sandbox.status, sandbox.json.detail]).toEqual([
+    400,
+    "body: is nested deeper than 64 levels; send flatter JSON, or the inner part as a string",
+  ]);
+  const wide = await call("POST", "/v1/things", { body: manyKeys(10_001) });
+  expect(wide.json.detail).toBe(
+    "body: has an object with more than 10000 keys; send a list, or several requests",
+  );
+});
+
+test("takes at most 16 KiB without a credential", async () => {
+  const fits = { email: "a", password: "b".repeat(1024), ...manyKeys(900) };
+  expect((await call("POST", "/api/v1/public", { token: null, body: fits })).status).toBe(422);
+  const { status, json } = await call("POST", "/api/v1/public", { token: null, body: manyKeys(2000) });
+  expect([status, json]).toMatchObject([413, { code: "payload_too_large", limit_bytes: 16_384 }]);
 });
 
 test("text that no database can hold is refused: unpaired surrogates, __proto__, NUL in an address", async () => {

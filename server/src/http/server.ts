@@ -24,12 +24,12 @@ import type { Api, Route } from "./define-route.ts";
 import { serveDocs } from "./docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
-import { takeJsonOnly } from "./json-body.ts";
+import { takeJsonOnly } from "./input/json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
 import { openApiDocument } from "./openapi.ts";
 import { type RawSite, serveRaw } from "./raw-site.ts";
 import { RateLimiter } from "./rate-limit.ts";
-import { defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
+import { countAddress, defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
 import { endAllSockets, takeHandshake, upgradeFilter } from "./web-socket.ts";
@@ -89,11 +89,14 @@ export async function createHttpServer(
 ): Promise<HttpServer> {
   const { config, log } = app;
   const draining = new AbortController();
+  const limiter = new RateLimiter(app.clock);
+  const rateNumbers = config.rateLimits ? config : null;
   const serveSite = (request: IncomingMessage, response: ServerResponse): boolean =>
     serveRaw(options.raw ?? [], request, response, {
       requestId: requestIdOf(request.headers["x-request-id"]),
       draining: draining.signal,
       log,
+      countAddress: (address) => countAddress({ limiter, rateNumbers }, address),
     });
   const fastify = fastifyFactory({
     logger: false,
@@ -119,8 +122,8 @@ export async function createHttpServer(
   const keys = new IdempotencyKeys(app.db, app.clock, log);
   const services: RouteServices = {
     findActor: options.findActor,
-    limiter: new RateLimiter(app.clock),
-    rateNumbers: config.rateLimits ? config : null,
+    limiter,
+    rateNumbers,
     keys,
     publicOrigin: config.publicUrl,
     log,
@@ -263,20 +266,23 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
         "request failed",
       );
     }
-    if (rendered.status === 413) hearOut(request, reply);
+    if (rendered.status === 413) hearOut(request, reply, bodyLimit);
     return sendError(reply, rendered);
   });
 }
 
 /** More than any route takes, and still nothing to send for naught. */
 const hearOutMaxBytes = 256 * 1024 ** 2;
+/** The same for a route that takes little: a multiple of its limit. */
+const hearOutTimesLimit = 64;
 
 /**
  * Fastify closes the connection under a body that is too large: its sender, still writing, would see a broken pipe
  * and never the refusal. On a connection that lives on Node reads and drops what is left of the body.
  */
-function hearOut(request: FastifyRequest, reply: FastifyReply): void {
-  if (Number(request.headers["content-length"]) <= hearOutMaxBytes) reply.removeHeader("connection");
+function hearOut(request: FastifyRequest, reply: FastifyReply, limitBytes: number): void {
+  const most = Math.min(hearOutMaxBytes, hearOutTimesLimit * limitBytes);
+  if (Number(request.headers["content-length"]) <= most) reply.removeHeader("connection");
 }
 
 function sendError(reply: FastifyReply, { status, headers, body }: RenderedError): FastifyReply {

@@ -5,8 +5,16 @@
  */
 import { z } from "zod";
 import type { Route } from "./define-route.ts";
-import { InvalidInput, problemsOf, unknownField, type Place, type Problem } from "./problems.ts";
-import { definitionOf, isInteger, isRecordOfValues, shapeOf, unknownKeys, unwrap } from "./schema-walk.ts";
+import {
+  InvalidInput,
+  maxProblems,
+  oversized,
+  problemsOf,
+  unknownField,
+  type Place,
+  type Problem,
+} from "./problems.ts";
+import { definitionOf, isInteger, isRecordOfValues, misfits, shapeOf, unwrap } from "./schema-walk.ts";
 
 export interface RawInput {
   params: unknown;
@@ -56,10 +64,22 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
     problems.filter((problem) => problem.place === place).map((problem) => problem.path.join(".")),
   );
   for (const text of unusableStrings(place, value)) problems.push(text);
-  for (const { path, known } of unknownKeys(schema, value)) problems.push(unknownField(place, path, known));
+  // Zod parses a value of any size, and has no limit to the issues it makes.
+  let isHopeless = false;
+  for (const misfit of misfits(schema, value)) {
+    problems.push(
+      misfit.kind === "unknown"
+        ? unknownField(place, misfit.path, misfit.known)
+        : oversized(place, misfit.path, misfit.origin, misfit.maximum),
+    );
+    isHopeless ||= misfit.kind === "oversized" || problems.length >= maxProblems;
+    if (problems.length >= maxProblems) break;
+  }
+  if (isHopeless) return undefined;
   const result = schema.safeParse(value, { reportInput: true });
   if (result.success) return result.data;
   for (const issue of result.error.issues) {
+    if (problems.length >= maxProblems) break;
     if (!told.has(issue.path.join("."))) problems.push(...problemsOf(issue, schema, place));
   }
   return undefined;

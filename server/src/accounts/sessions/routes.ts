@@ -1,10 +1,12 @@
 import { z } from "zod";
 import { credentialOf, sessionCookie } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
-import { rateLimited } from "#http/errors.ts";
+import { addressLimited } from "#http/errors.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
+import { addressHolder } from "#http/rate-rules.ts";
 import type { App } from "../../app.ts";
 import { scopes } from "../actor.ts";
+import { signInLimited } from "../errors.ts";
 import { describeCaller, sessionSeconds, signIn, signInRefused, signOut } from "./sessions.ts";
 
 const SessionCreate = z
@@ -37,9 +39,11 @@ const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 }
 export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">): Route[] => {
   const limiter = new RateLimiter(app.clock);
   const allowSignIn = (email: string, ip: string): void => {
-    for (const verdict of [limiter.take(email.toLowerCase(), perAccount), limiter.take(ip, perAddress)]) {
-      if (!verdict.isAllowed) throw rateLimited(verdict.retryAfterSeconds);
-    }
+    // The address first: one that is refused makes no bucket for each account it names.
+    const address = limiter.take(addressHolder(ip), perAddress);
+    if (!address.isAllowed) throw addressLimited(address.retryAfterSeconds);
+    const account = limiter.take(email.toLowerCase(), perAccount);
+    if (!account.isAllowed) throw signInLimited(account.retryAfterSeconds);
   };
   return [
     defineRoute({
@@ -53,7 +57,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">)
       extension: true,
       body: SessionCreate,
       responses: { 201: SessionResponse },
-      errors: [signInRefused, rateLimited],
+      errors: [signInRefused, signInLimited, addressLimited],
       handler: async ({ body, request }) => {
         allowSignIn(body.email, request.ip);
         const userAgent = request.headers["user-agent"] ?? null;

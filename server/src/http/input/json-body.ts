@@ -1,7 +1,8 @@
 /** Bodies are JSON and nothing else; what is wrong with one is said without quoting it, for it may hold a secret. */
 import type { FastifyInstance } from "fastify";
-import { unsupportedMediaType } from "./errors.ts";
-import { InvalidInput } from "./problems.ts";
+import { unsupportedMediaType } from "../errors.ts";
+import { InvalidInput } from "../problems.ts";
+import { exceededLimit } from "./json-limits.ts";
 
 const decoder = new TextDecoder("utf-8", { fatal: true });
 
@@ -21,6 +22,8 @@ export function takeJsonOnly(fastify: FastifyInstance): void {
 
 function parseJson(bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined;
+  const excess = exceededLimit(bytes);
+  if (excess !== undefined) throw invalidJson([], excess);
   const text = decode(bytes);
   try {
     return refuseUnusable(text, JSON.parse(text) as unknown);

@@ -1,0 +1,64 @@
+/**
+ * Limits on the shape of a JSON body, checked on its bytes before `JSON.parse` builds anything. Parsing, validating,
+ * hashing and storing cost time per value, far more than a byte costs; one byte-wise scan costs about a millisecond per MiB.
+ */
+export const maxDepth = 64;
+export const maxKeys = 10_000;
+export const maxValues = 500_000;
+
+const quote = 0x22;
+const backslash = 0x5c;
+const comma = 0x2c;
+const colon = 0x3a;
+const openBracket = 0x5b;
+const closeBracket = 0x5d;
+const openBrace = 0x7b;
+const closeBrace = 0x7d;
+
+/**
+ * Describes the first limit that the JSON in `bytes` exceeds, to stand after the word "body"; undefined if it exceeds
+ * none. Malformed JSON is left to `JSON.parse`.
+ */
+export function exceededLimit(bytes: Uint8Array): string | undefined {
+  // Keys seen so far in the object at each depth.
+  const keys = new Uint32Array(maxDepth + 1);
+  let depth = 0;
+  let values = 1;
+  for (let at = 0; at < bytes.length; at++) {
+    switch (bytes[at]) {
+      case quote:
+        at = endOfString(bytes, at);
+        break;
+      case openBracket:
+      case openBrace:
+        depth += 1;
+        if (depth > maxDepth)
+          return `is nested deeper than ${maxDepth} levels; send flatter JSON, or the inner part as a string`;
+        keys[depth] = 0;
+        values += 1;
+        break;
+      case closeBracket:
+      case closeBrace:
+        if (depth > 0) depth -= 1;
+        break;
+      case colon:
+        keys[depth]! += 1;
+        if (keys[depth]! > maxKeys)
+          return `has an object with more than ${maxKeys} keys; send a list, or several requests`;
+        break;
+      case comma:
+        values += 1;
+        break;
+      default:
+    }
+    if (values > maxValues) return `holds more than ${maxValues} values; send several smaller requests`;
+  }
+  return undefined;
+}
+
+/** Index of the quote that closes the string opened at `start`; the length of `bytes` if none does. */
+function endOfString(bytes: Uint8Array, start: number): number {
+  let at = start + 1;
+  while (at < bytes.length && bytes[at] !== quote) at += bytes[at] === backslash ? 2 : 1;
+  return at;
+}
