@@ -322,7 +322,7 @@ const cases: Record<string, Case[]> = {
       is: {
         framework: "nextjs",
         context: ".",
-        buildCommand: "pnpm -C ../.. --filter ./apps/web... run build",
+        buildCommand: 'cd ../.. && pnpm --filter "./apps/web..." --fail-if-no-match run build',
       },
       because: ["apps/web belongs to the workspace in the root: it is installed whole"],
     },
@@ -465,7 +465,7 @@ const cases: Record<string, Case[]> = {
     {
       title: "a file that does not parse is a warning",
       files: { "package.json": "{", "pyproject.toml": "[[", "index.html": "" },
-      is: { framework: "python" },
+      is: { framework: "python", plan: null },
       warns: [
         "package.json is no JSON that can be read: it counts as empty",
         "pyproject.toml is no TOML that can be read: it counts as empty",

@@ -8,10 +8,17 @@
 import { posix } from "node:path";
 import { maxCommandLength } from "./dockerfile.ts";
 import { findFiles } from "./files.ts";
-import { type Found, ranks, type Runtime, type Settled } from "./found.ts";
-import { notBuilt } from "./frameworks.ts";
+import {
+  type ForeignFile,
+  foreignFiles,
+  isPartOf,
+  jekyllFile,
+  warnOfConfigurationNotFollowed,
+} from "./foreign.ts";
+import { type Found, ranks, type Runtime, type Settled, type Wanted } from "./found.ts";
 import { findGo } from "./go.ts";
-import { Inspection, plainPath } from "./inspection.ts";
+import { Inspection, plainPath, strings } from "./inspection.ts";
+import type { Overrides } from "./plan.ts";
 import { findNode } from "./node.ts";
 import { findPython } from "./python.ts";
 import type { Tree } from "./tree.ts";
@@ -40,6 +47,8 @@ export interface AnalyzeOptions {
   rootDirectory?: string;
   /** Taken instead of what would be recognised, where the files it needs are there. */
   framework?: string;
+  /** The owner's settings: they decide what is looked for, and one without effect is a warning. */
+  overrides?: Overrides;
 }
 
 /** More are no monorepo's apps but somebody's archive. */
@@ -57,21 +66,53 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
   if ((await view.list(directory)).length === 0)
     view.warn(`there is no directory ${directory} in the repository`);
 
+  const { overrides = {} } = options;
   const own = await view.first(["Dockerfile", "Containerfile"].map((name) => posix.join(directory, name)));
-  if (own !== undefined && options.framework === undefined) return ofDockerfile(view, directory, own);
+  if (own !== undefined && options.framework === undefined) {
+    warnOfNoEffect(
+      view,
+      overrides,
+      ["installCommand", "buildCommand", "startCommand", "outputDirectory"],
+      own,
+    );
+    return ofDockerfile(view, directory, own);
+  }
 
-  const candidates = await candidatesIn(view, directory, options.framework);
-  const wanted = candidates.find((each) => each.framework === options.framework);
-  if (options.framework !== undefined && wanted === undefined)
+  const wanted: Wanted = { framework: options.framework, ...overrides };
+  const candidates = await candidatesIn(view, directory, wanted);
+  const named = candidates.find((each) => each.framework === options.framework);
+  if (options.framework !== undefined && named === undefined)
     view.warn(`nothing of ${options.framework} is here: what was recognised is taken`);
   const web = await procfile(view, directory);
-  const taken = wanted ?? candidates[0] ?? (web === undefined ? undefined : await programIn(view, directory));
-  if (taken === undefined) return unrecognised(view, directory);
+  const saysHow = [web, overrides.startCommand, overrides.outputDirectory].some((each) => each !== undefined);
+  const taken = named ?? candidates[0] ?? (saysHow ? await programIn(view, directory, wanted) : undefined);
+  const foreign = await foreignFiles(view, directory);
+  if (taken?.rank === "files" && (await view.has(posix.join(directory, jekyllFile.file))))
+    foreign.push(jekyllFile);
+  await warnOfConfigurationNotFollowed(view, directory);
+  if (taken === undefined) return unrecognised(view, directory, foreign);
+  if (named === undefined && isPartOf(taken, foreign, overrides.startCommand ?? web))
+    return unrecognised(view, directory, foreign, taken);
+  if (taken.missing !== undefined && !saysHow) {
+    view.warn(taken.missing);
+    return { ...unbuildable(view, directory), framework: taken.framework, name: taken.name };
+  }
+  for (const { file, name } of foreign)
+    view.warn(`${file}: ${name} is not built here: only ${taken.name} is deployed`);
   for (const other of candidates)
     if (other !== taken && other.rank !== "files")
       view.warn(`${other.name} was recognised too: ${taken.name} is built`);
   if (taken.rank === "node-program") await namePossibleRoots(view, directory);
-  const settled = await taken.settle(web);
+  const settled = asConfigured(view, await taken.settle(web), overrides);
+  if (settled.plan.build === undefined)
+    warnOfNoEffect(
+      view,
+      overrides,
+      ["installCommand", "buildCommand"],
+      `${taken.name}, which is served as it is`,
+    );
+  if (overrides.startCommand !== undefined)
+    warnOfNoEffect(view, overrides, ["outputDirectory"], "start_command, which serves the files itself");
   return {
     framework: taken.framework,
     name: taken.name,
@@ -84,7 +125,35 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
   };
 }
 
-async function candidatesIn(view: Inspection, directory: string, wanted?: string): Promise<Found[]> {
+/** An output directory makes a site of whatever was recognised, unless a start command serves it. */
+function asConfigured(
+  view: Inspection,
+  settled: Settled,
+  { outputDirectory, startCommand }: Overrides,
+): Settled {
+  if (outputDirectory === undefined || startCommand !== undefined) return settled;
+  view.because(`output_directory is set: ${outputDirectory} is served as a site`);
+  return { ...settled, runtime: "static", startCommand: null, outputDirectory };
+}
+
+const settingNames = {
+  installCommand: "install_command",
+  buildCommand: "build_command",
+  startCommand: "start_command",
+  outputDirectory: "output_directory",
+} as const;
+
+function warnOfNoEffect(
+  view: Inspection,
+  overrides: Overrides,
+  keys: readonly (keyof typeof settingNames)[],
+  because: string,
+): void {
+  for (const key of keys)
+    if (overrides[key] !== undefined) view.warn(`${settingNames[key]} has no effect beside ${because}`);
+}
+
+async function candidatesIn(view: Inspection, directory: string, wanted: Wanted = {}): Promise<Found[]> {
   const looks = [findNode, findPython, findGo, findFiles];
   const found = await Promise.all(looks.map((look) => look(view, directory, wanted)));
   return found
@@ -92,9 +161,12 @@ async function candidatesIn(view: Inspection, directory: string, wanted?: string
     .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
 }
 
-/** Where a Procfile says how it starts, a language's manifest is enough. */
-async function programIn(view: Inspection, directory: string): Promise<Found | undefined> {
-  return (await findNode(view, directory, "node")) ?? (await findPython(view, directory, "python"));
+/** Where a Procfile or the owner says how it runs, a language's manifest is enough. */
+async function programIn(view: Inspection, directory: string, wanted: Wanted): Promise<Found | undefined> {
+  return (
+    (await findNode(view, directory, { ...wanted, framework: "node" })) ??
+    (await findPython(view, directory, { ...wanted, framework: "python" }))
+  );
 }
 
 const nothing = {
@@ -134,12 +206,27 @@ async function ofDockerfile(view: Inspection, directory: string, file: string): 
   };
 }
 
-async function unrecognised(view: Inspection, directory: string): Promise<Analysis> {
-  for (const { file, name } of notBuilt)
-    if (await view.has(posix.join(directory, file)))
-      view.warn(`${file}: ${name} is built by a Dockerfile of the repository's own only`);
-  await namePossibleRoots(view, directory);
-  view.warn("nothing was recognised: add a Dockerfile, or set root_directory");
+/** `part` was recognised, and is no more than a part of a program in another language. */
+async function unrecognised(
+  view: Inspection,
+  directory: string,
+  foreign: readonly ForeignFile[],
+  part?: Found,
+): Promise<Analysis> {
+  for (const { file, name } of foreign)
+    view.warn(`${file}: ${name} is built by a Dockerfile of the repository's own only`);
+  if (part === undefined) {
+    await warnOfHalfAProgram(view, directory);
+    await namePossibleRoots(view, directory);
+    view.warn("nothing was recognised: add a Dockerfile, or set root_directory");
+  } else
+    view.warn(
+      `${part.name} alone would leave the rest out: add a Dockerfile, or set framework to ${part.framework}`,
+    );
+  return unbuildable(view, directory);
+}
+
+function unbuildable(view: Inspection, directory: string): Analysis {
   return {
     ...nothing,
     framework: null,
@@ -151,6 +238,25 @@ async function unrecognised(view: Inspection, directory: string): Promise<Analys
     context: directory,
     dockerfile: null,
   };
+}
+
+/** Names what is missing where a language shows itself and its program does not. */
+async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<void> {
+  const at = (name: string): string => posix.join(directory, name);
+  if (await view.has(at("package.json"))) {
+    const scripts = strings((await view.json(at("package.json")))["scripts"]);
+    const start = scripts.get("start");
+    if (start !== undefined)
+      view.warn(`package.json's script start runs a development server (${start}): it is not started`);
+    view.warn(
+      scripts.has("build")
+        ? "package.json has a script build: set output_directory to the directory that it writes, or start_command"
+        : "package.json names no program: set start_command, or add a script start",
+    );
+  }
+  const isGo = (await view.list(directory)).some(({ name }) => name.endsWith(".go"));
+  if (isGo && !(await view.has(at("go.mod"))))
+    view.warn("Go is built where its go.mod lies: set root_directory to the module, and build_command");
 }
 
 /** Names the apps of a monorepo, to whom nobody has said which one is meant. */

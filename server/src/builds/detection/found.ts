@@ -1,5 +1,5 @@
 /** What a language's look at a repository answers: that there is something, and on demand how it is built. */
-import type { Plan } from "./plan.ts";
+import type { Overrides, Plan } from "./plan.ts";
 
 export type Runtime = "node" | "python" | "go" | "static" | "dockerfile";
 
@@ -30,10 +30,17 @@ export const ranks = [
   "files",
 ] as const;
 
+/** The owner's settings that decide what is looked for. */
+export interface Wanted extends Pick<Overrides, "buildCommand" | "outputDirectory" | "startCommand"> {
+  framework?: string | undefined;
+}
+
 export interface Found {
   framework: string;
   name: string;
   rank: (typeof ranks)[number];
+  /** Names what the owner has to set before it can be deployed; absent where the files say all. */
+  missing?: string;
   /** Tells the view what was seen, and why each thing is as it is. `start` is the line of a Procfile, where there is one. */
   settle(start?: string): Promise<Settled>;
 }

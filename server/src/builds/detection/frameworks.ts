@@ -417,17 +417,3 @@ export const systemNeeds: readonly { package: string; build: readonly string[]; 
     run: ["libmariadb3"],
   },
 ];
-
-/** What is seen for what it is and cannot be built without a Dockerfile. */
-export const notBuilt: readonly { file: string; name: string }[] = [
-  { file: "composer.json", name: "PHP" },
-  { file: "Gemfile", name: "Ruby" },
-  { file: "pom.xml", name: "Java (Maven)" },
-  { file: "build.gradle", name: "Java (Gradle)" },
-  { file: "build.gradle.kts", name: "Kotlin (Gradle)" },
-  { file: "Cargo.toml", name: "Rust" },
-  { file: "mix.exs", name: "Elixir" },
-  { file: "deno.json", name: "Deno" },
-  { file: "hugo.toml", name: "Hugo" },
-  { file: "_config.yml", name: "Jekyll" },
-];

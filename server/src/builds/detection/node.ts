@@ -5,9 +5,10 @@
 import { posix } from "node:path";
 import semver from "semver";
 import { maxCommandLength } from "./dockerfile.ts";
-import type { Found, Settled } from "./found.ts";
+import type { Found, Settled, Wanted } from "./found.ts";
 import { type Framework, frameworks, type Shape, systemNeeds } from "./frameworks.ts";
 import { type Fields, fields, type Inspection, plainPath, strings, text, uncommented } from "./inspection.ts";
+import { versionFiles } from "./version-files.ts";
 import { findManager, lockfiles, type ManagerFound } from "./package-managers.ts";
 import type { BuildStage, ServerStage, SiteStage } from "./plan.ts";
 
@@ -20,19 +21,31 @@ const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", kry
 
 const extensions = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/** A script that is for the developer's own machine. */
-const forDevelopment =
-  /(?<![\w./-])(?:dev|develop|preview|nodemon|vite|parcel|hexo|react-scripts start|nest start|docusaurus start|ng serve|vue-cli-service serve|eleventy --serve)(?![\w./-])|--watch\b/;
+/** A script that is for the developer's own machine: it watches, reloads and serves sources. */
+const forDevelopment = new RegExp(
+  `(?<![\\w./-])(?:${[
+    "dev|develop|preview|nodemon|vite|parcel|hexo|concurrently|live-server|lite-server|browser-sync",
+    "react-scripts start|nest start|docusaurus start|docusaurus-start|ng serve|vue-cli-service serve",
+    "eleventy --serve|webpack serve|webpack-dev-server|ember s(?:erve|erver)?|brunch watch|polymer serve",
+    "sanity start|expo start|nx serve|nx run [\\w-]+:serve|start-storybook|gulp(?: \\w+)?|grunt serve",
+  ].join("|")})(?![\\w./-])|--watch\\b|\\bNODE_ENV=development\\b`,
+);
 
 /** A line that runs a program of the repository, not a tool. */
 const runsOwnProgram =
-  /^(?:\w+=\S+\s+)*(?:cross-env\s+(?:\w+=\S+\s+)*)?(?:node|tsx|ts-node|bun|pm2-runtime)\b/;
+  /^(?:\w+=\S+\s+)*(?:cross-env\s+(?:\w+=\S+\s+)*)?(?:node|tsx|ts-node|bun|deno|pm2-runtime)\b/;
+
+/** A line that does no more than run another script. */
+const runsScript = /^(?:npm|yarn|pnpm|bun)(?: run(?:-script)?)? ([\w:.-]+)$/;
 
 /** Scripts of the repository that run while it is installed, and may read anything. */
 const installScripts = ["preinstall", "install", "postinstall", "prepare"];
 
 /** What is started and names no framework. */
 const program: Framework = { id: "node", name: "Node.js", rank: "server", packages: [], port: 3000 };
+
+/** Files of a builder that is not in the table: the owner names the directory that it writes. */
+const builtSite: Framework = { id: "static", name: "Static site", rank: "site", packages: [], port: 8080 };
 
 /** Where the dependencies are installed, and where below it the app lies. */
 interface Place {
@@ -43,6 +56,7 @@ interface Place {
 interface NodeApp {
   view: Inspection;
   directory: string;
+  wanted: Wanted;
   manifest: Fields;
   scripts: Map<string, string>;
   production: Map<string, string>;
@@ -52,39 +66,52 @@ interface NodeApp {
 export async function findNode(
   view: Inspection,
   directory: string,
-  wanted?: string,
+  wanted: Wanted = {},
 ): Promise<Found | undefined> {
   if (!(await view.has(posix.join(directory, "package.json")))) return undefined;
   const manifest = await view.json(posix.join(directory, "package.json"));
   const app: NodeApp = {
     view,
     directory,
+    wanted,
     manifest,
     scripts: new Map([...strings(manifest["scripts"])].filter(([, line]) => line.length <= maxCommandLength)),
     production: strings(manifest["dependencies"]),
     development: strings(manifest["devDependencies"]),
   };
-  const named = [...frameworks, program].find((framework) => framework.id === wanted);
+  const { framework: id, outputDirectory } = wanted;
+  const named = [...frameworks, program].find((framework) => framework.id === id);
   if (named) return found(app, named, named === program ? "node-program" : named.rank);
+  const isBuilt = app.scripts.has("build") || wanted.buildCommand !== undefined;
+  if (id === builtSite.id && outputDirectory !== undefined && isBuilt) return found(app, builtSite, "site");
 
   const start = startScript(app);
-  const ownStart = start !== undefined && runsOwnProgram.test(start.line);
+  const ownStart = start !== undefined && isOwnProgram(app, start.line);
   const [whole, server, site] = await Promise.all(
     (["app", "server", "site"] as const).map((rank) => firstOf(app, rank)),
   );
   if (whole) return found(app, whole, "app");
-  if (server && (ownStart || !site)) return found(app, server, "server");
-  if (site && !ownStart) return found(app, site, "site");
+  if (server && (ownStart || !site) && outputDirectory === undefined) return found(app, server, "server");
+  if (site && (!ownStart || outputDirectory !== undefined)) return found(app, site, "site", server);
+  if (outputDirectory !== undefined && isBuilt) return found(app, builtSite, "site", server);
+  if (server) return found(app, server, "server");
   if (start === undefined && (await entryOf(app)) === undefined) return undefined;
   return found(app, program, "node-program");
 }
 
-function found(app: NodeApp, framework: Framework, rank: Found["rank"]): Found {
+/** `server` is a library of the repository that the site is deployed without. */
+function found(app: NodeApp, framework: Framework, rank: Found["rank"], server?: Framework): Found {
   return {
     framework: framework.id,
     name: framework.name,
     rank,
-    settle: (start) => settle(app, framework, start),
+    settle: (start) => {
+      if (server && start === undefined)
+        app.view.warn(
+          `${server.name} is a dependency, and no script start runs a server: only the site of ${framework.name} is deployed; if there is a server, set start_command`,
+        );
+      return settle(app, framework, start);
+    },
   };
 }
 
@@ -103,21 +130,23 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   const config = await configOf(app, framework);
   if (dependency) view.because(`package.json depends on ${dependency.name} ${dependency.version}`);
   else if (framework.packages.length > 0) view.because(`${config.file} names ${framework.name}`);
+  else if (framework === builtSite) view.because("package.json builds a site by its script build");
   else view.because("package.json names no framework that is known: it is run as a Node.js program");
 
   const place = await placeOf(view, directory);
   const isWorkspace = place.directory !== ".";
   const rootManifest = await view.json(posix.join(place.root, "package.json"));
-  const found = await findManager(view, place.root, rootManifest);
+  const found = await findManager(view, place.root, rootManifest, isForBun(app, ""));
   const { manager } = found;
-  const major = await majorOf(app);
+  const { major, isSubstitute } = await majorOf(app);
   const own = await angular(app, framework, await shapeOf(app, framework, isWorkspace));
   // a line of the repository's own serves whatever was built, in its own way
   const { output: _output, ships: _ships, ...rest } = own;
   const shape: Shape = given === undefined ? own : { ...rest, start: given };
 
-  const build = await buildLine(app, framework, place, found);
-  const start = shape.output === undefined ? (given ?? (await startOf(app, framework, shape))) : null;
+  const build = app.wanted.buildCommand ?? (await buildLine(app, framework, place, found));
+  const start =
+    shape.output === undefined ? (given ?? (await startOf(app, framework, shape, manager.name))) : null;
   const tool = start && developmentTool(app, start);
   if (tool) view.warn(`the start runs ${tool}, a development dependency: all of them are kept in the image`);
 
@@ -143,7 +172,7 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   const stage: BuildStage = {
     image,
     packages: needs.flatMap((need) => need.build),
-    env: { ...path, ...linker },
+    env: { ...path, ...linker, ...(isSubstitute ? anyEngine : {}) },
     setUp: [],
     manifests: isWorkspace || hooks.length > 0 ? null : await manifestsOf(app),
     caches: [manager.cache],
@@ -187,6 +216,9 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
     },
   };
 }
+
+/** Each package manager otherwise refuses a Node.js that `engines` does not name. */
+const anyEngine = { npm_config_engine_strict: "false", YARN_IGNORE_ENGINES: "1" };
 
 function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; version: string } | undefined {
   const name = names.find((each) => app.production.has(each) || app.development.has(each));
@@ -293,25 +325,19 @@ async function placeOf(view: Inspection, directory: string): Promise<Place> {
   }
 }
 
-async function majorOf(app: NodeApp): Promise<number> {
+async function majorOf(app: NodeApp): Promise<{ major: number; isSubstitute: boolean }> {
   const { view, directory } = app;
-  const files = [".nvmrc", ".node-version"];
   const asked: [where: string, range: string | undefined][] = [
-    ...(await Promise.all(
-      files.map(async (name): Promise<[string, string | undefined]> => [
-        name,
-        (await view.text(posix.join(directory, name)))?.trim(),
-      ]),
-    )),
+    ...(await versionFiles(view, directory, [".nvmrc", ".node-version"], ["nodejs", "node"])),
     ["package.json (volta)", text(fields(app.manifest["volta"])["node"])],
     ["package.json (engines)", text(fields(app.manifest["engines"])["node"])],
   ];
   const [where, said] = asked.find(([, range]) => range) ?? [];
   if (where === undefined || said === undefined) {
     view.because(`nothing names a version of Node.js: ${defaultMajor} is used`);
-    return defaultMajor;
+    return { major: defaultMajor, isSubstitute: false };
   }
-  const range = said.slice(0, 100).replace(/^lts\/(.*)$/, (_, name: string) => codeNames[name] ?? "*");
+  const range = said.slice(0, 100).replace(/^lts(?:\/(.*))?$/, (_, name = "*") => codeNames[name] ?? "*");
   // `node` and `latest` are no ranges, and ask for the newest
   const valid = /^(?:node|latest|stable)$/.test(range) ? "*" : semver.validRange(range);
   const fit = majors.filter((major) => valid && semver.intersects(valid, `${major}.x`));
@@ -321,7 +347,7 @@ async function majorOf(app: NodeApp): Promise<number> {
   else view.because(`${where} asks for Node.js ${said}: ${taken} is used`);
   if (taken !== undefined && oldMajors.includes(taken))
     view.warn(`Node.js ${taken} gets no security fixes any more`);
-  return taken ?? defaultMajor;
+  return { major: taken ?? defaultMajor, isSubstitute: taken === undefined };
 }
 
 async function buildLine(
@@ -343,19 +369,52 @@ async function buildLine(
     return "turbo run build";
   }
   // `...` means: and what it depends on, in that order
-  if (found.manager.name === "pnpm")
-    return `pnpm -C ${posix.relative(place.directory, ".")} --filter ./${place.directory}... run build`;
+  // a filter by path counts from where pnpm runs, and one that matches nothing succeeds in silence
+  if (found.manager.name === "pnpm") {
+    const root = posix.relative(place.directory, ".");
+    const strict = /^pnpm@[1-7]\b/.test(found.package ?? "") ? "" : " --fail-if-no-match";
+    return `cd ${root} && pnpm --filter "./${place.directory}..."${strict} run build`;
+  }
   view.warn("packages of the workspace that have to be built before the app are not: do so in build_command");
   return `${found.manager.name} run build`;
 }
 
+/** The script that starts the app in production; one that only runs another script is followed to that one. */
 function startScript(app: NodeApp): { name: string; line: string } | undefined {
   return ["start:prod", "start:production", "start"]
-    .map((name) => ({ name, line: app.scripts.get(name)?.trim() ?? "" }))
-    .find(({ line }) => line !== "" && !forDevelopment.test(line));
+    .filter((name) => !forDevelopment.test(app.scripts.get(name) ?? ""))
+    .map((name) => followed(app, name))
+    .find((script) => script !== undefined && !forDevelopment.test(script.line));
 }
 
-async function startOf(app: NodeApp, framework: Framework, shape: Shape): Promise<string> {
+function followed(app: NodeApp, name: string, depth = 0): { name: string; line: string } | undefined {
+  const line = app.scripts.get(name)?.trim();
+  if (!line) return undefined;
+  const next = runsScript.exec(line)?.[1];
+  if (next === undefined || depth > 3 || app.scripts.has(`pre${name}`)) return { name, line };
+  return followed(app, next, depth + 1) ?? { name, line };
+}
+
+/** Whether the last command of the line runs a program of the repository, by itself or by another script. */
+function isOwnProgram(app: NodeApp, line: string): boolean {
+  const last = line.split("&&").at(-1)?.trim() ?? "";
+  const script = runsScript.exec(last)?.[1];
+  const target = script === undefined ? undefined : followed(app, script)?.line;
+  return runsOwnProgram.test(target ?? last);
+}
+
+/** Whether the project is written for Bun, which runs what Node does not: TypeScript, `export default` servers. */
+function isForBun(app: NodeApp, manager: string): boolean {
+  const scripts = [...app.scripts.values()];
+  return (
+    manager === "bun" ||
+    app.development.has("@types/bun") ||
+    app.development.has("bun-types") ||
+    scripts.some((line) => /(?<![\w./-])bunx?(?![\w./-])/.test(line))
+  );
+}
+
+async function startOf(app: NodeApp, framework: Framework, shape: Shape, manager: string): Promise<string> {
   const { view } = app;
   const script = startScript(app);
   if (script && !shape.onlyStart) {
@@ -373,6 +432,10 @@ async function startOf(app: NodeApp, framework: Framework, shape: Shape): Promis
   if (entry === undefined)
     view.warn("nothing says how the app is started: set start_command, or a script start");
   else view.because(`package.json has no script start: ${entry} is run`);
+  if (isForBun(app, manager)) {
+    view.because("the project is written for Bun: Bun runs it");
+    return `bun run ${entry ?? "index.ts"}`;
+  }
   return `node ${entry ?? "index.js"}`;
 }
 

@@ -90,18 +90,19 @@ export interface ManagerFound {
   package: string | null;
 }
 
-/** What the directory with the lockfile says; `manifest` is its package.json. */
+/** What the directory with the lockfile says; `manifest` is its package.json. Bun's own projects may have no lockfile yet. */
 export async function findManager(
   view: Inspection,
   directory: string,
   manifest: Fields,
+  isForBun = false,
 ): Promise<ManagerFound> {
   const present = new Set((await view.list(directory)).map((entry) => entry.name));
   const locked = byLockfile.filter((each) => each.lockfiles.some((file) => present.has(file)));
   const [, name, version] =
     /^(npm|pnpm|yarn|bun)@(\d[\w.-]*)/.exec(text(manifest["packageManager"]) ?? "") ?? [];
   const named = byLockfile.find((each) => each.name === name);
-  const taken = named ?? locked[0] ?? npm;
+  const taken = named ?? locked[0] ?? (isForBun ? bun : npm);
 
   const isLocked = locked.includes(taken);
   const lockfile = taken.lockfiles.find((file) => present.has(file)) ?? "";

@@ -55,3 +55,14 @@ export interface SiteStage {
   /** Below this path every name holds a hash of what is in the file. */
   hashed: string | null;
 }
+
+/** What the owner of a project has set; each replaces what was found. Commands are lines of `sh`. */
+export interface Overrides {
+  installCommand?: string;
+  buildCommand?: string;
+  startCommand?: string;
+  /** Below the app's directory. */
+  outputDirectory?: string;
+  port?: number;
+  healthCheckPath?: string;
+}

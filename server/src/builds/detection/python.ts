@@ -3,10 +3,11 @@
  * installs, it installs into one virtual environment, which is all of the build that is shipped besides the sources.
  */
 import { posix } from "node:path";
-import type { Found, Settled } from "./found.ts";
+import type { Found, Settled, Wanted } from "./found.ts";
 import { type PythonFramework, pythonFrameworks, systemNeeds } from "./frameworks.ts";
 import { type Fields, fields, type Inspection, strings, text } from "./inspection.ts";
 import { portIn } from "./node.ts";
+import { versionFiles } from "./version-files.ts";
 
 /** The minors of Python 3 there are images for; 3.12 unless something else is asked for. */
 const minors = [11, 12, 13];
@@ -36,13 +37,17 @@ interface Manager {
   why: string;
 }
 
+export async function isPython(view: Inspection, directory: string): Promise<boolean> {
+  const files = [...manifests, "manage.py"].map((name) => posix.join(directory, name));
+  return (await view.first(files)) !== undefined;
+}
+
 export async function findPython(
   view: Inspection,
   directory: string,
-  wanted?: string,
+  { framework: wanted }: Wanted = {},
 ): Promise<Found | undefined> {
-  const isHere = await view.first([...manifests, "manage.py"].map((name) => posix.join(directory, name)));
-  if (isHere === undefined) return undefined;
+  if (!(await isPython(view, directory))) return undefined;
   const app = await read(view, directory);
   const hasManage = await view.has(posix.join(directory, "manage.py"));
   const framework =
@@ -56,7 +61,12 @@ export async function findPython(
       rank: "python-web",
       settle: (start) => settle(app, framework, start),
     };
+  const hasPages = await view.has(posix.join(directory, "mkdocs.yml"));
+  const missing = hasPages
+    ? "mkdocs.yml: set build_command to mkdocs build and output_directory to site"
+    : "the Python project has no program of a usual name: set start_command, or write a Procfile";
   return {
+    ...((await programOf(app)) === undefined ? { missing } : {}),
     framework: "python",
     name: "Python",
     rank: "python-program",
@@ -231,7 +241,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
     const lines = (await view.text(posix.join(directory, "requirements.txt"))) ?? "";
     // other files, or the project itself
     const refers = /^[ \t]*(?:-[rce]|--requirement|--constraint|--editable|\.|file:)/m.test(lines);
-    if (!/==/.test(lines))
+    if (!/==/.test(lines) && app.dependencies.size > 0)
       view.warn("requirements.txt pins no versions: two builds of one commit may install different ones");
     return {
       name: "pip",
@@ -266,7 +276,14 @@ async function startOf(
 ): Promise<{ start: string; add: string | null }> {
   const { view, dependencies } = app;
   if (framework === undefined) {
-    const file = (await modules(app)).find((module) => !module.endsWith("__init__.py"));
+    const file = await programOf(app);
+    if (file && dependencies.has("streamlit")) {
+      view.because(`requirements name streamlit, which runs ${file}`);
+      return {
+        start: `streamlit run ${file} --server.port $PORT --server.address 0.0.0.0 --server.headless true`,
+        add: null,
+      };
+    }
     if (file) view.because(`${file} is run`);
     else view.warn("nothing says how the app is started: set start_command, or write a Procfile");
     return { start: `python ${file ?? "main.py"}`, add: null };
@@ -342,6 +359,15 @@ async function collectStatic(app: PythonApp): Promise<string | null> {
   return null;
 }
 
+/** The file that is run where no framework is known. */
+async function programOf(app: PythonApp): Promise<string | undefined> {
+  const { view, directory, dependencies } = app;
+  const pages = dependencies.has("streamlit") ? ["streamlit_app.py", "Home.py"] : [];
+  const page = await view.first(pages.map((name) => posix.join(directory, name)));
+  if (page !== undefined) return posix.relative(directory, page);
+  return (await modules(app)).find((module) => !module.endsWith("__init__.py"));
+}
+
 /** Files that may hold the app, the likeliest first. */
 async function modules(app: PythonApp): Promise<string[]> {
   const names = [
@@ -382,11 +408,12 @@ async function programPort(app: PythonApp, start: string): Promise<number | unde
 async function minorOf(app: PythonApp): Promise<number> {
   const { view, directory, pyproject, pipfile } = app;
   const poetry = fields(fields(fields(pyproject["tool"])["poetry"])["dependencies"]);
-  const inFile = async (name: string): Promise<string | undefined> =>
-    (await view.text(posix.join(directory, name)))?.trim().replace(/^(?:python|cpython)-/, "");
+  const files = await versionFiles(view, directory, [".python-version", "runtime.txt"], ["python"]);
   const asked: [where: string, range: string | undefined][] = [
-    [".python-version", await inFile(".python-version")],
-    ["runtime.txt", await inFile("runtime.txt")],
+    ...files.map(([file, version]): [string, string | undefined] => [
+      file,
+      version?.replace(/^(?:python|cpython)-/, ""),
+    ]),
     ["pyproject.toml", text(fields(pyproject["project"])["requires-python"]) ?? text(poetry["python"])],
     ["Pipfile", strings(pipfile["requires"]).get("python_version")],
   ];

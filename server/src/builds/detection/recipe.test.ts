@@ -1,7 +1,8 @@
 import path from "node:path";
 import { expect, test } from "vitest";
 import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
-import { type Overrides, recipeOf } from "./recipe.ts";
+import type { Overrides } from "./plan.ts";
+import { recipeOf } from "./recipe.ts";
 import { memoryTree } from "./testing/memory-tree.ts";
 
 const lock = "lockfileVersion: '9.0'";

@@ -9,18 +9,7 @@ import { posix } from "node:path";
 import { cmd, env, run } from "./dockerfile.ts";
 import type { Analysis } from "./detection.ts";
 import { plainPath } from "./inspection.ts";
-import type { BuildStage, Plan, ServerStage, SiteStage } from "./plan.ts";
-
-/** What the owner of a project has set; each replaces what was found. Commands are lines of `sh`. */
-export interface Overrides {
-  installCommand?: string;
-  buildCommand?: string;
-  startCommand?: string;
-  /** Below the app's directory. */
-  outputDirectory?: string;
-  port?: number;
-  healthCheckPath?: string;
-}
+import type { BuildStage, Overrides, Plan, ServerStage, SiteStage } from "./plan.ts";
 
 /** Where every app lies in its image. */
 const home = "/app";
@@ -85,13 +74,15 @@ function withOverrides(plan: Plan, overrides: Overrides): Plan {
       ships: ships.length === 0 ? [] : [...ships, [".", "."]],
       start: startCommand,
     };
-  } else if (ran.kind === "site" && outputDirectory !== undefined) {
+  } else if (outputDirectory !== undefined) {
     const directory = plainPath(outputDirectory);
     if (directory === undefined)
       throw new RangeError(
         "an output directory lies in the app, and is made of letters, digits and . _ - @ +",
       );
-    ran = { ...ran, directory };
+    ran =
+      ran.kind === "site" ? { ...ran, directory } : { kind: "site", directory, fallback: null, hashed: null };
+    if (build) build = { ...build, prune: null };
   }
   return { ...plan, ...(build && { build }), run: ran };
 }

@@ -50,6 +50,7 @@ async function read(project: ProjectRow, directory: string): Promise<RepoAnalysi
     const analysis = await analyze(directoryTree(directory), {
       rootDirectory: project.root_directory,
       ...(project.framework === null ? {} : { framework: project.framework }),
+      overrides: overridesOf(project),
     });
     if (!analysis) throw repositoryEmpty();
     return toRepoAnalysis(project, analysis, recipeOf(analysis, overridesOf(project)));

@@ -123,6 +123,7 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
     analyze(directoryTree(directory), {
       rootDirectory: project.root_directory,
       ...(project.framework === null ? {} : { framework: project.framework }),
+      overrides: overridesOf(project),
     }),
   );
   if (!analysis) throw new DeploymentFailed("the repository is empty: push a commit to it.");

@@ -1,4 +1,4 @@
-import type { Overrides } from "#builds/detection/recipe.ts";
+import type { Overrides } from "#builds/detection/plan.ts";
 import type { ProjectRow } from "./store.ts";
 
 /** What a project's owner has laid down of its recipe; the rest is found out from the repository. */

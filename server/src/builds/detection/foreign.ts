@@ -1,0 +1,98 @@
+/** Languages and sites that only a Dockerfile of the repository builds, as data: the files that show them. */
+import { posix } from "node:path";
+import type { Found } from "./found.ts";
+import type { Inspection } from "./inspection.ts";
+
+interface Foreign {
+  name: string;
+  files: readonly string[];
+  /** Matches names of files where the project chooses the name. */
+  pattern?: RegExp;
+}
+
+const foreign: readonly Foreign[] = [
+  { name: "PHP", files: ["composer.json", "artisan", "index.php"] },
+  { name: "Ruby", files: ["Gemfile", "config.ru"] },
+  { name: "Java (Maven)", files: ["pom.xml"] },
+  { name: "Java (Gradle)", files: ["build.gradle"] },
+  { name: "Kotlin (Gradle)", files: ["build.gradle.kts"] },
+  { name: "Scala", files: ["build.sbt"] },
+  { name: "Rust", files: ["Cargo.toml"] },
+  { name: "Elixir", files: ["mix.exs"] },
+  { name: "Gleam", files: ["gleam.toml"] },
+  { name: "Deno", files: ["deno.json", "deno.jsonc"] },
+  { name: ".NET", files: [], pattern: /\.(?:csproj|fsproj|vbproj|sln|slnx)$/ },
+  { name: "Swift", files: ["Package.swift"] },
+  { name: "Zig", files: ["build.zig"] },
+  { name: "Crystal", files: ["shard.yml"] },
+  { name: "Dart", files: ["pubspec.yaml"] },
+  { name: "Hugo", files: ["hugo.toml", "hugo.yaml", "hugo.json"] },
+];
+
+/** The first words of start commands that no image of ours has a program for. */
+const foreignPrograms =
+  /^(?:\w+=\S+\s+)*(?:bundle|ruby|rails|rackup|puma|php|apache2|heroku-php-\w+|vendor\/bin\/[\w-]+|java|sbt|cargo|mix|elixir|deno|dotnet|swift|hugo|jekyll)\b/;
+
+/** What is recognised beside another language is most often a part of that program: its pages, its tools. */
+const parts: readonly Found["rank"][] = ["site", "node-program", "python-program", "files"];
+
+export interface ForeignFile {
+  file: string;
+  name: string;
+}
+
+/** One entry for each language that shows itself in the directory, in the order of the table. */
+export async function foreignFiles(view: Inspection, directory: string): Promise<ForeignFile[]> {
+  const entries = await view.list(directory);
+  const names = entries.filter(({ kind }) => kind === "file").map(({ name }) => name);
+  const seen = foreign.flatMap(({ name, files, pattern }): ForeignFile[] => {
+    const file = files.find((each) => names.includes(each)) ?? names.find((each) => pattern?.test(each));
+    return file === undefined ? [] : [{ file, name }];
+  });
+  if (
+    await isOldHugo(
+      view,
+      directory,
+      entries.map(({ name }) => name),
+    )
+  )
+    seen.push({ file: "config.toml", name: "Hugo" });
+  return seen;
+}
+
+/** Hugo's older configuration has a name of many programs: its directories tell it from theirs. */
+async function isOldHugo(view: Inspection, directory: string, names: readonly string[]): Promise<boolean> {
+  if (!names.includes("config.toml") || !names.includes("content")) return false;
+  return /^\s*(?:baseURL|theme)\s*=/im.test((await view.text(posix.join(directory, "config.toml"))) ?? "");
+}
+
+/** Jekyll reads this file too where nothing else explains it: pages with front matter are no finished pages. */
+export const jekyllFile: ForeignFile = { file: "_config.yml", name: "Jekyll" };
+
+/** Whether the candidate is a part of a program in another language, so that deploying it alone is wrong. */
+export function isPartOf(found: Pick<Found, "rank">, seen: readonly ForeignFile[], start?: string): boolean {
+  if (start !== undefined && foreignPrograms.test(start)) return true;
+  return seen.length > 0 && parts.includes(found.rank);
+}
+
+/** Configuration of other hosts and tools: read by people who expect that it is followed. */
+const notFollowed: readonly { files: readonly string[]; cure: string }[] = [
+  {
+    files: ["docker-compose.yml", "docker-compose.yaml", "compose.yml", "compose.yaml"],
+    cure: "deploy each service as a project, and databases as add-ons",
+  },
+  {
+    files: ["vercel.json", "netlify.toml", "render.yaml", "fly.toml", "railway.json", "railway.toml"],
+    cure: "set its commands in the project's settings",
+  },
+  {
+    files: ["nixpacks.toml", "railpack.json", "project.toml"],
+    cure: "set its commands in the project's settings",
+  },
+];
+
+export async function warnOfConfigurationNotFollowed(view: Inspection, directory: string): Promise<void> {
+  for (const { files, cure } of notFollowed)
+    for (const file of files)
+      if (await view.has(posix.join(directory, file))) view.warn(`${file} is not followed: ${cure}`);
+}

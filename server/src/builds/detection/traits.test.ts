@@ -1,0 +1,314 @@
+/**
+ * Trees with the traits of real repositories that were once deployed as something that they are not: each is
+ * recognised as what it is, or refused with a sentence that says what to set.
+ */
+import { describe, expect, test } from "vitest";
+import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
+import { recipeOf } from "./recipe.ts";
+import { memoryTree } from "./testing/memory-tree.ts";
+
+type Files = Record<string, string>;
+
+const node = (manifest: object): Files => ({
+  "package.json": JSON.stringify(manifest),
+  "package-lock.json": "{}",
+});
+const vite = node({ devDependencies: { vite: "6.0.0" }, scripts: { build: "vite build", dev: "vite" } });
+
+async function look(
+  files: Files,
+  options: AnalyzeOptions = {},
+): Promise<Analysis & { recipe: string | null }> {
+  const analysis = await analyze(memoryTree(files), options);
+  if (analysis === undefined) throw new Error("the repository is empty");
+  return { ...analysis, recipe: recipeOf(analysis, options.overrides) };
+}
+
+describe("another language", () => {
+  const languages: [name: string, files: Files][] = [
+    ["PHP", { "composer.json": "{}", artisan: "" }],
+    ["PHP", { "index.php": "<?php" }],
+    ["Ruby", { Gemfile: "" }],
+    ["Ruby", { "config.ru": "" }],
+    ["Java (Maven)", { "pom.xml": "" }],
+    ["Java (Gradle)", { "build.gradle": "" }],
+    ["Kotlin (Gradle)", { "build.gradle.kts": "" }],
+    ["Scala", { "build.sbt": "" }],
+    ["Rust", { "Cargo.toml": "", "src/main.rs": "" }],
+    ["Elixir", { "mix.exs": "" }],
+    ["Gleam", { "gleam.toml": "" }],
+    ["Deno", { "deno.json": "{}" }],
+    ["Deno", { "deno.jsonc": "{}" }],
+    [".NET", { "Shop.csproj": "" }],
+    [".NET", { "Shop.sln": "" }],
+    ["Swift", { "Package.swift": "" }],
+    ["Zig", { "build.zig": "" }],
+    ["Crystal", { "shard.yml": "" }],
+    ["Dart", { "pubspec.yaml": "" }],
+    ["Hugo", { "hugo.toml": "" }],
+    ["Hugo", { "config.toml": "baseURL = 'https://example.com/'", "content/_index.md": "" }],
+  ];
+  const beside: [what: string, files: Files, framework: string | undefined][] = [
+    ["alone", {}, undefined],
+    ["beside pages in docs", { "docs/index.html": "" }, "static"],
+    ["beside pages in public", { "public/index.html": "" }, "static"],
+    ["beside a Vite front end", vite, "vite"],
+    ["beside a Node.js tool", node({ scripts: { start: "node scripts/serve.js" } }), "node"],
+  ];
+  const cases = languages.flatMap(([name, own]) =>
+    beside.map(([what, more, framework]) => ({
+      title: `refuses ${name} (${Object.keys(own)[0]}) ${what}`,
+      files: { ...own, ...more },
+      name,
+      framework,
+    })),
+  );
+
+  test.each(cases)("$title", async ({ files, name, framework }) => {
+    const found = await look(files);
+    expect(found).toMatchObject({ framework: null, recipe: null });
+    const warnings = found.warnings.join("\n");
+    expect(warnings).toContain(`: ${name} is built by a Dockerfile of the repository's own only`);
+    expect(warnings).toContain("add a Dockerfile");
+    if (framework !== undefined) expect(warnings).toContain(`or set framework to ${framework}`);
+  });
+
+  test.each(cases.filter(({ framework }) => framework !== undefined && framework !== "node"))(
+    "$title, and deploys that part when the owner names it",
+    async ({ files, name, framework }) => {
+      const found = await look(files, { framework: framework! });
+      expect(found.framework).toBe(framework);
+      expect(found.recipe).toMatch(/^FROM /m);
+      expect(found.warnings.join("\n")).toContain(`${name} is not built here: only`);
+    },
+  );
+
+  test("warns of a language beside a framework of the whole repository", async () => {
+    const found = await look({ ...node({ dependencies: { next: "15.1.0" } }), "Cargo.toml": "" });
+    expect(found.framework).toBe("nextjs");
+    expect(found.warnings).toContain("Cargo.toml: Rust is not built here: only Next.js is deployed");
+  });
+
+  test("refuses a Procfile that starts another language's program", async () => {
+    const rails = { Gemfile: "", Procfile: "web: bundle exec puma -C config/puma.rb" };
+    const found = await look({ ...rails, ...node({ dependencies: { express: "5.0.0" } }) });
+    expect(found).toMatchObject({ framework: null, recipe: null });
+  });
+
+  test("refuses pages that Jekyll writes", async () => {
+    const found = await look({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
+    expect(found.framework).toBeNull();
+    expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll is built by a Dockerfile");
+  });
+});
+
+describe("development servers", () => {
+  const starts = [
+    "webpack serve --open --config webpack.config.dev.js",
+    "webpack-dev-server --mode development",
+    "cross-env NODE_ENV=development webpack serve",
+    "ember serve",
+    "brunch watch --server",
+    "polymer serve",
+    "sanity start",
+    "expo start --web",
+    "nx serve web",
+    "nx run web:serve",
+    "docusaurus-start",
+    "NODE_ENV=development node server.js",
+    "nodemon server.js",
+    "live-server public",
+    "browser-sync start --server",
+    'concurrently "npm:server" "npm:client"',
+    "start-storybook -p 6006",
+    "rsbuild dev",
+    "npm run dev",
+    "yarn dev",
+    "tsx --watch src/index.ts",
+  ];
+
+  test.each(starts)("refuses to start %s, and names output_directory", async (start) => {
+    const found = await look(node({ scripts: { start, build: "builder", dev: "builder --serve" } }));
+    expect(found).toMatchObject({ framework: null, recipe: null });
+    expect(found.warnings.join("\n")).toContain("runs a development server");
+    expect(found.warnings.join("\n")).toContain("set output_directory");
+  });
+
+  test.each(starts)("serves the output directory that the owner names beside %s", async (start) => {
+    const found = await look(node({ scripts: { start, build: "builder" } }), {
+      overrides: { outputDirectory: "www" },
+    });
+    expect(found).toMatchObject({
+      framework: "static",
+      runtime: "static",
+      buildCommand: "npm run build",
+      startCommand: null,
+      outputDirectory: "www",
+    });
+    expect(found.recipe).toContain("COPY --from=build /app/www /srv/");
+  });
+});
+
+describe("the owner's settings", () => {
+  test("builds a site with framework static, a build command and an output directory", async () => {
+    const found = await look(node({ devDependencies: { webpack: "5.0.0" } }), {
+      framework: "static",
+      overrides: { buildCommand: "webpack --mode production", outputDirectory: "dist" },
+    });
+    expect(found.framework).toBe("static");
+    expect(found.recipe).toContain("webpack --mode production");
+    expect(found.recipe).toContain("COPY --from=build /app/dist /srv/");
+  });
+
+  test("installs development dependencies for a build command that the owner adds", async () => {
+    const express = node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } });
+    const found = await look(express, { overrides: { buildCommand: "tsc" } });
+    expect(found.installCommand).toBe("npm ci");
+  });
+
+  test("serves the output directory of a Python builder", async () => {
+    const found = await look(
+      { "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" },
+      { overrides: { buildCommand: "mkdocs build", outputDirectory: "site" } },
+    );
+    expect(found).toMatchObject({ runtime: "static", outputDirectory: "site", startCommand: null });
+    expect(found.recipe).toContain("mkdocs build");
+    expect(found.recipe).toContain("COPY --from=build /app/site /srv/");
+  });
+
+  test("names build_command and output_directory for MkDocs without settings", async () => {
+    const found = await look({ "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" });
+    expect(found.recipe).toBeNull();
+    expect(found.warnings).toContain(
+      "mkdocs.yml: set build_command to mkdocs build and output_directory to site",
+    );
+  });
+
+  test("makes a site of a server when an output directory is set", async () => {
+    const files = node({
+      dependencies: { express: "5.0.0" },
+      scripts: { build: "vite build", start: "node server.js" },
+    });
+    const found = await look(files, { overrides: { outputDirectory: "dist" } });
+    expect(found).toMatchObject({ runtime: "static", outputDirectory: "dist" });
+  });
+
+  test.each([
+    [{ "index.html": "" }, { buildCommand: "make" }, "build_command has no effect beside Static site"],
+    [{ "index.html": "" }, { installCommand: "make" }, "install_command has no effect beside Static site"],
+    [vite, { startCommand: "node a.js", outputDirectory: "dist" }, "output_directory has no effect beside"],
+    [
+      { Dockerfile: "FROM scratch" },
+      { buildCommand: "make" },
+      "build_command has no effect beside Dockerfile",
+    ],
+    [{ Dockerfile: "FROM scratch" }, { outputDirectory: "a" }, "output_directory has no effect beside"],
+  ])("warns of a setting without effect (%j, %j)", async (files, overrides, warning) => {
+    const { warnings } = await look(files as Files, { overrides });
+    expect(warnings.join("\n")).toContain(warning);
+  });
+});
+
+describe("servers beside a site", () => {
+  test.each([
+    ["npm run start-server", { "start-server": "node server/server.js" }],
+    ["yarn serve", { serve: "node server/server.js" }],
+    ["pnpm run a", { a: "pnpm b", b: "NODE_ENV=production node server/server.js" }],
+    ["npm run build && node server/server.js", {}],
+    ["npm run build && npm run serve", { serve: "node server/server.js" }],
+  ])("starts the server that %s runs", async (start, more) => {
+    const found = await look(
+      node({
+        dependencies: { express: "5.0.0" },
+        devDependencies: { vite: "6.0.0" },
+        scripts: { build: "vite build", start, ...more },
+      }),
+    );
+    expect(found).toMatchObject({ framework: "express", runtime: "node" });
+    expect(found.startCommand).not.toBeNull();
+  });
+
+  test("warns of a server library whose server nothing starts", async () => {
+    const found = await look(
+      node({
+        dependencies: { express: "5.0.0" },
+        devDependencies: { vite: "6.0.0" },
+        scripts: { start: "vite" },
+      }),
+    );
+    expect(found.framework).toBe("vite");
+    expect(found.warnings.join("\n")).toContain("Express is a dependency");
+  });
+});
+
+describe("Bun", () => {
+  const hono = { dependencies: { hono: "4.6.0" } };
+  test.each<[string, Files]>([
+    ["a lockfile", { "package.json": JSON.stringify(hono), "bun.lock": "{}" }],
+    ["types", { "package.json": JSON.stringify({ ...hono, devDependencies: { "@types/bun": "1.2.0" } }) }],
+    [
+      "a script",
+      { "package.json": JSON.stringify({ ...hono, scripts: { dev: "bun run --hot src/index.ts" } }) },
+    ],
+  ])("runs a project that shows Bun by %s", async (_, files) => {
+    const found = await look({ ...files, "src/index.ts": "export default app" });
+    expect(found).toMatchObject({ packageManager: "bun", startCommand: "bun run src/index.ts" });
+    expect(found.recipe).toContain("npm install --global bun@1");
+  });
+});
+
+describe("versions", () => {
+  const flask = { "requirements.txt": "flask==3.0.0", "app.py": "app = Flask(__name__)" };
+  const next = node({ dependencies: { next: "15.1.0" } });
+  test.each<[string, Files, string]>([
+    [".python-version", { ...flask, ".python-version": "# used by the host\n\n3.11 # not 3.12\n" }, "3.11"],
+    [".tool-versions", { ...flask, ".tool-versions": "nodejs 20.1.0\npython 3.13.1 3.12.0\n" }, "3.13"],
+    ["mise.toml", { ...flask, "mise.toml": '[tools]\npython = ["3.11", "3.12"]' }, "3.11"],
+    [".nvmrc", { ...next, ".nvmrc": "# the team's\n20\n" }, "20"],
+    [".nvmrc with lts", { ...next, ".nvmrc": "lts/*\n" }, "24"],
+    [".tool-versions for Node.js", { ...next, ".tool-versions": "nodejs 24.1.0 # new" }, "24"],
+    ["mise.toml with a table", { ...next, "mise.toml": '[tools]\nnode = { version = "20" }' }, "20"],
+  ])("reads %s as its own tool reads it", async (_, files, version) => {
+    expect((await look(files)).runtimeVersion).toBe(version);
+  });
+
+  test.each([
+    ["npm", { "package-lock.json": "{}" }],
+    ["yarn", { "yarn.lock": "# yarn lockfile v1" }],
+    ["pnpm", { "pnpm-lock.yaml": "lockfileVersion: '9.0'" }],
+  ])("lets %s install with a substitute for a Node.js that there is none of", async (_, lock) => {
+    const manifest = { dependencies: { next: "15.1.0" }, engines: { node: "16.x" } };
+    const { recipe } = await look({ "package.json": JSON.stringify(manifest), ...lock });
+    expect(recipe).toContain("YARN_IGNORE_ENGINES=");
+    expect(recipe).toContain("npm_config_engine_strict=");
+    expect((await look(next)).recipe).not.toContain("ENGINE");
+  });
+});
+
+test.each([
+  ["docker-compose.yml", "deploy each service as a project"],
+  ["compose.yaml", "deploy each service as a project"],
+  ["vercel.json", "set its commands in the project's settings"],
+  ["netlify.toml", "set its commands in the project's settings"],
+  ["nixpacks.toml", "set its commands in the project's settings"],
+])("warns that %s is not followed", async (file, cure) => {
+  const { warnings } = await look({ ...vite, [file]: "" });
+  expect(warnings).toContainEqual(expect.stringContaining(`${file} is not followed: ${cure}`));
+});
+
+test("runs a Streamlit app by Streamlit on PORT", async () => {
+  const found = await look({ "requirements.txt": "streamlit==1.40.0", "Home.py": "import streamlit as st" });
+  expect(found.startCommand).toContain("streamlit run Home.py --server.port $PORT");
+});
+
+test("warns of versions that are not pinned where there are any", async () => {
+  const warning = expect.stringContaining("pins no versions");
+  expect((await look({ "requirements.txt": "", "main.py": "" })).warnings).not.toContainEqual(warning);
+  expect((await look({ "requirements.txt": "flask", "main.py": "" })).warnings).toContainEqual(warning);
+});
+
+test("names the module's directory for Go sources that lie outside of one", async () => {
+  const { recipe, warnings } = await look({ "main.go": "package main" });
+  expect(recipe).toBeNull();
+  expect(warnings.join("\n")).toContain("set root_directory to the module");
+});

@@ -1,0 +1,33 @@
+/** The files in which repositories name the version of a runtime, read as their own tools read them. */
+import { posix } from "node:path";
+import { fields, type Inspection, text } from "./inspection.ts";
+
+/**
+ * The version that each file names. `plain` files hold a version alone, with comments after `#` and blank lines;
+ * `.tool-versions` and `mise.toml` hold one for each tool, which is known by any of `tools`.
+ */
+export async function versionFiles(
+  view: Inspection,
+  directory: string,
+  plain: readonly string[],
+  tools: readonly string[],
+): Promise<[file: string, version: string | undefined][]> {
+  const linesOf = async (name: string): Promise<string[]> =>
+    ((await view.text(posix.join(directory, name))) ?? "")
+      .slice(0, 10_000)
+      .split(/\r?\n/)
+      .map((line) => line.replace(/#.*$/, "").trim())
+      .filter((line) => line !== "");
+  const found = await Promise.all(
+    plain.map(async (name): Promise<[string, string | undefined]> => [name, (await linesOf(name))[0]]),
+  );
+  const asdf = (await linesOf(".tool-versions")).map((line) => line.split(/\s+/));
+  found.push([".tool-versions", asdf.find(([tool = ""]) => tools.includes(tool))?.[1]]);
+  for (const name of ["mise.toml", ".mise.toml"]) {
+    if (!(await view.has(posix.join(directory, name)))) continue;
+    const inMise = fields((await view.toml(posix.join(directory, name)))["tools"]);
+    const entry = tools.map((tool) => inMise[tool]).find((each) => each !== undefined);
+    found.push([name, text(Array.isArray(entry) ? entry[0] : entry) ?? text(fields(entry)["version"])]);
+  }
+  return found;
+}
