@@ -47,6 +47,8 @@ export const idleMs = 10 * 60_000;
 const continueMs = 1_000;
 /** A visitor who says that a body comes says something of it this often, until he is answered. */
 const stalledMs = 60_000;
+/** A reason phrase that Node's `writeHead` accepts: it throws at control characters (RFC 9112, 4). */
+const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
 /** Of 1xx answers a guest may send one without end. */
 const maxInterim = 32;
 const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
@@ -98,7 +100,7 @@ async function exchange(
   try {
     sendBody(request, response, outgoing, to);
     const answer = await answerTo(outgoing);
-    response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", toVisitor(answer));
+    response.writeHead(answer.statusCode ?? 502, reasonOf(answer), toVisitor(answer));
     await passOn(answer, response);
   } catch (error) {
     outgoing.destroy();
@@ -186,6 +188,12 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
       reject(new Error("switched protocols unasked"));
     });
   });
+}
+
+/** Throws where a page of ours must take the response's place: a failed `writeHead` would leave the phrase in it. */
+export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
+  if (!reasonPhrase.test(statusMessage)) throw new NoAnswer("bad_response");
+  return statusMessage;
 }
 
 /** A half answer must not look like a whole one: where it breaks off, the visitor's connection does. */

@@ -42,6 +42,8 @@ const keptFromVisitors = new Set([
   "x-kontor-error",
   machineHeader,
 ]);
+/** A response without content (RFC 9110, 8.6): a proxy in front of us that believed a length would wait for a body. */
+const isWithoutContent = (status: number) => status < 200 || status === 204 || status === 304;
 const connection = "connection";
 const requestIdHeader = "x-request-id";
 /** To all other methods Node would add an empty chunked body where nothing says how long it is. */
@@ -88,9 +90,10 @@ export interface OwnHeaders {
   machine?: string;
 }
 
-export function toVisitor({ rawHeaders }: IncomingMessage, own: OwnHeaders): string[] {
+export function toVisitor({ rawHeaders, statusCode = 0 }: IncomingMessage, own: OwnHeaders): string[] {
   const sent: string[] = [];
   endToEnd(rawHeaders, keptFromVisitors, (name, lower, value) => {
+    if (lower === "content-length" && isWithoutContent(statusCode)) return;
     if (own.requestId !== undefined && lower === requestIdHeader) return;
     if (lower !== "set-cookie") sent.push(name, value);
     // For this name alone: another sandbox's previews, and the console, may be its neighbours.

@@ -376,6 +376,15 @@ describe("what passes", () => {
     expect((await get("/", { agent })).status).toBe(200);
   });
 
+  test.each([204, 304])("drops the Content-Length of a %i response", async (status) => {
+    await rawGuest((socket) => {
+      const head = `HTTP/1.1 ${status} X\r\nContent-Length: 5\r\nx-kept: 1\r\n\r\n`;
+      socket.once("data", () => socket.end(head));
+    });
+    const { headers, status: received } = await get("/");
+    expect([received, headers["content-length"], headers["x-kept"]]).toEqual([status, undefined, "1"]);
+  });
+
   test("what a guest says is passed on when it says it", async () => {
     let say: (text: string) => void = () => {};
     await guest((_request, response) => {
@@ -499,6 +508,7 @@ describe("a guest that means ill costs its own request", () => {
     ["two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"],
     ["a length that is none", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"],
     ["a status that is none", "HTTP/1.1 1000 X\r\n\r\n"],
+    ["a control character in the reason phrase", "HTTP/1.1 200 a\x01b\r\nContent-Length: 0\r\n\r\n"],
     ["a line break in a header", "HTTP/1.1 200 OK\r\nx: a\rb\r\nContent-Length: 0\r\n\r\n"],
     ["silence", ""],
   ])("%s", async (_what, said) => {
@@ -609,6 +619,13 @@ describe("upgrades", () => {
     expect(await read(socket, "no")).toMatch(/^HTTP\/1.1 403/);
     await once(socket, "close");
     expect(seen).toEqual(["/ws"]);
+  });
+
+  test("shows the 502 page where the guest refuses with a control character in its reason phrase", async () => {
+    await rawGuest((socket) => void socket.once("data", () => socket.end("HTTP/1.1 403 a\x01b\r\n\r\n")));
+    const socket = await dial(upgrade());
+    expect(await read(socket, "\r\n\r\n")).toMatch(/^HTTP\/1.1 502 [^]*bad_response/i);
+    await once(socket, "close");
   });
 
   test("a page of ours is an answer too", async () => {

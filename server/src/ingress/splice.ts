@@ -5,7 +5,7 @@
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
-import { type Forwarded, NoAnswer } from "./forward.ts";
+import { type Forwarded, NoAnswer, reasonOf } from "./forward.ts";
 
 const maxHeaderBytes = 64 * 1024;
 const answerMs = 60_000;
@@ -41,7 +41,7 @@ export async function splice(
   try {
     const { answer, rest } = await answerTo(outgoing);
     if (rest === undefined) {
-      response.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", [
+      response.writeHead(answer.statusCode ?? 502, reasonOf(answer), [
         ...toVisitor(answer),
         "Connection",
         "close",
