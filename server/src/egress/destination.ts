@@ -5,10 +5,9 @@
  */
 import { Resolver } from "node:dns/promises";
 import net from "node:net";
-import { isPublicAddress, type OpenedHosts, parseOpenedHosts } from "#lib/addresses.ts";
+import { isPublicAddress, type OpenedHosts, ownAddresses, parseOpenedHosts } from "#lib/addresses.ts";
 import { type Entry, isAllowed, isKnown, looksLikeAddress, parseHostName } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
-import { ownAddresses } from "./own-addresses.ts";
 
 /** A name that is allowed, and where it may be connected to. */
 export interface Destination {

@@ -5,6 +5,7 @@
  * out (2000::/3); addresses that carry an IPv4 address inside are refused whole, since the one inside is what counts.
  */
 import { BlockList, isIP, isIPv4 } from "node:net";
+import { networkInterfaces } from "node:os";
 
 /** iana.org/assignments/iana-ipv4-special-registry, and multicast. */
 const special4 = [
@@ -72,6 +73,19 @@ export function mayConnect(opened: OpenedHosts, host: string, address: string): 
   if (family === 0) return false;
   if (opened.names.has(host.toLowerCase().replace(/\.$/, ""))) return true;
   return isPublicAddress(address) || opened.ranges.check(address, family === 4 ? "ipv4" : "ipv6");
+}
+
+/** Listing the interfaces of a host with hundreds of machines takes milliseconds; its own addresses seldom change. */
+const ownAddressesKeptMs = 5_000;
+let kept = { at: -Infinity, addresses: new Set<string>() };
+
+/** The addresses of this host's interfaces. A public one leads to services of the host that a firewall may guard. */
+export function ownAddresses(): ReadonlySet<string> {
+  if (performance.now() - kept.at > ownAddressesKeptMs) {
+    const all = Object.values(networkInterfaces()).flatMap((entries) => entries ?? []);
+    kept = { at: performance.now(), addresses: new Set(all.map(({ address }) => address)) };
+  }
+  return kept.addresses;
 }
 
 function isPrefix(text: string, size: number): boolean {

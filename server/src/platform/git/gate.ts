@@ -8,7 +8,7 @@ import { randomBytes } from "node:crypto";
 import { lookup } from "node:dns/promises";
 import { once } from "node:events";
 import net, { type AddressInfo, type Socket } from "node:net";
-import { mayConnect, type OpenedHosts } from "#lib/addresses.ts";
+import { mayConnect, type OpenedHosts, ownAddresses } from "#lib/addresses.ts";
 
 export interface GateOptions {
   opened: OpenedHosts;
@@ -125,8 +125,16 @@ export class Gate {
   }
 }
 
-/** Addresses of the host, all of them fit to connect to; an Error that says why not. */
-export async function judged(opened: OpenedHosts, host: string, onlyOpened = false): Promise<string[]> {
+/**
+ * Addresses of `host`, all of which may be connected to; throws an Error with the reason otherwise. `own` are this
+ * server's public addresses: services behind them may be shut to the internet by a firewall that is passed here.
+ */
+export async function judged(
+  opened: OpenedHosts,
+  host: string,
+  onlyOpened = false,
+  own: ReadonlySet<string> = ownAddresses(),
+): Promise<string[]> {
   const found = await lookup(host, { all: true }).catch(() => []);
   const addresses = found.map(({ address }) => address);
   if (addresses.length === 0) throw new Error(`${host} has no address.`);
@@ -136,6 +144,9 @@ export async function judged(opened: OpenedHosts, host: string, onlyOpened = fal
   const isOpened = (address: string) =>
     opened.names.has(host.toLowerCase()) ||
     opened.ranges.check(address, net.isIPv4(address) ? "ipv4" : "ipv6");
+  if (addresses.some((address) => own.has(address) && !isOpened(address))) {
+    throw new Error(`${host} resolves to an address of this server.`);
+  }
   if (onlyOpened && !addresses.every(isOpened)) throw new Error(`${host} is only fetched from by https.`);
   return addresses;
 }
