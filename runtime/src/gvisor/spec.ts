@@ -60,7 +60,8 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       },
       rlimits: [
         limit("RLIMIT_NOFILE", MAX_OPEN_FILES),
-        // What stops a fork bomb: EAGAIN inside and the machine lives. gVisor counts per user, as Linux does.
+        // Stops a bomb of small processes with EAGAIN; gVisor counts per user, as Linux does. Larger ones reach the
+        // machine's memory limit first (`perl -e 'fork while 1'` in size small): that ends this machine and no other.
         limit("RLIMIT_NPROC", input.maxProcesses),
         limit("RLIMIT_CORE", 0),
       ],

@@ -234,6 +234,17 @@ test("open: the internet and its names are reached; hosts, machines, metadata an
   expect(await internet.seen()).toEqual([]);
 });
 
+test("open: counts DNS questions against a limit of the machine, in the kernel", async () => {
+  const limited = async (): Promise<string> =>
+    (await run(["nft", "list", "set", "inet", instanceNames(INSTANCE).table, "open_questions"])).stdout;
+  await network.setMode(0, "open");
+  await network.setMode(1, "open");
+  const question: ProbeDoor = { kind: "dns", server: "10.0.0.1", name: "web.test" };
+  expect(await probe(a.netnsPath, [question])).toEqual([{ answered: WEB_ADDRESS }]);
+  expect(await limited()).toContain(`${a.address} limit rate over 500/second burst 1000 packets`);
+  expect(await limited()).not.toContain(b.address);
+});
+
 test("open: a name that points at a private address resolves and opens nothing (DNS rebinding)", async () => {
   await network.setMode(0, "open");
   const names = await probe(a.netnsPath, [

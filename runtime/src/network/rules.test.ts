@@ -20,6 +20,7 @@ table inet kontor61 {
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
 	set knocks { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
+	set open_questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
 		iifname "kv61-*" ct state new ip daddr != 198.19.0.0/16 ct mark set ip saddr map @tenancy
@@ -50,7 +51,7 @@ table inet kontor61 {
 		ct state related ct direction reply icmp type destination-unreachable accept
 		ip daddr 100.125.255.255 tcp dport 4128 ct status dnat ip saddr @restricted jump to_proxy
 		ip daddr 100.125.255.255 udp dport 4054 ct status dnat ip saddr @restricted jump to_resolver
-		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open accept
+		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr . ct mark @open jump to_dns
 		ip daddr 100.125.255.255 meta l4proto { tcp, udp } th dport 4053 ct status dnat ip saddr @askers jump to_resolver
 		jump refuse
 	}
@@ -60,6 +61,10 @@ table inet kontor61 {
 	}
 	chain to_resolver {
 		update @questions { ip saddr limit rate over 200/second burst 200 packets } drop
+		accept
+	}
+	chain to_dns {
+		update @open_questions { ip saddr limit rate over 500/second burst 1000 packets } drop
 		accept
 	}
 	chain forward {

@@ -40,11 +40,13 @@ export const REFUSED_RANGES = [
 const MAX_FLOWS = 4096;
 
 /**
- * What a machine may ask of the egress proxy and its resolver, whose process is the server's own: a flood is turned
- * away here, at the kernel's cost. npm, the busiest of installers, opens some fifty connections at once.
+ * Limits of one machine towards the egress proxy, its resolver and the DNS forwarder, which run in the server's own
+ * process: the kernel drops a flood before it costs the server anything. npm, the busiest of installers, opens some
+ * fifty connections at once. An open machine may resolve more names: crawlers do, and nothing else slows them.
  */
 const MAX_NEW_CONNECTIONS = "100/second burst 200 packets";
 const MAX_QUESTIONS = "200/second burst 200 packets";
+const MAX_OPEN_QUESTIONS = "500/second burst 1000 packets";
 
 export interface InstanceRules {
   instance: number;
@@ -89,6 +91,7 @@ table inet ${table} {
 	set flows { type ipv4_addr; size 65535; flags dynamic; }
 	set knocks { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	set questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
+	set open_questions { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }
 	chain mark_tenancy {
 		type filter hook prerouting priority mangle; policy accept;
 		iifname ${machines} ct state new ip daddr != ${SERVICE_RANGE} ct mark set ip saddr map @tenancy
@@ -115,7 +118,7 @@ ${restricted.redirects}		iifname ${machines} ip daddr ${gateway} meta l4proto { 
 	chain machine_to_host {
 		ct state established ct direction reply accept
 		ct state related ct direction reply icmp type destination-unreachable accept
-${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open accept
+${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr . ct mark @open jump to_dns
 		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${dnsPort} ct status dnat ip saddr @askers jump to_resolver
 		jump refuse
 	}
@@ -125,6 +128,10 @@ ${restricted.accepts}		ip daddr ${gateway} meta l4proto { tcp, udp } th dport ${
 	}
 	chain to_resolver {
 		update @questions { ip saddr limit rate over ${MAX_QUESTIONS} } drop
+		accept
+	}
+	chain to_dns {
+		update @open_questions { ip saddr limit rate over ${MAX_OPEN_QUESTIONS} } drop
 		accept
 	}
 	chain forward {
