@@ -290,17 +290,24 @@ test("a team: made, shared, limited to its included members, renamed, emptied an
   expect(made.status).toBe(201);
   expect(made.json).toMatchObject({ name: "Nord", role: "owner", plan: "team", member_count: 1 });
   const path = `/teams/${made.json.id}`;
-  const add = (token: string, person: typeof owner, role?: string) =>
+  const invite = (token: string, person: typeof owner, role?: string) =>
     call(token, "POST", `${path}/members`, { email: person!.user.email, ...(role ? { role } : {}) });
-  expect((await add(by, admin, "admin")).status).toBe(201);
-  expect((await add(by, admin)).json.code).toBe("already_member");
-  expect((await add(helper!.plaintext, third)).status).toBe(201);
-  expect((await add(helper!.plaintext, fourth, "owner")).json.code).toBe("insufficient_role");
-  expect((await add(by, fourth)).json).toMatchObject({
+  const accept = async (token: string) => {
+    const [invitation] = (await call(token, "GET", "/invitations")).json;
+    return call(token, "POST", `/invitations/${invitation.id}/accept`);
+  };
+  const guest = await makeToken(db, third!.user.id);
+  expect((await invite(by, admin, "admin")).status).toBe(201);
+  expect((await accept(helper!.plaintext)).json).toMatchObject({ id: made.json.id, role: "admin" });
+  expect((await invite(by, admin)).json.code).toBe("already_member");
+  expect((await invite(helper!.plaintext, third)).status).toBe(201);
+  expect((await invite(helper!.plaintext, fourth, "owner")).json.code).toBe("insufficient_role");
+  expect((await invite(by, fourth)).json).toMatchObject({
     code: "plan_limit",
     limit: "team_members",
     allowed: 3,
   });
+  expect((await accept(guest.plaintext)).status).toBe(200);
   await addMemberBeyondPlan(app, operator, made.json.id, { email: fourth!.user.email, role: "member" });
   const team = await call(by, "GET", path);
   expect(team.json.members.map(({ role }: Json) => role)).toEqual(["owner", "admin", "member", "member"]);

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql and 0042_what_a_request_made.sql say what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql and 0047_team_invitations.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -34,6 +34,16 @@ export interface TeamMembersTable {
   user_id: string;
   role: TeamRole;
   created_at: Generated<Date>;
+}
+
+export interface TeamInvitationsTable {
+  id: Generated<string>;
+  workspace_id: string;
+  email: string;
+  role: TeamRole;
+  invited_by: string;
+  created_at: Date;
+  expires_at: Date;
 }
 
 export interface SessionsTable {
@@ -119,6 +129,7 @@ export interface AccountsTables {
   users: UsersTable;
   workspaces: WorkspacesTable;
   team_members: TeamMembersTable;
+  team_invitations: TeamInvitationsTable;
   sessions: SessionsTable;
   api_tokens: ApiTokensTable;
   activity: ActivityTable;

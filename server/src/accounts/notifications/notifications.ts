@@ -24,6 +24,7 @@ export const notificationKinds = [
   "limit_reached",
   "out_of_memory",
   "app_crashed",
+  "team_invitation",
 ] as const;
 export type NotificationKind = (typeof notificationKinds)[number];
 

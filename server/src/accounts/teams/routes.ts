@@ -4,26 +4,36 @@ import type { App } from "../../app.ts";
 import { accountSuspended, insufficientRole, planLimit } from "../errors.ts";
 import { fullAccessErrors } from "../full-access.ts";
 import type { Holding } from "../holdings.ts";
-import { userNotFound } from "../users/users.ts";
+import {
+  acceptInvitation,
+  alreadyInvited,
+  declineInvitation,
+  getTeamInvitation,
+  invitationNotFound,
+  invite,
+  listOwnInvitations,
+  listTeamInvitations,
+  revokeInvitation,
+} from "./invitations.ts";
 import {
   TeamCreate,
+  TeamInvitation,
   TeamMember,
   TeamMemberCreate,
   TeamMemberUpdate,
   TeamResponse,
   TeamSummary,
   TeamUpdate,
+  toInvitation,
   toMember,
   toTeam,
   toTeamSummary,
 } from "./schema.ts";
 import {
-  addMember,
   alreadyMember,
   changeMember,
   createTeam,
   deleteTeam,
-  getMember,
   getTeam,
   lastOwner,
   listTeams,
@@ -43,6 +53,7 @@ const read = {
 const write = { ...read, scope: "platform:write" } satisfies Partial<RouteDefinition>;
 
 const teamParams = z.object({ team_id: z.guid() });
+const invitationParams = z.object({ invitation_id: z.guid() });
 const memberParams = z.object({ team_id: z.guid(), user_id: z.guid() });
 
 export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Holding[]): Route[] => [
@@ -111,26 +122,84 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "POST",
     path: "/api/v1/teams/{team_id}/members",
     operationId: "addTeamMember",
-    summary: "Add a person who has an account",
+    summary: "Invite a person by e-mail",
+    description:
+      "The person joins by accepting the invitation; an account made later under the address sees it too. The answer is the same whether or not the address has an account.",
     params: teamParams,
     body: TeamMemberCreate,
-    responses: { 201: TeamMember },
+    responses: { 201: TeamInvitation },
     errors: [
       ...fullAccessErrors,
       teamNotFound,
-      userNotFound,
       insufficientRole,
       alreadyMember,
+      alreadyInvited,
       planLimit,
       accountSuspended,
     ],
     idempotent: true,
     replay: {
-      deed: "team.member_added",
+      deed: "team.member_invited",
       render: async ({ actor, params, made: [{ id }] }) =>
-        toMember(await getMember(app, actor, params.team_id, String(id))),
+        toInvitation(await getTeamInvitation(app, actor, params.team_id, String(id))),
     },
-    handler: async ({ actor, params, body }) => toMember(await addMember(app, actor, params.team_id, body)),
+    handler: async ({ actor, params, body }) => toInvitation(await invite(app, actor, params.team_id, body)),
+  }),
+  defineRoute({
+    ...read,
+    method: "GET",
+    path: "/api/v1/teams/{team_id}/invitations",
+    operationId: "listTeamInvitations",
+    summary: "Open invitations of a team, newest first",
+    params: teamParams,
+    responses: { 200: z.array(TeamInvitation) },
+    errors: [...fullAccessErrors, teamNotFound],
+    handler: async ({ actor, params }) =>
+      (await listTeamInvitations(app, actor, params.team_id)).map(toInvitation),
+  }),
+  defineRoute({
+    ...write,
+    method: "DELETE",
+    path: "/api/v1/teams/{team_id}/invitations/{invitation_id}",
+    operationId: "revokeTeamInvitation",
+    summary: "Revoke an open invitation",
+    params: z.object({ team_id: z.guid(), invitation_id: z.guid() }),
+    responses: { 204: null },
+    errors: [...fullAccessErrors, teamNotFound, invitationNotFound, insufficientRole],
+    handler: ({ actor, params }) => revokeInvitation(app, actor, params.team_id, params.invitation_id),
+  }),
+  defineRoute({
+    ...read,
+    method: "GET",
+    path: "/api/v1/invitations",
+    operationId: "listInvitations",
+    summary: "Open invitations to the caller's e-mail address, newest first",
+    responses: { 200: z.array(TeamInvitation) },
+    errors: fullAccessErrors,
+    handler: async ({ actor }) => (await listOwnInvitations(app, actor)).map(toInvitation),
+  }),
+  defineRoute({
+    ...write,
+    method: "POST",
+    path: "/api/v1/invitations/{invitation_id}/accept",
+    operationId: "acceptInvitation",
+    summary: "Accept an invitation and join its team",
+    params: invitationParams,
+    responses: { 200: TeamSummary },
+    errors: [...fullAccessErrors, invitationNotFound, planLimit, accountSuspended],
+    handler: async ({ actor, params }) =>
+      toTeamSummary(await acceptInvitation(app, actor, params.invitation_id)),
+  }),
+  defineRoute({
+    ...write,
+    method: "POST",
+    path: "/api/v1/invitations/{invitation_id}/decline",
+    operationId: "declineInvitation",
+    summary: "Decline an invitation",
+    params: invitationParams,
+    responses: { 204: null },
+    errors: [...fullAccessErrors, invitationNotFound],
+    handler: ({ actor, params }) => declineInvitation(app, actor, params.invitation_id),
   }),
   defineRoute({
     ...write,

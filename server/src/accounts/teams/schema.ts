@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { MemberRow, TeamRow } from "./store.ts";
+import type { InvitationRow, MemberRow, TeamRow } from "./store.ts";
 
 const role = z.enum(["owner", "admin", "member"]);
 
@@ -26,6 +26,18 @@ const team = {
 export const TeamMember = z
   .object({ user_id: z.guid(), email: z.string(), name: z.string(), role, joined_at: z.iso.datetime() })
   .meta({ id: "TeamMember" });
+export const TeamInvitation = z
+  .object({
+    id: z.guid(),
+    team_id: z.guid(),
+    team_name: z.string(),
+    email: z.string().describe("The invited address; the team does not learn whether it has an account."),
+    role: role.describe("Role in the team once the invitation is accepted."),
+    invited_by: z.string().describe("E-mail address of the person who sent it."),
+    created_at: z.iso.datetime(),
+    expires_at: z.iso.datetime().describe("Seven days after `created_at`."),
+  })
+  .meta({ id: "TeamInvitation" });
 export const TeamSummary = z.object(team).meta({ id: "TeamSummary" });
 export const TeamResponse = z.object({ ...team, members: z.array(TeamMember) }).meta({ id: "TeamResponse" });
 
@@ -42,4 +54,18 @@ export function toTeam({
 
 export function toMember({ created_at, ...row }: MemberRow): z.output<typeof TeamMember> {
   return { ...row, joined_at: created_at.toISOString() };
+}
+
+export function toInvitation({
+  workspace_id,
+  created_at,
+  expires_at,
+  ...row
+}: InvitationRow): z.output<typeof TeamInvitation> {
+  return {
+    ...row,
+    team_id: workspace_id,
+    created_at: created_at.toISOString(),
+    expires_at: expires_at.toISOString(),
+  };
 }

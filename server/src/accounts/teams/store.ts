@@ -1,6 +1,7 @@
-import { sql } from "kysely";
+import { type Insertable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { Plan, SandboxTier, TeamRole } from "../actor.ts";
+import type { TeamInvitationsTable } from "../tables.ts";
 
 export interface TeamRow {
   id: string;
@@ -100,4 +101,103 @@ export async function removeMember(db: Db, teamId: string, userId: string, now: 
     .where("user_id", "=", userId)
     .where("revoked_at", "is", null)
     .execute();
+}
+
+/** The team's plan, with the team held to the end of the transaction; undefined where the team is gone. */
+export function lockPlan(
+  tx: Db,
+  teamId: string,
+): Promise<{ plan: Plan; suspended_at: Date | null } | undefined> {
+  return tx
+    .selectFrom("workspaces")
+    .select(["plan", "suspended_at"])
+    .where("id", "=", teamId)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+// ---- invitations
+
+export interface InvitationRow {
+  id: string;
+  workspace_id: string;
+  team_name: string;
+  email: string;
+  role: TeamRole;
+  /** E-mail address of the inviter. */
+  invited_by: string;
+  created_at: Date;
+  expires_at: Date;
+}
+
+/** The invitations of one team, or those of one address. */
+export type InvitationScope = { teamId: string } | { email: string };
+
+const invitations = (db: Db) =>
+  db
+    .selectFrom("team_invitations as i")
+    .innerJoin("workspaces as w", "w.id", "i.workspace_id")
+    .innerJoin("users as u", "u.id", "i.invited_by")
+    .select(["i.id", "i.workspace_id", "w.name as team_name", "i.email", "i.role"])
+    .select(["u.email as invited_by", "i.created_at", "i.expires_at"])
+    .orderBy("i.created_at", "desc")
+    .orderBy("i.id", "desc");
+
+/** Open ones, newest first. */
+export function listInvitations(db: Db, scope: InvitationScope, now: Date): Promise<InvitationRow[]> {
+  const open = invitations(db).where("i.expires_at", ">", now);
+  return "teamId" in scope
+    ? open.where("i.workspace_id", "=", scope.teamId).execute()
+    : open.where("i.email", "=", scope.email).execute();
+}
+
+/** Expired ones as well. */
+export function listInvitationsBy(db: Db, teamId: string, userId: string): Promise<InvitationRow[]> {
+  return invitations(db).where("i.workspace_id", "=", teamId).where("i.invited_by", "=", userId).execute();
+}
+
+/** Expired ones as well. */
+export function listInvitationsTo(db: Db, teamId: string, email: string): Promise<InvitationRow[]> {
+  return invitations(db).where("i.workspace_id", "=", teamId).where("i.email", "=", email).execute();
+}
+
+export async function insertInvitation(db: Db, row: Insertable<TeamInvitationsTable>): Promise<string> {
+  const { id } = await db
+    .insertInto("team_invitations")
+    .values(row)
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  return id;
+}
+
+export async function deleteInvitation(db: Db, id: string): Promise<void> {
+  await db.deleteFrom("team_invitations").where("id", "=", id).execute();
+}
+
+export async function deleteExpiredInvitations(db: Db, teamId: string, now: Date): Promise<void> {
+  await db
+    .deleteFrom("team_invitations")
+    .where("workspace_id", "=", teamId)
+    .where("expires_at", "<=", now)
+    .execute();
+}
+
+export async function emailOf(db: Db, userId: string): Promise<string> {
+  const { email } = await db
+    .selectFrom("users")
+    .select("email")
+    .where("id", "=", userId)
+    .executeTakeFirstOrThrow();
+  return email;
+}
+
+/** Undefined where the address has no account. */
+export async function findPersonalWorkspace(db: Db, email: string): Promise<string | undefined> {
+  const row = await db
+    .selectFrom("workspaces as w")
+    .innerJoin("users as u", "u.id", "w.owner_user_id")
+    .select("w.id")
+    .where("u.email", "=", email)
+    .executeTakeFirst();
+  return row?.id;
 }

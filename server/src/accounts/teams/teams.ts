@@ -1,7 +1,7 @@
 /**
  * Teams: a workspace that several people share. An owner decides everything, an admin the members, a member uses it.
  * A team always has an owner: the last one can neither leave nor step down. Who is not in a team does not learn that
- * it exists.
+ * it exists. People join by an invitation that they accept: see `invitations.ts`.
  */
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -15,6 +15,7 @@ import { type Holding, leftInWorkspace } from "../holdings.ts";
 import { requireBelow } from "../plans.ts";
 import { userNotFound } from "../users/users.ts";
 import { requireNotSuspended } from "../workspaces.ts";
+import { endInvitationsBy, endInvitationsTo } from "./end-invitations.ts";
 import * as store from "./store.ts";
 
 export const teamNotFound = defineError("team_not_found", 404, () => "No such team.");
@@ -54,11 +55,6 @@ export async function getTeam({ db }: Needs, actor: Actor, id: string) {
   const [team] = await store.listTeams(db, actor.userId, [id]);
   if (!team) throw teamNotFound();
   return { ...team, members: await store.listMembers(db, id) };
-}
-
-export async function getMember({ db }: Needs, actor: Actor, id: string, userId: string) {
-  requireTeam(actor, id);
-  return requireMember(db, id, userId);
 }
 
 export async function countMembers(db: Db, id: string): Promise<number> {
@@ -145,34 +141,12 @@ export async function deleteTeam(
   forgetActors(app);
 }
 
-export async function addMember(
-  app: Needs,
-  actor: Actor,
-  id: string,
-  input: { email: string; role: TeamRole },
-) {
-  const team = requireNotSuspended(requireTeam(actor, id));
-  requireFullAccess(actor);
-  requireRole(team, input.role === "owner" ? "owner" : "admin");
-  return putMember(app, actor, id, input, (count) => requireBelow(team.plan, "teamMembers", count));
-}
-
-/** The operator's way in: members beyond the included ones. */
-export function addMemberBeyondPlan(
-  app: Needs,
-  actor: Actor,
-  id: string,
-  input: { email: string; role: TeamRole },
-) {
-  return putMember(app, actor, id, input, () => undefined);
-}
-
-async function putMember(
+/** The operator's way: a member at once, beyond the included ones too. */
+export async function addMemberBeyondPlan(
   app: Needs,
   actor: Actor,
   id: string,
   { email, role }: { email: string; role: TeamRole },
-  allow: (count: number) => void,
 ) {
   const member = await transaction(app.db, async (tx) => {
     await store.lockTeam(tx, id);
@@ -184,16 +158,10 @@ async function putMember(
     if (!user) throw userNotFound(email);
     const members = await store.listMembers(tx, id);
     if (members.some(({ user_id }) => user_id === user.id)) throw alreadyMember(user.email);
-    allow(members.length);
     await store.insertMember(tx, id, user.id, role);
-    await recordActivity(
-      tx,
-      actor,
-      "team.member_added",
-      { kind: "user", id: user.id, label: user.email },
-      id,
-      { role },
-    );
+    await endInvitationsTo(tx, id, user.email);
+    const target = { kind: "user", id: user.id, label: user.email };
+    await recordActivity(tx, actor, "team.member_added", target, id, { role });
     return requireMember(tx, id, user.id);
   });
   forgetActors(app);
@@ -215,6 +183,7 @@ export async function changeMember(app: Needs, actor: Actor, id: string, userId:
       .where("workspace_id", "=", id)
       .where("user_id", "=", userId)
       .execute();
+    await endInvitationsBy(tx, id, userId);
     const target = { kind: "user", id: userId, label: member.email };
     await recordActivity(tx, actor, "team.member_changed", target, id, { from: member.role, role });
     return { ...member, role };
@@ -256,6 +225,7 @@ async function dropMember(
     allow(member);
     if (member.role === "owner") await requireAnotherOwner(tx, id, userId);
     await store.removeMember(tx, id, userId, app.clock.now());
+    await endInvitationsBy(tx, id, userId);
     const target = { kind: "user", id: userId, label: member.email };
     await recordActivity(tx, actor, "team.member_removed", target, id);
   });
@@ -265,7 +235,7 @@ async function dropMember(
 const teamsOf = (actor: Actor): ReachableWorkspace[] =>
   actor.workspaces.filter(({ kind }) => kind === "team");
 
-function requireTeam(actor: Actor, id: string): ReachableWorkspace {
+export function requireTeam(actor: Actor, id: string): ReachableWorkspace {
   const team = teamsOf(actor).find((workspace) => workspace.id === id.toLowerCase());
   if (!team) throw teamNotFound();
   return team;
@@ -273,7 +243,7 @@ function requireTeam(actor: Actor, id: string): ReachableWorkspace {
 
 const rank: Record<TeamRole, number> = { member: 0, admin: 1, owner: 2 };
 
-function requireRole({ role }: ReachableWorkspace, needed: TeamRole): void {
+export function requireRole({ role }: ReachableWorkspace, needed: TeamRole): void {
   if (rank[role] < rank[needed]) throw insufficientRole(needed);
 }
 

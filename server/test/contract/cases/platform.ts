@@ -26,6 +26,36 @@ function forget(world: World): void {
   forgetActors(world.app);
 }
 
+/** An open invitation of the owner's team, to somebody without an account. */
+async function invitation(world: World) {
+  const { team_id } = await team(world);
+  const { json, text, status } = await world.call("POST", `/api/v1/teams/${team_id}/members`, {
+    token: world.owner.token,
+    body: { email: "invited@example.test" },
+  });
+  if (status !== 201) throw new Error(`no invitation: ${text}`);
+  return { team_id, invitation_id: (json as { id: string }).id };
+}
+
+/** An open invitation of the owner to a team of another person. */
+async function ownInvitation(world: World) {
+  const { user } = await makePerson(world.app.db);
+  const { id: workspace_id } = await makeTeam(world.app.db, { [user.id]: "owner" });
+  const { id } = await world.app.db
+    .insertInto("team_invitations")
+    .values({
+      workspace_id,
+      email: world.owner.email,
+      role: "member",
+      invited_by: user.id,
+      created_at: world.app.clock.now(),
+      expires_at: new Date(world.app.clock.now().getTime() + 3_600_000),
+    })
+    .returning("id")
+    .executeTakeFirstOrThrow();
+  return { invitation_id: id };
+}
+
 let made = 0;
 
 /** A project of the owner's, hosted here, in a team of its own: plans count them. */
@@ -472,6 +502,23 @@ export const platformCases: Cases = {
       return { params: { team_id: (await team(world)).team_id }, body: { email: user.email } };
     },
     unknown: { team_id: nobody },
+  },
+  listTeamInvitations: {
+    success: async (world) => ({ params: { team_id: (await invitation(world)).team_id } }),
+    unknown: { team_id: nobody },
+  },
+  revokeTeamInvitation: {
+    success: async (world) => ({ params: await invitation(world) }),
+    unknown: { team_id: nobody, invitation_id: nobody },
+  },
+  listInvitations: { success: async (world) => (await ownInvitation(world), {}) },
+  acceptInvitation: {
+    success: async (world) => ({ params: await ownInvitation(world) }),
+    unknown: { invitation_id: nobody },
+  },
+  declineInvitation: {
+    success: async (world) => ({ params: await ownInvitation(world) }),
+    unknown: { invitation_id: nobody },
   },
   updateTeamMember: {
     success: async (world) => ({ params: await team(world), body: { role: "admin" } }),
