@@ -12,6 +12,7 @@ import { run } from "@kontor/runtime/exec.ts";
 import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
 import { findActor } from "#accounts/find-actor.ts";
+import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
 import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
@@ -223,6 +224,7 @@ async function start(): Promise<void> {
   };
   const http = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
+    workspaceOf: (actor, target) => workspaceOf(db, actor, target),
     readiness: async () => ({ ready: true, templates: machines.images.status() }),
     front: ingress,
     raw: [gitSite(app, pushes), downloadSite(backups), ...agentSites(app)],

@@ -3,6 +3,7 @@
  * does not know how accounts are kept.
  */
 import type { FastifyRequest } from "fastify";
+import { accountSuspended } from "#accounts/errors.ts";
 import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
 import { credentialOf, isForeignOrigin } from "./credential.ts";
 import type { Route } from "./define-route.ts";
@@ -38,6 +39,38 @@ export async function authenticate(
   const found = credential && (await findActor(credential));
   if (!found) throw unauthenticated();
   return { ...found, ip: request.ip };
+}
+
+/** Finds the workspace that owns what the path names; handed in by main. */
+export type WorkspaceOf = (
+  actor: Actor,
+  target: { path: string; params: Readonly<Record<string, string | undefined>> },
+) => Promise<string | undefined>;
+
+/** Whether a suspended workspace is refused here: every write, except what frees resources. */
+export function refusesSuspended({ scope, method, whileSuspended }: SuspensionRule): boolean {
+  const isWrite = scope !== null && (scope.endsWith(":write") || scope === "agents:invoke");
+  return isWrite && method !== "GET" && !(whileSuspended ?? method === "DELETE");
+}
+
+type SuspensionRule = Pick<Route, "scope" | "method" | "whileSuspended">;
+
+/**
+ * Refuses a write in a suspended workspace. Most actors reach no suspended workspace, or suspended ones alone, and cost
+ * no query. What a body names (`workspace`) is checked by the verb that creates the thing.
+ */
+export async function requireActive(
+  workspaceOf: WorkspaceOf,
+  request: FastifyRequest,
+  actor: Actor,
+  route: Pick<Route, "path">,
+): Promise<void> {
+  const suspended = actor.workspaces.filter((workspace) => workspace.suspended).map(({ id }) => id);
+  if (suspended.length === 0) return;
+  if (suspended.length === actor.workspaces.length) throw accountSuspended();
+  const params = request.params as Record<string, string | undefined>;
+  const owner = await workspaceOf(actor, { path: route.path, params });
+  if (owner !== undefined && suspended.includes(owner)) throw accountSuspended();
 }
 
 export function requireScope(actor: Actor, route: Pick<Route, "scope">): void {

@@ -85,6 +85,8 @@ export interface RouteDefinition<
   bodyLimit?: number;
   /** `stream`: the body is not read; the handler takes `request.raw`. Needs a `Content-Length` (411). JSON where absent. */
   bodyType?: "json" | "stream";
+  /** Whether a write is allowed in a suspended workspace; where absent, a DELETE is: deleting frees resources. */
+  whileSuspended?: boolean;
   /** Fields of the record itself that a PATCH accepts and ignores, so that GET → change → PATCH works. */
   readOnlyFields?: readonly string[];
   /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */

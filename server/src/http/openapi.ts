@@ -4,7 +4,9 @@
  * of being published under two names.
  */
 import { z } from "zod";
+import { accountSuspended } from "#accounts/errors.ts";
 import type { ErrorRow } from "#lib/errors.ts";
+import { refusesSuspended } from "./authenticate.ts";
 import { type Api, type Route, type SocketDefinition, subprotocol } from "./define-route.ts";
 import {
   badHandshake,
@@ -171,6 +173,7 @@ function operation(route: Route, components: Components): Json {
   const parameters = [
     ...pathParameters(route, components),
     ...queryParameters(route, components),
+    ...(refusesSuspended(route) ? [accountSuspended] : []),
     ...(route.idempotent ? [idempotencyHeader] : []),
   ];
   return {

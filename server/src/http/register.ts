@@ -8,7 +8,14 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
-import { authenticate, type FindActor, requireScope } from "./authenticate.ts";
+import {
+  authenticate,
+  type FindActor,
+  refusesSuspended,
+  requireActive,
+  requireScope,
+  type WorkspaceOf,
+} from "./authenticate.ts";
 import { Answer, type Route, type RouteInput, type SocketDefinition, streamed } from "./define-route.ts";
 import { addressLimited, lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
 import {
@@ -28,6 +35,7 @@ import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
 
 export interface RouteServices {
   findActor: FindActor;
+  workspaceOf: WorkspaceOf;
   limiter: RateLimiter;
   /** Null where limits are off. */
   rateNumbers: RateNumbers | null;
@@ -57,6 +65,9 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const usualLimit = route.scope === "public" ? publicBodyLimitBytes : defaultBodyLimitBytes;
   const bodyLimit = route.bodyLimit ?? usualLimit;
   const encode = compileEncoders(route);
+  const isWrite = refusesSuspended(route);
+  // A handshake is a GET, and what it opens takes input.
+  const isSocketWrite = route.socket !== undefined && refusesSuspended({ ...route.socket, method: "POST" });
   const openSocket = route.socket && compileSocket(route, route.socket, services);
   fastify.route({
     method: route.method,
@@ -73,6 +84,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       request.actor = await authenticate(services.findActor, request, route, services.publicOrigin, isChange);
       countRequest(services, route, request.actor, reply);
       requireScope(request.actor, isSocket && route.socket ? route.socket : route);
+      if (isSocket ? isSocketWrite : isWrite)
+        await requireActive(services.workspaceOf, request, request.actor, route);
       if (route.bodyType === "stream") checkLength(request, bodyLimit);
     },
     handler: async (request, reply) => {

@@ -18,7 +18,7 @@ import fastifyFactory, { type FastifyInstance, type FastifyReply, type FastifyRe
 import { sql } from "kysely";
 import type { App } from "../app.ts";
 import { apiOf } from "./api-of.ts";
-import { authenticate, type FindActor } from "./authenticate.ts";
+import { authenticate, type FindActor, type WorkspaceOf } from "./authenticate.ts";
 import { trustedProxies } from "./client-address.ts";
 import type { Api, Route } from "./define-route.ts";
 import { serveDocs } from "./docs-page.ts";
@@ -38,6 +38,8 @@ export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
 export interface HttpOptions {
   findActor: FindActor;
+  /** Absent where no path names an owner. */
+  workspaceOf?: WorkspaceOf;
   /** What `/readyz` says beside the database; 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
   front?: Front;
@@ -122,6 +124,7 @@ export async function createHttpServer(
   const keys = new IdempotencyKeys(app.db, app.clock, log);
   const services: RouteServices = {
     findActor: options.findActor,
+    workspaceOf: options.workspaceOf ?? (async () => undefined),
     limiter,
     rateNumbers,
     keys,

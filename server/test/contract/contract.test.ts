@@ -8,16 +8,8 @@ import { z } from "zod";
 import { hasScope, scopes, type Scope } from "#accounts/actor.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
-import type { Case, Call } from "./cases/case.ts";
-import { agentCases } from "./cases/agent.ts";
-import { agentMcpCases } from "./cases/agent-mcp.ts";
-import { agentMemoryCases } from "./cases/agent-memory.ts";
-import { agentApprovalCases } from "./cases/agent-approvals.ts";
-import { agentTriggerCases } from "./cases/agent-triggers.ts";
-import { backupCases } from "./cases/backups.ts";
-import { functionCases } from "./cases/functions.ts";
-import { platformCases } from "./cases/platform.ts";
-import { sandboxCases } from "./cases/sandbox.ts";
+import { cases } from "./cases/all.ts";
+import type { Call } from "./cases/case.ts";
 import documentedOperations from "./documented.json" with { type: "json" };
 import { openWorld } from "./world.ts";
 
@@ -31,17 +23,6 @@ const documented: readonly {
 }[] = documentedOperations;
 
 const world = await openWorld();
-const cases: Record<string, Case> = {
-  ...platformCases,
-  ...backupCases,
-  ...functionCases,
-  ...sandboxCases,
-  ...agentCases,
-  ...agentMcpCases,
-  ...agentMemoryCases,
-  ...agentApprovalCases,
-  ...agentTriggerCases,
-};
 
 interface Operation {
   api: Api;

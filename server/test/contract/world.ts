@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { findActor } from "#accounts/find-actor.ts";
+import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import type { Scope } from "#accounts/actor.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
@@ -147,6 +148,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   };
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
+    workspaceOf: (actor, target) => workspaceOf(db, actor, target),
   });
   afterAll(() => server.close());
   if (agents) await runs.start(agents(ownApi(routes, server)));

@@ -227,6 +227,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "DELETE",
     path: "/api/v1/teams/{team_id}/members/{user_id}",
     operationId: "removeTeamMember",
+    whileSuspended: false,
     summary: "Remove a member, or leave",
     params: memberParams,
     responses: { 204: null },

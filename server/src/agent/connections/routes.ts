@@ -31,6 +31,7 @@ export const connectionRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/agent-toolsets/{toolset_id}/oauth/disconnect",
     operationId: "disconnectAgentToolset",
+    whileSuspended: true,
     summary: "Forget the owner's own connection",
     description: "End users' stay. The provider is told that the tokens are not needed any more.",
     scope: "agents:write",

@@ -153,6 +153,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     method: "POST",
     path: "/v1/agents/runs/{run_id}/cancel",
     operationId: "cancelAgentRun",
+    whileSuspended: true,
     summary: "Cancel a run",
     description: "It is `failed` with `cancelled` from then on. One that is over is answered as it is.",
     scope: "agents:invoke",

@@ -193,6 +193,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     method: "POST",
     path: `${path}/cancel`,
     operationId: "cancelDeployment",
+    whileSuspended: true,
     summary: "Cancel a deployment",
     description:
       "One that waits is `cancelled` at once, one that runs within moments: poll it. Refused from the moment it is switched to.",

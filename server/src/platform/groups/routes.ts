@@ -95,6 +95,7 @@ export const groupRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/api/v1/groups/{group_id}/projects/{project_id}",
     operationId: "unassignProject",
+    whileSuspended: false,
     summary: "Take a project out of a group",
     scope: "platform:write",
     params: MemberParams,

@@ -104,6 +104,7 @@ export const codeRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/v1/sandboxes/{id}/code/contexts/{ctx}",
     operationId: "deleteCodeContext",
+    whileSuspended: false,
     summary: "Shut down and remove a context",
     description: "Answers it as it was. A `default` one is made again on its next use.",
     scope: "sandboxes:write",

@@ -78,6 +78,7 @@ export const commandRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/v1/sandboxes/{id}/commands/{cmd}",
     operationId: "killCommand",
+    whileSuspended: false,
     summary: "Kill a background command",
     description:
       "SIGTERM to its process group now, SIGKILL after 5 s. On a command that ended it changes nothing and answers the same.",

@@ -64,6 +64,7 @@ export const fileRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/v1/sandboxes/{id}/files",
     operationId: "deleteFile",
+    whileSuspended: false,
     summary: "Delete a file",
     scope: "sandboxes:write",
     query: FileQuery,

@@ -91,6 +91,7 @@ export const ptyRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/v1/sandboxes/{id}/pty/{pty}",
     operationId: "killPty",
+    whileSuspended: false,
     summary: "Hang up a terminal",
     description:
       "SIGHUP to all its programs now, SIGKILL after 5 s where the first of them lives on. On one that ended it changes nothing and answers the same.",

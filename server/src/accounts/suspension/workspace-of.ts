@@ -1,0 +1,88 @@
+/** The workspace that owns the thing a request's path names. */
+import { sql } from "kysely";
+import type { Db } from "#db/db.ts";
+import type { Actor } from "../actor.ts";
+
+export interface PathTarget {
+  /** With `{name}` parameters, as in the documents. */
+  path: string;
+  params: Readonly<Record<string, string | undefined>>;
+}
+
+type Lookup = (db: Db, id: string, actor: Actor) => Promise<string | undefined>;
+
+interface Owner {
+  workspace_id: string;
+}
+
+const uuid = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
+
+const rowOf =
+  (table: string) =>
+  async (db: Db, id: string): Promise<string | undefined> => {
+    const found = await sql<Owner>`select workspace_id from ${sql.table(table)} where id = ${id}`.execute(db);
+    return found.rows[0]?.workspace_id;
+  };
+
+/** A malformed UUID names nothing; validation of the path reports it later. */
+const uuidRowOf =
+  (table: string): Lookup =>
+  async (db, id) =>
+    uuid.test(id) ? rowOf(table)(db, id) : undefined;
+
+const deployment: Lookup = async (db, id) => {
+  if (!uuid.test(id)) return undefined;
+  const found = await sql<Owner>`
+    select p.workspace_id
+    from deployments d
+    join environments e on e.id = d.environment_id
+    join projects p on p.id = e.project_id
+    where d.id = ${id}`.execute(db);
+  return found.rows[0]?.workspace_id;
+};
+
+/** Agents are named by id, or by a name that is unique per workspace: the actor's first workspace that has it wins. */
+const agent: Lookup = async (db, reference, { workspaces }) => {
+  if (reference.startsWith("agt_")) return rowOf("agents")(db, reference);
+  const ids = workspaces.map(({ id }) => id);
+  const found = await sql<Owner>`
+    select workspace_id from agents
+    where name = ${reference} and workspace_id = any(${ids}::uuid[])
+    order by array_position(${ids}::uuid[], workspace_id)
+    limit 1`.execute(db);
+  return found.rows[0]?.workspace_id;
+};
+
+/** Parameters that name an owner by themselves. */
+const byParameter: Readonly<Record<string, Lookup>> = {
+  agent,
+  deployment_id: deployment,
+  function_id: uuidRowOf("functions"),
+  group_id: uuidRowOf("project_groups"),
+  project_id: uuidRowOf("projects"),
+  run_id: rowOf("agent_runs"),
+  team_id: async (_db, id) => id.toLowerCase(),
+  toolset_id: rowOf("agent_toolsets"),
+};
+
+/** Paths whose first parameter is plainly `{id}`. */
+const byPath: Readonly<Record<string, Lookup>> = {
+  "/v1/model-credentials/": rowOf("model_credentials"),
+  "/v1/sandboxes/": rowOf("sandboxes"),
+  "/v1/sandboxes/snapshots/": rowOf("sandbox_snapshots"),
+  "/v1/sandboxes/volumes/": rowOf("sandbox_volumes"),
+  "/v1/sandboxes/webhooks/": rowOf("sandbox_webhooks"),
+  "/v1/templates/": rowOf("templates"),
+};
+
+/** Undefined where the path names nothing, or nothing that exists. The first parameter decides: others lie below it. */
+export async function workspaceOf(
+  db: Db,
+  actor: Actor,
+  { path, params }: PathTarget,
+): Promise<string | undefined> {
+  const [prefix = "", name = ""] = path.split(/[{}]/, 2);
+  const lookup = byParameter[name] ?? byPath[prefix];
+  const value = params[name];
+  return lookup && value !== undefined ? lookup(db, value, actor) : undefined;
+}

@@ -1,0 +1,133 @@
+/**
+ * Suspension at the door, for every operation of the three documents: a write on a thing of a suspended workspace
+ * answers 402, also for a person who has an active workspace beside it; reading and deleting stay possible.
+ */
+import { once } from "node:events";
+import { type IncomingMessage, request } from "node:http";
+import { afterEach, describe, expect, test } from "vitest";
+import { forgetActors } from "#accounts/find-actor.ts";
+import { refusesSuspended } from "#http/authenticate.ts";
+import type { Route } from "#http/define-route.ts";
+import { makeTeam, makeToken } from "../factories.ts";
+import { cases } from "./cases/all.ts";
+import type { Call } from "./cases/case.ts";
+import { openWorld, type World } from "./world.ts";
+
+const world = await openWorld();
+const { db } = world.app;
+const { owner } = world;
+const active = await makeTeam(db, { [owner.userId]: "owner" }, { plan: "team", sandbox_tier: "enterprise" });
+
+const routes = Object.values(world.routes).flat();
+const refused = routes.filter(refusesSuspended);
+const allowed = routes.filter(
+  (route) =>
+    !refusesSuspended(route) &&
+    route.scope !== "public" &&
+    route.scope !== null &&
+    (route.method !== "GET" || route.path.includes("{")),
+);
+
+/** Suspends every workspace that the owner reaches by now, but the given one. */
+async function suspendAllBut(id: string | null): Promise<void> {
+  const teams = db.selectFrom("team_members").select("workspace_id").where("user_id", "=", owner.userId);
+  await db
+    .updateTable("workspaces")
+    .set({ suspended_at: new Date() })
+    .where((or) => or.or([or("owner_user_id", "=", owner.userId), or("id", "in", teams)]))
+    .$if(id !== null, (query) => query.where("id", "!=", id))
+    .execute();
+  forgetActors(world.app);
+}
+
+afterEach(async () => {
+  await db.updateTable("workspaces").set({ suspended_at: null }).execute();
+  forgetActors(world.app);
+});
+
+async function send({ method, path }: Route, { params, query, body, headers }: Call, token: string) {
+  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
+    encodeURIComponent(params?.[name] ?? "x"),
+  );
+  const { status, json } = await world.call(method, query === undefined ? filled : `${filled}?${query}`, {
+    token,
+    body,
+    ...(headers ? { headers } : {}),
+  });
+  return { status, code: (json as { code?: string } | null)?.code };
+}
+
+const callOf = (route: Route, as: World = world) => cases[route.operationId]!.success(as);
+const suspension = { status: 402, code: "account_suspended" };
+
+describe.each(refused)("$method $path", (route) => {
+  test("is refused where all workspaces of the actor are suspended", async () => {
+    const call = await callOf(route);
+    await suspendAllBut(null);
+    expect(await send(route, call, owner.token)).toEqual(suspension);
+  });
+
+  test("is refused for a suspended workspace while another of the actor is active", async () => {
+    const call = await callOf(route);
+    await suspendAllBut(active.id);
+    expect(await send(route, call, owner.token)).toEqual(suspension);
+  });
+});
+
+describe.each(allowed)("$method $path", (route) => {
+  test("is not refused for suspension", async () => {
+    const call = await callOf(route);
+    await suspendAllBut(null);
+    const { status } = await send(route, call, owner.token);
+    expect([status, status < 300 || status === 409]).toEqual([status, true]);
+  });
+});
+
+test("the routes allowed while suspended are the listed ones and those that delete", () => {
+  const writes = allowed.filter(({ method }) => method !== "GET" && method !== "DELETE");
+  expect(writes.map(({ operationId }) => operationId).toSorted()).toEqual([
+    "cancelAgentRun",
+    "cancelDeployment",
+    "disconnectAgentToolset",
+    "markAllNotificationsRead",
+    "markNotificationRead",
+    "presignDownload",
+  ]);
+});
+
+test("a sandbox of an active team takes commands while the personal workspace is suspended, and the reverse", async () => {
+  const { plaintext } = await makeToken(db, owner.userId, { workspaceId: active.id });
+  const exec = refused.find(({ operationId }) => operationId === "execCommand")!;
+  const inTeam = await callOf(exec, { ...world, owner: { ...owner, token: plaintext } });
+  const inPersonal = await callOf(exec);
+  await suspendAllBut(active.id);
+  expect((await send(exec, inTeam, owner.token)).status).toBe(200);
+  await db.updateTable("workspaces").set({ suspended_at: null }).execute();
+  await suspendAllBut(owner.workspaceId);
+  expect((await send(exec, inPersonal, owner.token)).status).toBe(200);
+  expect(await send(exec, inTeam, owner.token)).toEqual(suspension);
+});
+
+test("a terminal of a suspended workspace is not opened over a WebSocket", async () => {
+  const startPty = refused.find(({ operationId }) => operationId === "startPty")!;
+  const { params } = await callOf(startPty);
+  const { json } = await world.call("POST", `/v1/sandboxes/${params!["id"]}/pty`, {
+    token: owner.token,
+    body: {},
+  });
+  const address = await world.listen();
+  await suspendAllBut(null);
+  const handshake = request(`${address}/v1/sandboxes/${params!["id"]}/pty/${(json as { id: string }).id}`, {
+    headers: {
+      authorization: `Bearer ${owner.token}`,
+      connection: "Upgrade",
+      upgrade: "websocket",
+      "sec-websocket-version": "13",
+      "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    },
+  });
+  handshake.end();
+  const [response] = (await once(handshake, "response")) as [IncomingMessage];
+  response.resume();
+  expect(response.statusCode).toBe(402);
+});
