@@ -119,7 +119,8 @@ test("answers an invitation the same for an address with an account and for one 
   expect((await invite(known.email.toUpperCase())).code).toBe("already_invited");
   expect((await invite(`nobody-${known.email}`)).code).toBe("already_invited");
   const listed = await call(owner.token, "GET", `${path}/invitations`);
-  expect(listed.json.map(({ email }: Json) => email)).toEqual([`nobody-${known.email}`, known.email]);
+  const listedEmails = listed.json.map(({ email }: Json) => email);
+  expect(new Set(listedEmails)).toEqual(new Set([`nobody-${known.email}`, known.email]));
 });
 
 test("adds a person to a team only when they accept, and notifies them until then", async () => {
