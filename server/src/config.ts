@@ -283,7 +283,7 @@ const keys = {
     "database",
     whole(4, 1000),
     20,
-    "Most connections this server opens to PostgreSQL.",
+    "Most connections to PostgreSQL for requests and jobs; upkeep has up to five more of its own.",
   ),
 
   runtime: key(

@@ -119,10 +119,10 @@ async function start(): Promise<void> {
     onError: (error) => log.warn({ error }, "a database connection broke; another takes its place"),
   });
   running.defer(() => database.close());
-  const { db, pool } = database;
+  const { db, upkeep, pool } = database;
   const secrets = await openSecrets(db, { dataDir: config.dataDir, configured: config.secretsKey });
 
-  const jobs = await openJobs({ db, pool, log, hostId, version: version() });
+  const jobs = await openJobs({ db: upkeep, pool, log, hostId, version: version() });
   running.defer(() => jobs.stop(0));
 
   const egress = new Egress({
@@ -138,11 +138,13 @@ async function start(): Promise<void> {
   running.defer(() => machines.close());
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
+  // A busy server still renews its leases and keeps its deadlines.
+  const caretaker: App = { ...app, db: upkeep };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);
   const functions = new FunctionInstances(app);
   const addons = new Addons(app);
-  await machines.start(app, {
+  await machines.start(caretaker, {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
@@ -169,7 +171,7 @@ async function start(): Promise<void> {
     machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
   }
   void prepareTemplates(machines);
-  const expiry = startExpiry(app);
+  const expiry = startExpiry(caretaker);
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
   await sweepCheckouts(app);
@@ -193,7 +195,7 @@ async function start(): Promise<void> {
   const scheduler = new Scheduler(app, agentRuns);
   scheduler.start();
   running.defer(() => scheduler.stop());
-  const machineCare = startMachineCare(app);
+  const machineCare = startMachineCare(caretaker);
   running.defer(() => machineCare.stop());
   await backups.start();
 

@@ -1,9 +1,9 @@
 import { sql } from "kysely";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { testDatabase } from "../../test/harness.ts";
-import { transaction } from "./db.ts";
+import { openDatabase, transaction } from "./db.ts";
 
-const { db } = await testDatabase();
+const { db, connection } = await testDatabase();
 
 test("a bigint is a number, and one that a number cannot hold is an error", async () => {
   const one = await sql<{ n: unknown }>`select 9007199254740991::bigint as n, count(*) as c`.execute(db);
@@ -28,4 +28,16 @@ test("a transaction inside one joins it: when the outer fails, nothing of the in
   });
   await expect(failing).rejects.toThrow("outer");
   expect(await db.selectFrom("users").selectAll().execute()).toEqual([]);
+});
+
+test("serves upkeep while requests hold every other connection", async () => {
+  const opened = openDatabase(connection, { maxConnections: 1, onError: () => {} });
+  onTestFinished(() => opened.close());
+  const held = await opened.pool.connect();
+  try {
+    expect((await sql`select 1 as one`.execute(opened.upkeep)).rows).toEqual([{ one: 1 }]);
+    expect(opened.pool.idleCount).toBe(0);
+  } finally {
+    held.release();
+  }
 });

@@ -90,26 +90,37 @@ export type Connection = { url: string } | { socketDirectory: string; user: stri
 
 export interface OpenDatabase {
   db: Db;
+  /** Connections apart, for what must go on while requests hold all others: heartbeats, leases and deadlines. */
+  upkeep: Db;
   /** For graphile-worker, which shares it. */
   pool: pg.Pool;
   close(): Promise<void>;
 }
 
-/** Opens a pool of at most `maxConnections`. `onError` hears of idle connections that broke; the pool replaces them. */
+const upkeepConnections = 4;
+
+/** Opens a pool of at most `maxConnections`, and a small one for upkeep. `onError` hears of idle connections that broke; the pool replaces them. */
 export function openDatabase(
   connection: Connection,
   options: { maxConnections: number; onError: (error: Error) => void },
 ): OpenDatabase {
-  const pool = new pg.Pool({
-    ...clientOptions(connection),
-    Client: preparingClient(),
-    max: options.maxConnections,
-    // A pool that is exhausted says so instead of holding every request for ever.
-    connectionTimeoutMillis: 10_000,
-  });
-  survivePoolErrors(pool, options.onError);
-  const db = new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
-  return { db, pool, close: () => db.destroy() };
+  const open = (max: number) => {
+    const pool = new pg.Pool({
+      ...clientOptions(connection),
+      Client: preparingClient(),
+      max,
+      // A pool that is exhausted says so instead of holding every request for ever.
+      connectionTimeoutMillis: 10_000,
+    });
+    survivePoolErrors(pool, options.onError);
+    return { pool, db: new Kysely<Database>({ dialect: new PostgresDialect({ pool }) }) };
+  };
+  const { pool, db } = open(options.maxConnections);
+  const upkeep = open(upkeepConnections).db;
+  const close = async () => {
+    await Promise.all([db.destroy(), upkeep.destroy()]);
+  };
+  return { db, upkeep, pool, close };
 }
 
 /**

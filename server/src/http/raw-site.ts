@@ -5,6 +5,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Logger } from "pino";
 import type { DomainError } from "#lib/errors.ts";
+import { renderError } from "./render-error.ts";
 
 export interface RawSite {
   /** `/git/` */
@@ -47,10 +48,12 @@ export function serveRaw(
     return true;
   }
   site.handle(request, response, draining).catch((error: unknown) => {
-    log.error({ ...line, error }, "request failed");
+    const { status, headers, body, isFault } = renderError("platform", error, requestId);
+    if (isFault) log.error({ ...line, error }, "request failed");
     if (response.headersSent) return void response.destroy();
-    response.writeHead(500, { "content-type": "text/plain; charset=utf-8" });
-    response.end(`Something went wrong on our side. Quote ${requestId} when you ask about it.\n`);
+    response.writeHead(status, { ...headers, "content-type": "text/plain; charset=utf-8" });
+    const quote = status === 500 ? ` The request id is ${requestId}.` : "";
+    response.end(`${String(body["detail"])}${quote}\n`);
   });
   return true;
 }

@@ -48,6 +48,10 @@ function translate(error: unknown): unknown {
     // Class 08: the connection failed. 57P0x: PostgreSQL is stopping or starting.
     if (/^(08|57P0)/.test(code)) return unavailable("The database can't be reached at the moment.");
   }
+  // pg-pool gives it no code.
+  if (error instanceof Error && message === "timeout exceeded when trying to connect") {
+    return unavailable("Every database connection is busy at the moment.");
+  }
   if (typeof statusCode === "number" && statusCode >= 400 && statusCode < 500) {
     return new InvalidInput([
       wholeBody("value_error", typeof message === "string" ? message : "is not valid"),

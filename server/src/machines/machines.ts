@@ -66,7 +66,7 @@ export class Machines {
     this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
   }
 
-  /** Adopts what runs, then keeps watching. */
+  /** Adopts what runs, then keeps watching, over the database of `app`. */
   async start(app: App, owners: MachineOwners): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
     await Promise.all(Object.values(owners).map((owner) => owner.begins()));
@@ -74,7 +74,7 @@ export class Machines {
     await sweepSnapshots(app, owners);
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
-    this.#every(beatEveryMs, () => this.#beat());
+    this.#every(beatEveryMs, () => this.#beat(app.db));
     this.#every(beatEveryMs * 6, async () => this.pool.nudge());
   }
 
@@ -187,8 +187,8 @@ export class Machines {
     }
   }
 
-  async #beat(): Promise<void> {
-    if (await renewLease(this.#db, this.host, leaseSeconds)) return;
+  async #beat(db: Db): Promise<void> {
+    if (await renewLease(db, this.host, leaseSeconds)) return;
     this.#log.fatal({ host: this.host.id }, "another process registered this host; this one must stop");
     process.kill(process.pid, "SIGTERM");
   }
