@@ -29,6 +29,12 @@ export interface WorkspacesTable {
   created_at: Generated<Date>;
 }
 
+/** A view: 0052_workspace_payers.sql. */
+export interface WorkspacePayersView {
+  workspace_id: string;
+  payer_id: string;
+}
+
 export interface TeamMembersTable {
   workspace_id: string;
   user_id: string;
@@ -128,6 +134,7 @@ export interface AccountsTables {
   installation: InstallationTable;
   users: UsersTable;
   workspaces: WorkspacesTable;
+  workspace_payers: WorkspacePayersView;
   team_members: TeamMembersTable;
   team_invitations: TeamInvitationsTable;
   sessions: SessionsTable;

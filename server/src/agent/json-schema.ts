@@ -7,7 +7,7 @@
 import { once } from "node:events";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
-import { OwnerTurns } from "#lib/owner-turns.ts";
+import { FairSemaphore } from "#lib/fair-semaphore.ts";
 import type { Answer, Question } from "./json-schema-thread.ts";
 
 /** Of JSON text. */
@@ -43,7 +43,7 @@ export async function faultsOf(
   return "error" in answer ? [answer.error] : answer.faults;
 }
 
-const turns = new OwnerTurns(threadsMax);
+const turns = new FairSemaphore({ limit: threadsMax });
 /** Made when they are needed, and anew after each that was ended. */
 const idle = new Set<Worker>();
 

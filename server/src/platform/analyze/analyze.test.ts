@@ -1,5 +1,7 @@
 import { readdir } from "node:fs/promises";
-import { beforeAll, expect, test } from "vitest";
+import { createServer, type AddressInfo, type Socket } from "node:net";
+import { once } from "node:events";
+import { beforeAll, expect, onTestFinished, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { checkoutsDirectory, repositoryDirectory } from "../git/git.ts";
@@ -81,4 +83,29 @@ test("an empty repository, a branch that is not there, and somebody else's proje
   const stranger = await personOn(db, "pro");
   await expect(analyzeProject(app, stranger, project.id)).rejects.toThrow(refusal("project_not_found", 404));
   expect(await readdir(checkoutsDirectory(app))).toEqual([]);
+});
+
+test("analyzes for another payer while a person's repositories do not answer", async () => {
+  const held: Socket[] = [];
+  const silent = createServer((socket) => held.push(socket.on("error", () => {})));
+  silent.listen(0, "127.0.0.1");
+  await once(silent, "listening");
+  onTestFinished(() => void silent.close());
+  const opened = { ...app, config: { ...app.config, allowPrivateHosts: ["127.0.0.0/8"] } };
+  const repo_url = `https://127.0.0.1:${(silent.address() as AddressInfo).port}/a/b`;
+  const slow = await Promise.all([1, 2].map(() => makeProject(opened, actor, { repo_url })));
+  const analyses = slow.map(({ id }) => analyzeProject(opened, actor, id).catch((error: unknown) => error));
+  await expect.poll(() => held.length, { timeout: 20_000 }).toBe(1);
+  const other = await personOn(db, "pro");
+  const theirs = await makeProject(app, other);
+  await commitFiles(repositoryDirectory(app, theirs.id), theirs.branch, express);
+  expect(await analyzeProject(app, other, theirs.id)).toMatchObject({ framework: "express" });
+  expect(held).toHaveLength(1);
+  // The second is fetched once the first one's connection has ended.
+  const hangUp = setInterval(() => held.forEach((socket) => socket.destroy()), 50);
+  onTestFinished(() => clearInterval(hangUp));
+  expect(await Promise.all(analyses)).toEqual([
+    refusal("repository_unavailable", 409),
+    refusal("repository_unavailable", 409),
+  ]);
 });

@@ -6,32 +6,38 @@ import { randomUUID } from "node:crypto";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Actor } from "#accounts/actor.ts";
+import { payerOf } from "#accounts/payers.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { analyze } from "#builds/detection/detection.ts";
 import { recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
-import { Semaphore } from "#lib/semaphore.ts";
+import { FairSemaphore } from "#lib/fair-semaphore.ts";
 import { checkout } from "../git/checkout.ts";
 import { repositoryEmpty, repositoryUnavailable } from "../git/errors.ts";
 import { checkoutsDirectory } from "../git/git.ts";
 import { invalidField } from "../projects/errors.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import { getProject, type ProjectRow, workspaceOf } from "../projects/projects.ts";
+import { analysisQueueFull } from "./errors.ts";
 import { type RepoAnalysis, toRepoAnalysis } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
 /** Somebody waits for the answer; a repository that takes longer to fetch is a deployment's to fetch. */
 const deadlineMs = 60_000;
-/** Each is a git program and the files of a whole repository. */
-const atOnce = new Semaphore(2);
+/** Each is a git program and the files of a whole repository; one at a time for each payer. */
+const slots = new FairSemaphore({
+  limit: 2,
+  queue: { max: 10, refuse: analysisQueueFull },
+});
 
 export async function analyzeProject(app: Needs, actor: Actor, projectId: string): Promise<RepoAnalysis> {
   const project = await getProject(app, actor, projectId);
   requireNotSuspended(workspaceOf(actor, project));
-  const signal = AbortSignal.timeout(deadlineMs);
-  return atOnce.run(async () => {
+  return slots.run(await payerOf(app.db, project.workspace_id), async () => {
+    // The wait for a slot does not count.
+    const signal = AbortSignal.timeout(deadlineMs);
     // Beside git's own, which the next start sweeps.
     const into = join(checkoutsDirectory(app), `analysis-${randomUUID()}`);
     try {

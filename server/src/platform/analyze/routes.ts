@@ -12,6 +12,7 @@ import {
 } from "../git/errors.ts";
 import { invalidField, projectNotFound } from "../projects/errors.ts";
 import { analyzeProject } from "./analyze.ts";
+import { analysisQueueFull } from "./errors.ts";
 import { RepoAnalysis } from "./schema.ts";
 
 export const analyzeRoutes = (app: App): Route[] => [
@@ -37,6 +38,7 @@ export const analyzeRoutes = (app: App): Route[] => [
       hostKeyChanged,
       invalidField,
       accountSuspended,
+      analysisQueueFull,
     ],
     handler: ({ actor, params }) => analyzeProject(app, actor, params.project_id),
   }),

@@ -55,6 +55,15 @@ export const tokenWanted = defineError(
   () => "Use any user name, and an API token as the password.",
 );
 
+export const tooManyWaiting = defineError("unavailable", 503, () => ({
+  detail: "Many of your fetches and pushes wait already; try again once one has finished.",
+  meta: { retry_after: 5 },
+}));
+
+export const bodyTooSlow = defineError("request_timeout", 408, (bytesPerSecond: number) => ({
+  detail: `The transfer moved fewer than ${bytesPerSecond} bytes a second; try again over a faster connection.`,
+}));
+
 export const repositoryNotFound = defineError("repository_not_found", 404, () => "No such repository.");
 
 export const repositoryElsewhere = defineError(

@@ -8,17 +8,19 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { stat, statfs } from "node:fs/promises";
 import type { Writable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { payerOf } from "#accounts/payers.ts";
 import { type Actor, hasScope } from "#accounts/actor.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
-import { methodNotAllowed, missingScope, rateLimited, unavailable } from "#http/errors.ts";
 import { clientAddress, type IsTrusted, trustedProxies } from "#http/client-address.ts";
+import { methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
 import { rateRules } from "#http/rate-rules.ts";
 import type { RawSite } from "#http/raw-site.ts";
 import { DomainError } from "#lib/errors.ts";
-import { Semaphore } from "#lib/semaphore.ts";
+import { FairSemaphore } from "#lib/fair-semaphore.ts";
+import { MinimumRate, TooSlow } from "#lib/minimum-rate.ts";
 import { urlOf } from "../environments/schema.ts";
 import {
   type BackendAnswer,
@@ -28,7 +30,14 @@ import {
   services,
   startBackend,
 } from "./backend.ts";
-import { repositoryFull, repositoryNotFound, repositoryElsewhere, tokenWanted } from "./errors.ts";
+import {
+  bodyTooSlow,
+  repositoryElsewhere,
+  repositoryFull,
+  repositoryNotFound,
+  tokenWanted,
+  tooManyWaiting,
+} from "./errors.ts";
 import {
   type GitSettings,
   mebibyte,
@@ -48,8 +57,14 @@ const idleMs = 60_000;
 const keepAliveMs = 5_000;
 /** A sender that was answered is listened to for this long, so that it comes to read the answer. */
 const hearOutMs = 30_000;
-/** Requests that wait for their turn; beyond, callers are told to come back. */
-const maxWaiting = 100;
+/** Requests of one payer that wait for a slot. */
+const maxWaiting = 25;
+/** Read of a body before it takes a slot: all of a fetch's, the head of a push. */
+const earlyBytes = 16 * 1024;
+/** A transfer moves at least this much, averaged over a window of waiting for its client. */
+const minimumRate = { bytesPerSecond: 1024, windowMs: 30_000 };
+/** An answer is measured over more: its bytes count in large pieces, once the kernel has taken them. */
+const drainWindows = 4;
 
 interface Wanted {
   slug: string;
@@ -57,8 +72,9 @@ interface Wanted {
   isAnnouncement: boolean;
 }
 
-export function gitSite(app: Needs, pushes: Pushes): RawSite {
-  const hosting = new Hosting(app, pushes);
+/** `rateWindowMs`: over which the rate of a transfer is averaged. */
+export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: number } = {}): RawSite {
+  const hosting = new Hosting(app, pushes, options.rateWindowMs ?? minimumRate.windowMs);
   return {
     prefix: "/git/",
     handle: async (request, response, draining) => {
@@ -67,8 +83,10 @@ export function gitSite(app: Needs, pushes: Pushes): RawSite {
       } catch (error) {
         // Nobody is there to be told, and whatever broke off did so for that.
         if (response.destroyed) return;
-        if (!(error instanceof DomainError) || response.headersSent) throw error;
-        refuse(request, response, error);
+        const known = error instanceof TooSlow ? bodyTooSlow(minimumRate.bytesPerSecond) : error;
+        if (known instanceof DomainError && !response.headersSent) refuse(request, response, known);
+        else if (error instanceof TooSlow) response.destroy();
+        else throw error;
       }
     },
   };
@@ -79,15 +97,19 @@ class Hosting {
   readonly #pushes: Pushes;
   readonly #limiter: RateLimiter;
   readonly #isTrusted: IsTrusted;
-  readonly #slots: Semaphore;
-  #waiting = 0;
+  readonly #slots: FairSemaphore;
+  readonly #rateWindowMs: number;
 
-  constructor(app: Needs, pushes: Pushes) {
+  constructor(app: Needs, pushes: Pushes, rateWindowMs: number) {
     this.#app = app;
+    this.#rateWindowMs = rateWindowMs;
     this.#pushes = pushes;
     this.#limiter = new RateLimiter(app.clock);
     this.#isTrusted = trustedProxies(app.config.trustedProxies);
-    this.#slots = new Semaphore(app.config.gitConcurrency);
+    const limit = app.config.gitConcurrency;
+    // One payer holds at most half the slots, so that the others do not wait for it.
+    const perOwner = Math.ceil(limit / 2);
+    this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
   }
 
   async answer(request: IncomingMessage, response: ServerResponse, draining: AbortSignal): Promise<void> {
@@ -109,10 +131,15 @@ class Hosting {
     };
     request.setTimeout(idleMs, () => request.socket.destroy());
     try {
+      const body = await RequestBody.open(request, this.#rate());
       if (isPush && !wanted.isAnnouncement)
-        await this.#push(project, actor, call, { request, response, draining });
-      else
-        await this.#inTurn(() => exchange(call, request, response, ({ body }) => pipeline(body, response)));
+        await this.#push(project, actor, call, { body, response, draining });
+      else {
+        await this.#inTurn(project, response, () =>
+          exchange(call, body, response, this.#rate(drainWindows), (_, piece) => piece),
+        );
+        response.end();
+      }
     } finally {
       request.setTimeout(0);
       if (!request.complete) hearOut(request);
@@ -174,19 +201,14 @@ class Hosting {
     project: ProjectRow,
     actor: Actor,
     call: BackendRequest,
-    {
-      request,
-      response,
-      draining,
-    }: { request: IncomingMessage; response: ServerResponse; draining: AbortSignal },
+    { body, response, draining }: { body: RequestBody; response: ServerResponse; draining: AbortSignal },
   ): Promise<void> {
     const report = new Report();
     const receive = () =>
-      exchange(call, request, response, async ({ status, body }) => {
-        if (status !== 200) return pipeline(body, response);
-        for await (const piece of body as AsyncIterable<Buffer>) await write(response, report.take(piece));
-      });
-    await this.#inTurn(receive).catch((error: unknown) => {
+      exchange(call, body, response, this.#rate(drainWindows), ({ status }, piece) =>
+        status === 200 ? report.take(piece) : piece,
+      );
+    await this.#inTurn(project, response, receive).catch((error: unknown) => {
       if (!response.destroyed) throw error;
     });
     // Also where the pusher is gone: what it pushed is here.
@@ -244,13 +266,21 @@ class Hosting {
     }
   }
 
-  async #inTurn(work: () => Promise<void>): Promise<void> {
-    if (this.#waiting >= maxWaiting) throw unavailable("Many fetch and push at the moment.");
-    this.#waiting += 1;
+  #rate(windows = 1): MinimumRate {
+    return new MinimumRate({ ...minimumRate, windowMs: this.#rateWindowMs * windows });
+  }
+
+  /** Runs `work` in a slot of the project's payer; a client that goes meanwhile leaves the queue. */
+  async #inTurn(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
+    const payer = await payerOf(this.#app.db, project.workspace_id);
+    const gone = new AbortController();
+    const leave = () => gone.abort();
+    response.once("close", leave);
+    if (response.destroyed) leave();
     try {
-      await this.#slots.run(work);
+      await this.#slots.run(payer, work, { signal: gone.signal });
     } finally {
-      this.#waiting -= 1;
+      response.off("close", leave);
     }
   }
 }
@@ -263,15 +293,57 @@ const endings: Record<string, (url: string, error: string | null) => string> = {
   superseded: () => "-----> a newer deployment took over",
 };
 
+/** A request's body, of which `earlyBytes`, or all, are there when it is opened. */
+class RequestBody {
+  readonly #pieces: AsyncIterator<Buffer>;
+  readonly #rate: MinimumRate;
+  readonly #early: Buffer[] = [];
+  #isWhole = false;
+
+  private constructor(request: IncomingMessage, rate: MinimumRate) {
+    this.#pieces = request.iterator({ destroyOnReturn: false }) as AsyncIterator<Buffer>;
+    this.#rate = rate;
+  }
+
+  static async open(request: IncomingMessage, rate: MinimumRate): Promise<RequestBody> {
+    const body = new RequestBody(request, rate);
+    for (let bytes = 0; bytes < earlyBytes;) {
+      const piece = await body.#next();
+      if (piece === undefined) break;
+      body.#early.push(piece);
+      bytes += piece.length;
+    }
+    return body;
+  }
+
+  /** To be read once; rejects with `TooSlow` below the minimum rate. */
+  async *read(): AsyncGenerator<Buffer> {
+    yield* this.#early.splice(0);
+    while (!this.#isWhole) {
+      const piece = await this.#next();
+      if (piece !== undefined) yield piece;
+    }
+    await this.#pieces.return?.();
+  }
+
+  async #next(): Promise<Buffer | undefined> {
+    const { done, value } = await this.#rate.wait(this.#pieces.next(), (next) => next.value?.length ?? 0);
+    this.#isWhole = done === true;
+    return done ? undefined : value;
+  }
+}
+
 /**
- * Runs the backend on the request, and hands its answer on. A client that goes ends a fetch; a push it was still sending
- * ends where its bytes do, so that git tidies up, and one that came whole is carried out.
+ * Runs the backend on the request, and hands on what `pass` makes of each piece of its answer. The head goes with the
+ * first of them. A client that goes ends a fetch; a push it was still sending ends where its bytes do, so that git tidies
+ * up, and one that came whole is carried out. One that moves too little ends both.
  */
 async function exchange(
   call: BackendRequest,
-  request: IncomingMessage,
+  requestBody: RequestBody,
   response: ServerResponse,
-  handOn: (answer: BackendAnswer) => Promise<void>,
+  rate: MinimumRate,
+  pass: (answer: BackendAnswer, piece: Buffer) => Buffer,
 ): Promise<void> {
   const backend = startBackend(call);
   const give = () => {
@@ -279,30 +351,43 @@ async function exchange(
   };
   response.once("close", give);
   if (response.destroyed) give();
+  let tooSlow: TooSlow | undefined;
   // A refusal may come before the body was read: what git thinks of it is in its answer.
-  const sent = pipeline(request.iterator({ destroyOnReturn: false }), backend.stdin).catch(() => {});
+  const sent = pipeline(requestBody.read(), backend.stdin).catch((error: unknown) => {
+    // Its input ends here, so that git tidies up.
+    if (error instanceof TooSlow) tooSlow = error;
+  });
   try {
     const answer = await readAnswer(backend);
-    if (!response.destroyed) {
+    const begin = () => {
+      if (response.headersSent || response.destroyed || tooSlow) return;
       response.writeHead(answer.status, { "cache-control": "no-store", ...answer.headers });
+    };
+    for await (const piece of answer.body as AsyncIterable<Buffer>) {
+      const passed = pass(answer, piece);
+      if (passed.length === 0 || tooSlow) continue;
+      begin();
+      await write(response, passed, rate);
     }
-    await handOn(answer);
     await backend.ended;
+    begin();
   } catch (cause) {
     backend.end();
     const { stderr } = await backend.ended;
-    throw new Error(`git http-backend failed: ${stderr.trim().slice(-500)}`, { cause });
+    if (cause instanceof TooSlow) throw cause;
+    throw tooSlow ?? new Error(`git http-backend failed: ${stderr.trim().slice(-500)}`, { cause });
   } finally {
     response.off("close", give);
     backend.stdin.destroy();
     await sent;
   }
+  if (tooSlow) throw tooSlow;
 }
 
 /** Waits while the reader is slow; nothing for one that is gone. */
-async function write(to: Writable, bytes: Buffer): Promise<void> {
+async function write(to: Writable, bytes: Buffer, rate?: MinimumRate): Promise<void> {
   if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
-  await new Promise<void>((resolve) => {
+  const moved = new Promise<void>((resolve) => {
     const done = () => {
       to.off("drain", done);
       to.off("close", done);
@@ -311,6 +396,7 @@ async function write(to: Writable, bytes: Buffer): Promise<void> {
     to.once("drain", done);
     to.once("close", done);
   });
+  await (rate ? rate.wait(moved, () => bytes.length) : moved);
 }
 
 function parseTarget({ url = "", method = "" }: IncomingMessage): Wanted {
@@ -353,6 +439,7 @@ function refuse(request: IncomingMessage, response: ServerResponse, error: Domai
     "cache-control": "no-store",
     ...(status === 401 ? { "www-authenticate": 'Basic realm="Kontor", charset="UTF-8"' } : {}),
     ...(typeof meta["retry_after"] === "number" ? { "retry-after": String(meta["retry_after"]) } : {}),
+    ...(status === 408 ? { connection: "close" } : {}),
   });
   response.end(`${detail}\n`);
   if (!request.complete) hearOut(request);

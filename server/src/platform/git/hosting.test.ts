@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { afterAll, beforeEach, expect, onTestFinished, test } from "vitest";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { createHttpServer } from "#http/server.ts";
-import { makePerson, makeToken } from "../../../test/factories.ts";
+import { makePerson, makeTeam, makeToken } from "../../../test/factories.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { repositoryDirectory } from "./git.ts";
 import { gitSite } from "./hosting-routes.ts";
@@ -285,29 +285,113 @@ test("a push above the limit is refused with a reason, and leaves nothing", asyn
   expect(objects.filter((name) => /pack-|tmp_|incoming/.test(name))).toEqual([]);
 });
 
-test("a client that goes in the middle of its push leaves nothing, and no program behind", async () => {
-  const project = await makeProject(app, workspace.id);
-  const socket = connect(port, "127.0.0.1");
+/** A push of one large object: its request up to the end of the head, and the bytes that follow. */
+function largePush(project: Pick<ProjectRow, "name">) {
   const head = [
     `POST /git/${project.name}.git/git-receive-pack HTTP/1.1`,
     "host: localhost",
     `authorization: Basic ${btoa(`x:${token}`)}`,
     "content-type: application/x-git-receive-pack-request",
-    "content-length: 100000",
+    "content-length: 1000000",
   ];
   const command = `${"0".repeat(40)} ${"1".repeat(40)} refs/heads/main\0 report-status side-band-64k`;
   const line = (command.length + 4).toString(16).padStart(4, "0") + command;
-  socket.write(`${head.join("\r\n")}\r\n\r\n${line}0000PACK\0\0\0\u0002\0\0\0\u0001`);
-  const objects = join(repositoryDirectory(app, project.id), "objects");
-  // Git has begun: what comes is put aside until it is whole.
-  await expect
-    .poll(async () => (await readdir(objects)).some((name) => /incoming/.test(name)), { timeout: 10_000 })
-    .toBe(true);
+  // A blob of 2 MiB, whose first block of 65,535 bytes (RFC 1951, stored) is all that is sent.
+  const blob = Buffer.from([0xb0, 0x80, 0x80, 0x08, 0x78, 0x01, 0x00, 0xff, 0xff, 0x00, 0x00]);
+  const pack = Buffer.concat([Buffer.from("PACK\0\0\0\u0002\0\0\0\u0001"), blob, Buffer.alloc(65_535)]);
+  return { head: `${head.join("\r\n")}\r\n\r\n`, body: Buffer.concat([Buffer.from(`${line}0000`), pack]) };
+}
+
+/** Pushes for which git has begun: what comes is put aside until it is whole. */
+async function incoming(projects: readonly Pick<ProjectRow, "id">[]): Promise<number> {
+  const found = await Promise.all(
+    projects.map(async ({ id }) => readdir(join(repositoryDirectory(app, id), "objects"))),
+  );
+  return found.flat().filter((name) => name.includes("incoming")).length;
+}
+
+const patiently = { timeout: 20_000 };
+
+test("a client that goes in the middle of its push leaves nothing, and no program behind", async () => {
+  const project = await makeProject(app, workspace.id);
+  const socket = connect(port, "127.0.0.1");
+  const { head, body } = largePush(project);
+  socket.write(head);
+  socket.write(body);
+  await expect.poll(() => incoming([project]), patiently).toBe(1);
   socket.destroy();
-  await expect
-    .poll(async () => (await readdir(objects)).some((name) => /incoming/.test(name)), { timeout: 10_000 })
-    .toBe(false);
+  await expect.poll(() => incoming([project]), patiently).toBe(0);
   expect(deployments.pushes).toEqual([]);
+});
+
+/** A server of its own, with as many slots as `gitConcurrency`. */
+async function serve(overrides: { gitConcurrency: string }, options: { rateWindowMs?: number } = {}) {
+  const config = { ...app.config, gitConcurrency: Number(overrides.gitConcurrency) };
+  const other = await createHttpServer(
+    { ...app, config },
+    { platform: [], sandbox: [], agent: [] },
+    { findActor: async () => undefined, raw: [gitSite({ ...app, config }, pushes, options)] },
+  );
+  onTestFinished(() => other.close());
+  const at = await other.listen({ host: "127.0.0.1", port: 0 });
+  const open = (...written: (string | Buffer)[]) => {
+    const socket = connect(at, "127.0.0.1").on("error", () => {});
+    onTestFinished(() => void socket.destroy());
+    for (const bytes of written) socket.write(bytes);
+    return socket;
+  };
+  const info = async (project: Pick<ProjectRow, "name">, password: string) => {
+    const response = await fetch(
+      `http://127.0.0.1:${at}/git/${project.name}.git/info/refs?service=git-upload-pack`,
+      { headers: { authorization: `Bearer ${password}` } },
+    );
+    await response.arrayBuffer();
+    return response.status;
+  };
+  return { open, info };
+}
+
+test("serves other payers while one person's workspaces hold all the slots they may", async () => {
+  const { open, info } = await serve({ gitConcurrency: "4" });
+  const team = await makeTeam(db, { [user.id]: "owner" });
+  const mine = await Promise.all(
+    [workspace.id, workspace.id, team.id, team.id].map((id) => makeProject(app, id)),
+  );
+  const theirs = await makeProject(app, stranger.workspace.id);
+  const foreign = (await makeToken(db, stranger.user.id)).plaintext;
+  forgetActors(app);
+  for (const project of mine) {
+    const { head, body } = largePush(project);
+    open(head, body);
+  }
+  await expect.poll(() => incoming(mine), patiently).toBe(2);
+  expect(await info(theirs, foreign)).toBe(200);
+  expect(await incoming(mine)).toBe(2);
+});
+
+test("takes no slot for a push whose body has not begun", async () => {
+  const { open, info } = await serve({ gitConcurrency: "1" });
+  const project = await makeProject(app, workspace.id);
+  const { head, body } = largePush(project);
+  const begun = open(head, body.subarray(0, 4));
+  await new Promise((resolve) => begun.once("connect", resolve));
+  // Its head is read before that of the request behind it.
+  expect(await info(project, token)).toBe(200);
+  begun.write(body.subarray(4));
+  await expect.poll(() => incoming([project]), patiently).toBe(1);
+});
+
+test("ends a push that moves too little with a 408, and gives its slot to the next", async () => {
+  const { open, info } = await serve({ gitConcurrency: "1" }, { rateWindowMs: 500 });
+  const project = await makeProject(app, workspace.id);
+  const { head, body } = largePush(project);
+  const slow = open(head, body);
+  let answer = "";
+  slow.on("data", (piece) => (answer += piece.toString()));
+  await new Promise((resolve) => slow.once("close", resolve));
+  expect(answer).toMatch(/^HTTP\/1\.1 408 .*moved fewer than 1024 bytes a second/s);
+  expect(await info(project, token)).toBe(200);
+  await expect.poll(() => incoming([project]), patiently).toBe(0);
 });
 
 test("hooks and settings in the repository's directory have no say", async () => {

@@ -1,0 +1,26 @@
+/** The account that pays for a workspace, by which fair shares are counted: one person's workspaces have one share. */
+import type { Db } from "#db/db.ts";
+
+/** The owner of a team changes seldom, and a share that is counted to the previous one for a minute harms nobody. */
+const keptMs = 60_000;
+const mostKept = 10_000;
+
+type Payers = Map<string, { payerId: string; untilMs: number }>;
+const caches = new WeakMap<object, Payers>();
+
+/** The workspace's own id where it is gone. */
+export async function payerOf(db: Db, workspaceId: string): Promise<string> {
+  let cache = caches.get(db);
+  if (!cache) caches.set(db, (cache = new Map()));
+  const kept = cache.get(workspaceId);
+  if (kept && performance.now() < kept.untilMs) return kept.payerId;
+  const row = await db
+    .selectFrom("workspace_payers")
+    .select("payer_id")
+    .where("workspace_id", "=", workspaceId)
+    .executeTakeFirst();
+  const payerId = row?.payer_id ?? workspaceId;
+  if (cache.size >= mostKept) cache.clear();
+  cache.set(workspaceId, { payerId, untilMs: performance.now() + keptMs });
+  return payerId;
+}
