@@ -1,4 +1,6 @@
 import { expect, test } from "vitest";
+import type { Api } from "#http/define-route.ts";
+import { openApiDocument } from "#http/openapi.ts";
 import { allRoutes, staleDocuments } from "./openapi.ts";
 
 test("the committed OpenAPI documents are those of the routes", () => {
@@ -24,4 +26,18 @@ test("a route that creates a thing takes an Idempotency-Key", () => {
     .filter(({ method, responses, scope }) => method === "POST" && 201 in responses && scope !== "public");
   const without = creating.filter(({ idempotent }) => !idempotent).map(({ operationId }) => operationId);
   expect(without).toEqual(idempotentOfThemselves);
+});
+
+test("gives every parameter of an operation a name and a place", () => {
+  const parameters = Object.entries(allRoutes()).flatMap(([api, routes]) => {
+    const { paths } = openApiDocument(api as Api, routes) as {
+      paths: Record<string, Record<string, { parameters?: unknown[] }>>;
+    };
+    return Object.values(paths)
+      .flatMap((item) => Object.values(item))
+      .flatMap((operation) => operation.parameters ?? []);
+  });
+  expect(parameters.length).toBeGreaterThan(100);
+  const named = { name: expect.any(String), in: expect.any(String) };
+  for (const parameter of parameters) expect(parameter).toMatchObject(named);
 });

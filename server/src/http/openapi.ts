@@ -173,7 +173,6 @@ function operation(route: Route, components: Components): Json {
   const parameters = [
     ...pathParameters(route, components),
     ...queryParameters(route, components),
-    ...(refusesSuspended(route) ? [accountSuspended] : []),
     ...(route.idempotent ? [idempotencyHeader] : []),
   ];
   return {
@@ -283,6 +282,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
   return [
     ...(route.scope === "public" ? [] : [unauthenticated]),
     ...(route.scope === null || route.scope === "public" ? [] : [missingScope]),
+    ...(refusesSuspended(route) ? [accountSuspended] : []),
     ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),
     ...(takesBody ? [payloadTooLarge, unsupportedMediaType] : []),
