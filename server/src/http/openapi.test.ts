@@ -91,6 +91,7 @@ test("every way a route can refuse is in its responses, by status and code", () 
     201: undefined,
     204: undefined,
     401: ["unauthenticated"],
+    402: ["account_suspended"],
     403: ["missing_scope"],
     409: ["idempotency_conflict", "idempotency_in_progress", "harbour_full"],
     413: ["payload_too_large"],
