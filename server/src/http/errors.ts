@@ -48,7 +48,7 @@ export const payloadTooLarge = defineError("payload_too_large", 413, (limitBytes
 export const unsupportedMediaType = defineError(
   "unsupported_media_type",
   415,
-  () => "Send the body as JSON, with `Content-Type: application/json`.",
+  () => "Send the body as JSON in UTF-8, with `Content-Type: application/json`.",
 );
 export const rateLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
   detail: `Too many requests with this token; try again in ${retryAfterSeconds} s.`,

@@ -101,6 +101,14 @@ test("every way a route can refuse is in its responses, by status and code", () 
   });
 });
 
+test("an operation without parameters declares the answer to a query it does not know", () => {
+  const bare = route({ path: "/ships", method: "GET" });
+  delete bare.query;
+  delete bare.body;
+  expect(written(bare).paths["/ships"].get.responses["422"]).toBeDefined();
+  expect(written({ ...bare, api: "sandbox" }).paths["/ships"].get.responses["400"]).toBeDefined();
+});
+
 test("a public route asks for no token", () => {
   const operation = written(route({ scope: "public" })).paths["/api/v1/ships/{id}"].post;
   expect(operation.security).toEqual([]);

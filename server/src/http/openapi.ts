@@ -295,17 +295,15 @@ function refusals(route: Route): Json {
   for (const { status, code } of [...commonRows(route), ...(route.errors ?? [])]) {
     codes.set(status, (codes.get(status) ?? new Set()).add(code));
   }
-  const takesInput = route.path.includes("{") || route.query !== undefined || route.body !== undefined;
+  // Every operation refuses a query it does not know.
   const invalid = route.api === "platform" ? 422 : 400;
-  if (takesInput) {
-    const code = route.api === "platform" ? "validation_error" : "invalid_request";
-    codes.set(invalid, new Set([code, ...(codes.get(invalid) ?? [])]));
-  }
+  const code = route.api === "platform" ? "validation_error" : "invalid_request";
+  codes.set(invalid, new Set([code, ...(codes.get(invalid) ?? [])]));
   return Object.fromEntries(
     [...codes]
       .toSorted(([a], [b]) => a - b)
       .map(([status, names]) => {
-        const isInvalid = takesInput && status === invalid;
+        const isInvalid = status === invalid;
         const named = isInvalid
           ? route.api === "platform"
             ? "HTTPValidationError"

@@ -24,7 +24,7 @@ export function serveRaw(
     draining: AbortSignal;
     log: Pick<Logger, "info" | "error">;
     /** Throws where the caller, who shows no credential, comes too often. */
-    countAddress: (address: string | undefined) => void;
+    countAddress: () => void;
   },
 ): boolean {
   const site = sites.find(({ prefix }) => request.url?.startsWith(prefix));
@@ -42,7 +42,7 @@ export function serveRaw(
     log.info({ ...line, status: response.statusCode, duration_ms }, "request");
   });
   try {
-    if (request.headers.authorization === undefined) countAddress(request.socket.remoteAddress);
+    if (request.headers.authorization === undefined) countAddress();
   } catch (error) {
     refuse(response, error as DomainError);
     return true;

@@ -1,5 +1,6 @@
 /** The HTTP layer on its own: three made-up routes, a real database, no accounts. */
 import { request as httpRequest } from "node:http";
+import { connect } from "node:net";
 import { Readable } from "node:stream";
 import { sql } from "kysely";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -418,6 +419,43 @@ test("takes at most 16 KiB without a credential", async () => {
   expect([status, json]).toMatchObject([413, { code: "payload_too_large", limit_bytes: 16_384 }]);
 });
 
+test("counts requests without a credential by address, on routes and on sites", async () => {
+  const served: string[] = [];
+  const limited = await createHttpServer(
+    { config: testConfig({ rateLimitAddress: "2" }), db: database.db, clock, log: silentLog },
+    { platform: routesOf("platform", "/api/v1"), sandbox: [], agent: [] },
+    {
+      findActor: async () => actor,
+      raw: [
+        {
+          prefix: "/site/",
+          handle: async (_, response) => {
+            served.push("site");
+            response.end();
+          },
+        },
+      ],
+    },
+  );
+  const at = await limited.listen({ host: "127.0.0.1", port: 0 });
+  const ask = async (path: string, init: RequestInit = {}) => {
+    const { status, headers } = await fetch(`http://127.0.0.1:${at}${path}`, init);
+    return [status, headers.get("retry-after")];
+  };
+  const json = { "content-type": "application/json" };
+  const post = { method: "POST", headers: json, body: '{"email":"a","password":"b"}' };
+  try {
+    expect(await ask("/api/v1/public", post)).toEqual([200, null]);
+    expect(await ask("/site/a")).toEqual([200, null]);
+    expect(await ask("/site/a")).toEqual([429, "60"]);
+    expect(await ask("/api/v1/public", post)).toEqual([429, "60"]);
+    expect(await ask("/site/a", { headers: { authorization: "Bearer x" } })).toEqual([200, null]);
+    expect(served).toHaveLength(2);
+  } finally {
+    await limited.close();
+  }
+});
+
 test("text that no database can hold is refused: unpaired surrogates, __proto__, NUL in an address", async () => {
   const headers = { "content-type": "application/json" };
   expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud800"}' })).status).toBe(400);
@@ -435,6 +473,18 @@ test("a body of another type is 415, one too large 413; an empty one of any type
   const large = await call("POST", "/v1/things", { body: { name: "x".repeat(1024 * 1024) } });
   expect(large.status).toBe(413);
   expect(large.json).toMatchObject({ code: "payload_too_large", limit_bytes: 1024 * 1024 });
+});
+
+test("refuses JSON declared in another charset than UTF-8", async () => {
+  const typed = (charset: string) =>
+    call("POST", "/v1/things", {
+      headers: { "content-type": `application/json; charset=${charset}` },
+      raw: '{"name":"abc"}',
+    });
+  for (const charset of ["utf-8", "UTF8", '"utf-8"', "us-ascii"])
+    expect((await typed(charset)).status).toBe(201);
+  for (const charset of ["utf-16", "iso-8859-1", ""])
+    expect((await typed(charset)).json.code).toBe("unsupported_media_type");
 });
 
 test("an unknown address is 404 and a known one with another method 405, in the address's API", async () => {
@@ -846,6 +896,23 @@ test("closing waits for running requests, and cuts streams when the grace is ove
   expect(await stream).toMatch(/^(cut|ended 200)$/);
   await closing;
   expect(await send("GET", "/healthz")).toBe("cut");
+});
+
+test("answers malformed HTTP, and HTTP/1.1 without Host, in JSON with the code of invalid input", async () => {
+  const port = await listening();
+  for (const [text, detail] of [
+    ["GET /healthz HTTP/1.1\r\n\r\n", "Send a Host header: HTTP/1.1 requires it."],
+    ["GARBAGE\r\n\r\n", "This is not a valid HTTP request."],
+  ] as const) {
+    const socket = connect(port, "127.0.0.1").setEncoding("utf8");
+    socket.write(text);
+    const [head = "", body = ""] = (await Array.fromAsync(socket)).join("").split("\r\n\r\n");
+    expect(head).toMatch(/^HTTP\/1\.1 400 Bad Request\r\n/);
+    expect(JSON.parse(body.replace(/^[0-9a-f]+\r\n(.*)\r\n0$/s, "$1"))).toEqual({
+      detail,
+      code: "invalid_request",
+    });
+  }
 });
 
 test("what is not HTTP, or too much of it, is answered in our shape", async () => {

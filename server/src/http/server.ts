@@ -19,7 +19,7 @@ import { sql } from "kysely";
 import type { App } from "../app.ts";
 import { apiOf } from "./api-of.ts";
 import { authenticate, type FindActor, type WorkspaceOf } from "./authenticate.ts";
-import { trustedProxies } from "./client-address.ts";
+import { clientAddress, trustedProxies } from "./client-address.ts";
 import type { Api, Route } from "./define-route.ts";
 import { serveDocs } from "./docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
@@ -93,16 +93,18 @@ export async function createHttpServer(
   const draining = new AbortController();
   const limiter = new RateLimiter(app.clock);
   const rateNumbers = config.rateLimits ? config : null;
+  const isTrusted = trustedProxies(config.trustedProxies);
   const serveSite = (request: IncomingMessage, response: ServerResponse): boolean =>
     serveRaw(options.raw ?? [], request, response, {
       requestId: requestIdOf(request.headers["x-request-id"]),
       draining: draining.signal,
       log,
-      countAddress: (address) => countAddress({ limiter, rateNumbers }, address),
+      countAddress: () =>
+        countAddress({ limiter, rateNumbers }, clientAddress(request, isTrusted) ?? undefined),
     });
   const fastify = fastifyFactory({
     logger: false,
-    trustProxy: trustedProxies(config.trustedProxies),
+    trustProxy: isTrusted,
     bodyLimit: defaultBodyLimitBytes,
     serverFactory: (handle) =>
       makeServer(options.front, {
@@ -194,6 +196,8 @@ function makeServer(
       connectionsCheckingInterval: lateCheckMs,
       keepAliveTimeout: keepAliveMs,
       requestTimeout: 0,
+      // Node's own refusal has no body; ours is JSON.
+      requireHostHeader: false,
       shouldUpgradeCallback: shouldUpgrade,
     },
   };
@@ -202,8 +206,20 @@ function makeServer(
 }
 
 function serveApi(handle: RequestListener, request: IncomingMessage, response: ServerResponse): void {
+  if (request.headers.host === undefined && request.httpVersion === "1.1") return refuseNameless(response);
   endLateBody(request);
   handle(request, response);
+}
+
+/** RFC 9112, 3.2. */
+function refuseNameless(response: ServerResponse): void {
+  const body = { detail: "Send a Host header: HTTP/1.1 requires it.", code: "invalid_request" };
+  response.writeHead(400, {
+    "x-request-id": randomUUID(),
+    "content-type": "application/json; charset=utf-8",
+    connection: "close",
+  });
+  response.end(JSON.stringify(body));
 }
 
 /** Not by the server's own `requestTimeout`, which would end a visitor's long upload to a site as well. */
@@ -376,7 +392,8 @@ function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void
   };
   const [status, code, detail] = answers[error.code ?? ""] ?? [
     "400 Bad Request",
-    "bad_request",
+    // The code of invalid input: a request so broken has no operation whose own codes could be looked up.
+    "invalid_request",
     "This is not a valid HTTP request.",
   ];
   const body = JSON.stringify({ detail, code });

@@ -130,6 +130,15 @@ test("pictures and texts are told as parts", async () => {
   ]);
 });
 
+test("waits for a time that is no whole number of milliseconds", async () => {
+  for (const wait_s of [0.30000000000000004, 1.2345, 299.99999]) {
+    model.script([{ text: ["Good day."] }]);
+    expect(await invoke(await agent(), { wait_s })).toMatchObject({
+      status: expect.toSatisfy((status: number) => status === 200 || status === 202),
+    });
+  }
+});
+
 test("a caller who does not wait is told 202, and finds the outcome later", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["late"], until: may.promise }]);

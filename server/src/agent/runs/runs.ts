@@ -215,7 +215,7 @@ export class AgentRuns {
   /** Resolves when the run is over or waits for a person, or the time is up. */
   async settled(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
-    const signal = AbortSignal.any([AbortSignal.timeout(withinMs), this.#stopping.signal]);
+    const signal = AbortSignal.any([AbortSignal.timeout(Math.ceil(withinMs)), this.#stopping.signal]);
     let told = this.#carriedOut.get(id)?.status;
     while (!signal.aborted) {
       const news = this.next(id, signal);

@@ -1,5 +1,5 @@
 /** Bodies are JSON and nothing else; what is wrong with one is said without quoting it, for it may hold a secret. */
-import type { FastifyInstance } from "fastify";
+import type { FastifyInstance, FastifyRequest } from "fastify";
 import { unsupportedMediaType } from "../errors.ts";
 import { InvalidInput } from "../problems.ts";
 import { exceededLimit } from "./json-limits.ts";
@@ -11,13 +11,22 @@ export function takeJsonOnly(fastify: FastifyInstance): void {
   fastify.addContentTypeParser(
     /^application\/([\w.-]+\+)?json\b/i,
     { parseAs: "buffer" },
-    async (_: unknown, bytes: unknown) => parseJson(bytes as Buffer),
+    async ({ headers }: FastifyRequest, bytes: unknown) => {
+      requireUtf8(headers["content-type"]);
+      return parseJson(bytes as Buffer);
+    },
   );
   // `curl -X POST` with an empty form body is a request without a body, not one of a wrong type.
   fastify.addContentTypeParser("*", { parseAs: "buffer" }, async (_: unknown, bytes: unknown) => {
     if ((bytes as Buffer).length > 0) throw unsupportedMediaType();
     return undefined;
   });
+}
+
+/** JSON is UTF-8 (RFC 8259, 8.1); a body declared otherwise would be read as text that its sender did not write. */
+function requireUtf8(contentType = ""): void {
+  const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1];
+  if (charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) throw unsupportedMediaType();
 }
 
 function parseJson(bytes: Buffer): unknown {

@@ -6,6 +6,7 @@ import type { Jobs } from "#jobs/jobs.ts";
 import { makePerson, makeProject } from "../../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../../test/harness.ts";
 import { listDomains, verifyDomain } from "./domains.ts";
+import { lookUp } from "./look.ts";
 import { checkDue } from "./recheck.ts";
 import { ServedDomains } from "./served.ts";
 import { serveDns } from "./testing/dns-server.ts";
@@ -181,6 +182,16 @@ describe("whose it is", () => {
       status: "pending",
       checked_at: null,
     });
+  });
+});
+
+test("gives up on slow DNS after one deadline for all questions", async () => {
+  dns.onQuestion = () => new Promise(() => {});
+  const names = { hostname: "www.customer.example", target: "slug.apps.example" };
+  expect(await lookUp(names, [dns.address], 200)).toEqual({
+    is: "unknown",
+    error:
+      "The DNS servers for www.customer.example did not answer within 0.2 s. Check that they work, then verify again.",
   });
 });
 

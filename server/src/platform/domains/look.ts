@@ -15,21 +15,43 @@ export type Finding =
 const timeoutMs = 2_000;
 const tries = 2;
 const maxHops = 8;
+/** For all questions about one name: eight hops of slow servers would take half a minute. */
+const deadlineMs = 10_000;
 
 /** Names in lower case, without a final dot. `servers`: resolvers, with a port where it is not 53; null: the host's own. */
 export async function lookUp(
   { hostname, target }: { hostname: string; target: string },
   servers: readonly string[] | null,
+  withinMs: number = deadlineMs,
 ): Promise<Finding> {
   const resolver = new Resolver({ timeout: timeoutMs, tries });
   if (servers !== null) resolver.setServers(servers);
+  const late = Promise.withResolvers<never>();
+  const timer = setTimeout(() => {
+    resolver.cancel();
+    late.reject(new Late());
+  }, withinMs);
+  const found = find(resolver, hostname, target);
+  // It goes on for one question at most, which is cancelled, and nobody waits for it.
+  found.catch(() => {});
   try {
-    return await find(resolver, hostname, target);
+    return await Promise.race([found, late.promise]);
   } catch (error) {
+    if (error instanceof Late) {
+      const seconds = `${withinMs / 1000} s`;
+      return {
+        is: "unknown",
+        error: `The DNS servers for ${hostname} did not answer within ${seconds}. Check that they work, then verify again.`,
+      };
+    }
     const { code } = error as NodeJS.ErrnoException;
     return { is: "unknown", error: `The DNS servers did not answer for ${hostname} (${code ?? "unknown"}).` };
+  } finally {
+    clearTimeout(timer);
   }
 }
+
+class Late extends Error {}
 
 async function find(resolver: Resolver, hostname: string, target: string): Promise<Finding> {
   const aliases = await aliasesOf(resolver, hostname);

@@ -28,6 +28,11 @@ test("what a command says and how it ended is answered in the wire's own schema"
   expect(ExecResult.safeParse(ran).error).toBeUndefined();
 });
 
+test("refuses a user name that holds NUL", () => {
+  const { error } = Exec.safeParse({ command: "true", user: "a\0b" });
+  expect(error?.issues).toMatchObject([{ path: ["user"], message: "must not contain NUL" }]);
+});
+
 test("a stream's frames are in the wire's own schema, and exactly one of them ends it", async () => {
   for (const command of ["echo a; exit 2", "kill -9 $$", "true"]) {
     const all = await frames({ command });

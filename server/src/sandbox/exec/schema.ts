@@ -23,7 +23,13 @@ export const Exec = z
     timeout_seconds: z.int().min(1).max(3600).default(60),
     stream: z.boolean().default(false),
     env: Env.optional().describe("Extension."),
-    user: z.string().min(1).max(64).optional().describe("A name or a number; root where absent. Extension."),
+    user: z
+      .string()
+      .min(1)
+      .max(64)
+      .refine(noNul, { error: "must not contain NUL" })
+      .optional()
+      .describe("A name or a number; root where absent. Extension."),
     stdin: z
       .base64()
       .max(16 * 1024 ** 2)
