@@ -125,7 +125,7 @@ export interface Checkpoint {
   bytes: number;
   /** Without a hash where it was not to last. */
   files: { name: string; bytes: number; sha256: string | null }[];
-  /** It restores only where `HostFacts` says the same of both. */
+  /** It restores only where `HostFacts` lists the build and has the same processors. */
   runtimeBuild: string;
   cpuClass: string;
   /** The guest program that is PID 1 in it; the host keeps every build. */
@@ -240,8 +240,10 @@ export interface HostFacts {
   vcpus: number;
   memoryBytes: number;
   diskFreeBytes: number;
-  /** What a checkpoint can be restored on. */
+  /** The build that new machines are started with. */
   runtimeBuild: string;
+  /** Every build that a checkpoint can be restored with, `runtimeBuild` included. */
+  runtimeBuilds: readonly string[];
   cpuClass: string;
 }
 
@@ -254,6 +256,8 @@ export interface Driver {
   close(): Promise<void>;
 
   facts(): Promise<HostFacts>;
+  /** Removes builds of the isolating program that no machine and none of these checkpoints need. */
+  pruneRuntimes(neededBuilds: readonly string[]): Promise<void>;
   list(): Promise<Machine[]>;
 
   /** Makes an image unless it is there; two callers at once share one build. */

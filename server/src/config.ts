@@ -305,6 +305,13 @@ const keys = {
     "auto",
     "How gVisor intercepts system calls.",
   ),
+  runscPath: key(
+    "machines",
+    optional(path),
+    null,
+    "The runsc that new sandboxes are started with; unset: the one on PATH. Paused ones keep the version that wrote them.",
+  ),
+  runcPath: key("machines", optional(path), null, "The runc that runs apps; unset: the one on PATH."),
   instance: key(
     "machines",
     or("auto", whole(0, 63)),

@@ -163,9 +163,12 @@ export class FakeDriver implements Driver {
       memoryBytes: totalmem(),
       diskFreeBytes: this.diskFreeBytes,
       runtimeBuild: "fake",
+      runtimeBuilds: ["fake"],
       cpuClass: "fake",
     };
   }
+
+  async pruneRuntimes(): Promise<void> {}
 
   async list(): Promise<Machine[]> {
     return Array.from(this.#machines, ([id, { spec, exit, frozen }]) => ({

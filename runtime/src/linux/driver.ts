@@ -39,7 +39,6 @@ import {
   type Progress,
   type Resources,
 } from "../driver.ts";
-import { run } from "../exec.ts";
 import { Leftovers } from "../leftovers.ts";
 import type { EgressDoor } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
@@ -64,6 +63,7 @@ import type { Platform } from "../gvisor/runsc.ts";
 import { NativeEngine } from "../runc/engine.ts";
 import { ownLimits } from "../runc/spec.ts";
 import { FIRST_USER } from "../runc/users.ts";
+import { RunscBuilds } from "../gvisor/builds.ts";
 import { GvisorEngine } from "../gvisor/engine.ts";
 import { ImageRoots, makeMountPoints } from "../rootfs/layers.ts";
 import type { Engine } from "./engine.ts";
@@ -117,12 +117,13 @@ export class LinuxDriver implements Driver {
   /** Volume's directory → the machine that has it. */
   readonly #volumes = new Map<string, MachineId>();
   readonly #turns = new Turns<MachineId>();
+  readonly #runsc: RunscBuilds;
   readonly #verifying = new Map<string, Promise<void>>();
   readonly #background = new Set<Promise<unknown>>();
   /** Machines without a record whose processes, mounts or files could not be removed yet. */
   readonly #leftovers: Leftovers;
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
-  #build: Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> | undefined;
+  #cpuClass: Promise<string> | undefined;
   #guest: Promise<string> | undefined;
   #openCgroups: Cgroups | undefined;
   #openEngines: Record<Isolation, Engine> | undefined;
@@ -131,6 +132,7 @@ export class LinuxDriver implements Driver {
   constructor(options: LinuxOptions) {
     this.#options = options;
     this.#host = hostPaths(options.stateDir, options.instance);
+    this.#runsc = new RunscBuilds(this.#host.runsc, options.runsc);
     this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
     this.#leftovers = new Leftovers({ remove: (id) => this.#removeLeftover(id), log: options.log });
     this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
@@ -150,6 +152,7 @@ export class LinuxDriver implements Driver {
       await chown(directory, 0, FIRST_USER);
       await chmod(directory, 0o710);
     }
+    await this.#runsc.open();
     await makeMountPoints(this.#host.mountPoints);
     await writeFile(this.#host.resolvConf, RESOLV_CONF, { mode: 0o644 });
     this.#openCgroups = await Cgroups.detect(`kontor${this.#options.instance}`, this.#options.log);
@@ -163,7 +166,8 @@ export class LinuxDriver implements Driver {
   }
 
   async #makeEngines(): Promise<Record<Isolation, Engine>> {
-    const { shimBinary, runsc, runc, platform } = this.#options;
+    const { shimBinary, runc, platform } = this.#options;
+    const runsc = this.#runsc.path();
     const maskProcSysNet = await needsProcSysNetMask();
     const limits = ownLimits(await readFile("/proc/self/limits", "utf8"));
     return {
@@ -199,7 +203,7 @@ export class LinuxDriver implements Driver {
   }
 
   async facts(): Promise<HostFacts> {
-    const [build, disk] = await Promise.all([this.#restorableOn(), statfs(this.#options.stateDir)]);
+    const [cpu, disk] = await Promise.all([this.#ownCpuClass(), statfs(this.#options.stateDir)]);
     return {
       driver: `${this.name} (gvisor ${this.#options.platform}, runc)`,
       kernel: release(),
@@ -207,20 +211,20 @@ export class LinuxDriver implements Driver {
       vcpus: availableParallelism(),
       memoryBytes: totalmem(),
       diskFreeBytes: disk.bavail * disk.bsize,
-      ...build,
+      runtimeBuild: this.#runsc.current,
+      runtimeBuilds: this.#runsc.all,
+      cpuClass: cpu,
     };
   }
 
-  /** Asked of runsc once: it answers in 25 ms, and an open driver does not see it change. */
-  #restorableOn(): Promise<Pick<HostFacts, "runtimeBuild" | "cpuClass">> {
-    this.#build ??= Promise.all([
-      run([this.#options.runsc, "--version"]),
-      readFile("/proc/cpuinfo", "utf8"),
-    ]).then(([version, cpuinfo]) => ({
-      runtimeBuild: /runsc version (\S+)/.exec(version.stdout)?.[1] ?? "unknown",
-      cpuClass: cpuClass(cpuinfo),
-    }));
-    return this.#build;
+  pruneRuntimes(neededBuilds: readonly string[]): Promise<void> {
+    const running = Array.from(this.#machines.values(), (machine) => machine.runtimeBuild ?? "");
+    return this.#runsc.prune(new Set([...running, ...neededBuilds]));
+  }
+
+  #ownCpuClass(): Promise<string> {
+    this.#cpuClass ??= readFile("/proc/cpuinfo", "utf8").then(cpuClass);
+    return this.#cpuClass;
   }
 
   async list(): Promise<Machine[]> {
@@ -289,24 +293,30 @@ export class LinuxDriver implements Driver {
   }
 
   create(spec: MachineSpec): Promise<void> {
-    return this.#boot(spec, "machine_created", () => this.#ownGuest(), bootMachine);
+    const builds = async () => ({
+      guestBuild: await this.#ownGuest(),
+      ...(spec.isolation === "native" ? {} : { runtimeBuild: this.#runsc.current }),
+    });
+    return this.#boot(spec, "machine_created", builds, bootMachine);
   }
 
   async restore(spec: MachineSpec, directory: string): Promise<void> {
     if (spec.isolation === "native") {
       throw new RuntimeError("not_restorable", "a native machine cannot be restored");
     }
-    const [checkpoint, build] = await Promise.all([readManifest(directory), this.#restorableOn()]);
-    if (checkpoint.runtimeBuild !== build.runtimeBuild || checkpoint.cpuClass !== build.cpuClass) {
+    const [checkpoint, cpu] = await Promise.all([readManifest(directory), this.#ownCpuClass()]);
+    const { runtimeBuild } = checkpoint;
+    if (!this.#runsc.has(runtimeBuild) || checkpoint.cpuClass !== cpu) {
       throw new RuntimeError(
         "not_restorable",
         "the checkpoint was made by another build or on other processors",
-        { details: { ...build, needs: [checkpoint.runtimeBuild, checkpoint.cpuClass] } },
+        { details: { builds: this.#runsc.all, cpuClass: cpu, needs: [runtimeBuild, checkpoint.cpuClass] } },
       );
     }
-    const from = { ...this.#options, directory, bytes: checkpoint.bytes };
-    const guest = async () => checkpoint.guestBuild;
-    return this.#boot(spec, "machine_restored", guest, async (needs, machine) => {
+    const runsc = this.#runsc.path(runtimeBuild);
+    const from = { ...this.#options, runsc, directory, bytes: checkpoint.bytes };
+    const builds = async () => ({ guestBuild: checkpoint.guestBuild, runtimeBuild });
+    return this.#boot(spec, "machine_restored", builds, async (needs, machine) => {
       // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
       const whole = this.#verified(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
@@ -327,7 +337,7 @@ export class LinuxDriver implements Driver {
   #boot(
     spec: MachineSpec,
     event: string,
-    guest: () => Promise<string>,
+    builds: () => Promise<Pick<MachineRecord, "guestBuild" | "runtimeBuild">>,
     boot: (needs: CreateNeeds, machine: LinuxMachine) => Promise<CreateTimings>,
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
@@ -337,12 +347,12 @@ export class LinuxDriver implements Driver {
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
       await this.#leftovers.release(spec.id);
-      const guestBuild = await guest();
+      const engine = await builds();
       const slot = freeSlot(this.#slots);
       if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
       this.#takeVolume(spec);
       this.#slots.add(slot);
-      const record: MachineRecord = { version: 1, slot, imageEnv: image.env, guestBuild, spec };
+      const record: MachineRecord = { version: 1, slot, imageEnv: image.env, ...engine, spec };
       const machine = new LinuxMachine(this.#host, record);
       try {
         const timings = await boot(
@@ -352,7 +362,7 @@ export class LinuxDriver implements Driver {
             cgroups: this.#cgroups,
             network: this.#network,
             image: await this.#images.filesOf(image.id),
-            guestBinary: guestPath(this.#host.guests, guestBuild),
+            guestBinary: guestPath(this.#host.guests, engine.guestBuild),
             resolvConf: this.#host.resolvConf,
           },
           machine,
@@ -397,7 +407,7 @@ export class LinuxDriver implements Driver {
       const begin = performance.now();
       try {
         const checkpoint = await checkpointMachine(
-          await this.#checkpointNeeds(),
+          await this.#checkpointNeeds(machine),
           machine,
           directory,
           options,
@@ -538,17 +548,19 @@ export class LinuxDriver implements Driver {
     machine.isFrozen = false;
     if (!machine.isHeld) return;
     try {
-      await letGo({ ...this.#options, cgroups: this.#cgroups }, machine);
+      const runsc = this.#runsc.path(machine.runtimeBuild);
+      await letGo({ ...this.#options, runsc, cgroups: this.#cgroups }, machine);
     } catch (error) {
       await this.#endIfHeld(machine);
       throw error;
     }
   }
 
-  async #checkpointNeeds() {
-    const build = await this.#restorableOn();
+  async #checkpointNeeds({ runtimeBuild = this.#runsc.current }: LinuxMachine) {
+    const runsc = this.#runsc.path(runtimeBuild);
     const reached = this.#options.reached ?? (async () => {});
-    return { ...this.#options, ...build, cgroups: this.#cgroups, reached };
+    const cpuClass = await this.#ownCpuClass();
+    return { ...this.#options, runsc, runtimeBuild, cpuClass, cgroups: this.#cgroups, reached };
   }
 
   /** A machine that could not be let go again is reached by nobody: better ended than for ever silent. */

@@ -13,6 +13,8 @@ export class LinuxMachine {
   readonly id: MachineId;
   readonly slot: number;
   readonly guestBuild: string;
+  /** The runsc that runs it, where it is known. */
+  readonly runtimeBuild: string | undefined;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
   readonly connections: GuestConnections;
@@ -28,6 +30,7 @@ export class LinuxMachine {
     this.slot = record.slot;
     this.imageEnv = record.imageEnv;
     this.guestBuild = record.guestBuild;
+    this.runtimeBuild = record.runtimeBuild;
     this.spec = record.spec;
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
@@ -44,8 +47,9 @@ export class LinuxMachine {
   }
 
   get record(): MachineRecord {
-    const { slot, imageEnv, guestBuild, spec, isHeld } = this;
-    return { version: 1, slot, imageEnv, guestBuild, spec, isHeld };
+    const { slot, imageEnv, guestBuild, runtimeBuild, spec, isHeld } = this;
+    const engine = runtimeBuild === undefined ? {} : { runtimeBuild };
+    return { version: 1, slot, imageEnv, guestBuild, ...engine, spec, isHeld };
   }
 
   /** Tells PID 1 the machine's name and the environment of all it starts from now on. */

@@ -10,6 +10,7 @@
  *     <state>/mount-points/                laid over images of layers: the places our own mounts go to
  *     <state>/roots/<image>/               where the layers of an image are mounted for gVisor, in its turn read-only
  *     <state>/guests/<build>/kontor-guest  PID 1, every build that any machine was started with
+ *     <state>/runsc/<version>              every runsc that a machine or a checkpoint needs
  *
  * What is true only while the host is up is below /run, whose short names keep unix sockets within their 107 bytes
  * whatever the state directory is called:
@@ -39,6 +40,7 @@ export interface HostPaths {
   machines: string;
   images: string;
   guests: string;
+  runsc: string;
   resolvConf: string;
   mountPoints: string;
   roots: string;
@@ -50,6 +52,7 @@ export function hostPaths(stateDir: string, instance: number): HostPaths {
     machines: join(stateDir, "machines"),
     images: join(stateDir, "images"),
     guests: join(stateDir, "guests"),
+    runsc: join(stateDir, "runsc"),
     resolvConf: join(stateDir, "resolv.conf"),
     mountPoints: join(stateDir, "mount-points"),
     roots: join(stateDir, "roots"),

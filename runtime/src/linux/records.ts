@@ -16,6 +16,8 @@ export interface MachineRecord {
   spec: MachineSpec;
   /** Which guest program is its PID 1. */
   guestBuild: string;
+  /** The runsc that runs it; absent for native machines and in records of older servers. */
+  runtimeBuild?: string;
   /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
   isHeld?: boolean;
 }

@@ -22,7 +22,7 @@ import { claimInstance } from "./instance.ts";
 import { LocalHost } from "./local-host.ts";
 import { leaseSeconds, Machines } from "./machines.ts";
 import { type Region, regionsOf } from "./regions.ts";
-import { registerHost } from "./store.ts";
+import { neededRuntimeBuilds, registerHost } from "./store.ts";
 
 /** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
 const egressProxyPort = 3128;
@@ -55,6 +55,7 @@ export async function openMachines(deps: {
   const builder = deps.builder ?? (await makeBuilder(config, instance, driver, recipes, log));
   await driver.open();
   await builder.open();
+  await driver.pruneRuntimes(await neededRuntimeBuilds(db));
   const facts = await driver.facts();
   const id = ensureHostId(config.dataDir);
   const regions = regionsOf(config);
@@ -151,8 +152,8 @@ function makeDriver(config: Config, instance: number, log: Logger, egress: Egres
     ...(egress === undefined ? {} : { egress }),
     guestBinary: join(root, "guest/build/kontor-guest"),
     shimBinary: join(root, "runtime/shim/build/kontor-shim"),
-    runsc: "runsc",
-    runc: "runc",
+    runsc: config.runscPath ?? "runsc",
+    runc: config.runcPath ?? "runc",
     platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",
     log: (event, fields) => log.debug(fields, event),
     reached,

@@ -35,7 +35,7 @@ export async function registerHost(
     state: "ready" as const,
     lease_until: sql<Date>`now() + make_interval(secs => ${host.leaseSeconds})`,
     cpu_class: host.facts.cpuClass,
-    runtime_builds: [host.facts.runtimeBuild],
+    runtime_builds: [...host.facts.runtimeBuilds],
     vcpus: host.facts.vcpus,
     memory_bytes: host.facts.memoryBytes,
     disk_bytes: host.facts.diskFreeBytes,
@@ -427,6 +427,12 @@ export async function deleteOrphanSnapshots(
     .where("owner_kind", "=", ownerKind)
     .where("owner_id", "<>", sql<string>`all(${sql.val([...owners])}::text[])`)
     .execute();
+}
+
+/** Builds that some snapshot restores with. */
+export async function neededRuntimeBuilds(db: Queryable): Promise<string[]> {
+  const rows = await db.selectFrom("snapshots").select("runtime_build").distinct().execute();
+  return rows.map(({ runtime_build: build }) => build);
 }
 
 export function snapshotsOfHost(db: Queryable, hostId: string): Promise<SnapshotRow[]> {

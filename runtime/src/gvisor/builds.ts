@@ -1,0 +1,89 @@
+/**
+ * The runsc builds of this host, each kept under its own version. A sandbox is checkpointed and resumed by the build that
+ * runs it, and a checkpoint restores only with the build that wrote it: a newer runsc must not take the older away from
+ * machines that run, or that are paused. A build that nothing needs any more is pruned.
+ */
+import { constants, copyFile, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
+import { delimiter, isAbsolute, join } from "node:path";
+import { RuntimeError } from "../driver.ts";
+import { run } from "../exec.ts";
+
+/** A version becomes a file name. */
+const VERSION = /^runsc version ([A-Za-z0-9][A-Za-z0-9.+~_-]{0,100})$/m;
+
+export class RunscBuilds {
+  readonly #directory: string;
+  readonly #program: string;
+  readonly #kept = new Set<string>();
+  #current: string | undefined;
+
+  /** `program` is a path, or a name on PATH: the build that new machines are started with. */
+  constructor(directory: string, program: string) {
+    this.#directory = directory;
+    this.#program = program;
+  }
+
+  async open(): Promise<void> {
+    const { stdout } = await run([this.#program, "--version"]);
+    const build = VERSION.exec(stdout)?.[1];
+    if (build === undefined) {
+      const words = stdout.split("\n")[0] ?? "";
+      throw new RuntimeError("host_unsupported", `${this.#program} --version prints no version: ${words}`);
+    }
+    await mkdir(this.#directory, { recursive: true, mode: 0o700 });
+    for (const name of await readdir(this.#directory)) if (!name.endsWith(".new")) this.#kept.add(name);
+    await this.#keep(build);
+    this.#current = build;
+  }
+
+  /** The build that new machines are started with. */
+  get current(): string {
+    if (this.#current === undefined) throw new RuntimeError("failed", "the driver is not open");
+    return this.#current;
+  }
+
+  /** Every build that a machine can be restored with. */
+  get all(): string[] {
+    return [...this.#kept];
+  }
+
+  has(build: string): boolean {
+    return this.#kept.has(build);
+  }
+
+  /** The program of that build; the current one where a record of an older server names none. */
+  path(build: string = this.current): string {
+    return join(this.#directory, build);
+  }
+
+  /** Removes every build but the current one and those that are needed. */
+  async prune(needed: ReadonlySet<string>): Promise<void> {
+    for (const build of this.#kept) {
+      if (build === this.#current || needed.has(build)) continue;
+      await rm(this.path(build), { force: true });
+      this.#kept.delete(build);
+    }
+  }
+
+  /** A package may be rebuilt under the same version: the copy is replaced where size or time differ. */
+  async #keep(build: string): Promise<void> {
+    const source = await find(this.#program);
+    const [given, kept] = await Promise.all([stat(source), stat(this.path(build)).catch(() => undefined)]);
+    if (kept?.size !== given.size || kept.mtime.getTime() !== given.mtime.getTime()) {
+      const aside = `${this.path(build)}.new`;
+      await copyFile(source, aside, constants.COPYFILE_FICLONE);
+      await utimes(aside, given.atime, given.mtime);
+      await rename(aside, this.path(build));
+    }
+    this.#kept.add(build);
+  }
+}
+
+async function find(program: string): Promise<string> {
+  if (isAbsolute(program)) return program;
+  for (const directory of (process.env["PATH"] ?? "").split(delimiter)) {
+    const path = join(directory, program);
+    if ((await stat(path).catch(() => undefined))?.isFile()) return path;
+  }
+  throw new RuntimeError("host_unsupported", `${program} is not installed`);
+}
