@@ -3,14 +3,17 @@
  * enough, what to do. Looking changes nothing, and the network is asked only through the package clients as they are
  * set up here.
  */
+import { loadConfig } from "@kontor/server/config.ts";
 import { existsSync, mkdtempSync, readFileSync, rmSync, statfsSync } from "node:fs";
 import { freemem, release, tmpdir, totalmem } from "node:os";
 import path from "node:path";
+import { gunzipSync } from "node:zlib";
 import { inProduct, isRoot } from "../lib/places.ts";
 import { findProgram, run } from "../lib/run.ts";
 import { readiness } from "../serve/api.ts";
 import { findRunning } from "../serve/server-file.ts";
 import { distribution } from "../setup/apt.ts";
+import { type Engine, holesOf } from "./known-holes.ts";
 
 export interface Finding {
   name: string;
@@ -51,24 +54,17 @@ const looks: Record<string, Look> = {
     ...(isRoot() ? {} : { advice: "Booting machines needs root: run kontor with sudo." }),
   }),
   "control groups": async () => cgroups(),
-  runsc: async () => {
-    const program = findProgram("runsc");
-    if (!program)
-      return { ok: false, found: "missing", advice: "kontor up installs it from Debian's backports." };
-    const { output } = await run([program, "--version"]);
-    const packaged = await run(["dpkg-query", "-W", "-f", "${Version}", "runsc"]);
-    return { ok: true, found: packaged.code === 0 ? packaged.output : (output.split("\n")[0] ?? "") };
-  },
-  runc: async () => {
-    const program = findProgram("runc");
-    if (!program) return { ok: false, found: "missing", advice: "apt-get install runc" };
-    const version = /runc version (\S+)/.exec((await run([program, "--version"])).output)?.[1] ?? "unknown";
-    const [major = 0, minor = 0] = version.split(".").map(Number);
+  runsc: async (data) => engine("runsc", enginePath("runsc", data)),
+  runc: async (data) => {
+    const program = enginePath("runc", data);
+    const [found, ...holes] = await engine("runc", program);
+    const [major = 0, minor = 0] = (found?.found ?? "").split(".").map(Number);
     // 1.1 opens what it binds into a machine before it becomes the machine's root, who may not see it
-    const ok = major > 1 || (major === 1 && minor >= 1);
-    return { ok, found: version, ...(ok ? {} : { advice: "runc 1.1 or newer is needed." }) };
+    if (found?.ok !== true || major > 1 || minor >= 1) return [...(found ? [found] : []), ...holes];
+    return [{ ...found, ok: false, advice: "runc 1.1 or newer is needed." }, ...holes];
   },
-  "runsc platform": async () => platforms(),
+  buildah: async () => engine("buildah", findProgram("buildah")),
+  "runsc platform": async (data) => platforms(enginePath("runsc", data)),
   nftables: async () =>
     trial(["nft", "list", "tables"], "The kernel needs nf_tables, and this user CAP_NET_ADMIN."),
   "network namespaces": async () =>
@@ -154,6 +150,56 @@ export async function findings(data: string): Promise<Finding[]> {
   return found.flat();
 }
 
+/** The program that the settings of this data directory name, else the one on PATH. */
+function enginePath(name: "runsc" | "runc", data: string): string | undefined {
+  const program = settings(data)?.[`${name}Path`] ?? undefined;
+  if (program === undefined) return findProgram(name);
+  return existsSync(program) ? program : undefined;
+}
+
+/** Undefined where the settings hold an error: the server names it when it starts. */
+function settings(data: string): ReturnType<typeof loadConfig> | undefined {
+  try {
+    return loadConfig({ dataDir: data });
+  } catch {
+    return undefined;
+  }
+}
+
+/** The version of a program, and a row for each known hole that it has. */
+async function engine(name: Engine, program: string | undefined): Promise<Finding[]> {
+  if (!program) return [{ name, ok: false, found: "missing", advice: "kontor up installs it." }];
+  const { output } = await run([program, "--version"], { timeoutMs: 10_000 });
+  const version = new RegExp(`^${name} version (\\S+)`, "m").exec(output)?.[1] ?? "unknown";
+  const holes = holesOf(name, version, await changelogOf(name, program));
+  if (holes === undefined) {
+    const advice = "Its version cannot be compared with known security holes; use a release of the project.";
+    return [{ name, ok: null, found: version, advice }];
+  }
+  return [
+    { name, ok: true, found: version },
+    ...holes.map(({ cve, summary, fixed, source, reachedFrom, why }): Finding => {
+      const isReached = reachedFrom !== null;
+      const where = isReached ? `reached from ${reachedFrom}` : "not reached here";
+      const setting = name === "buildah" ? "" : ` Name a newer ${name} by the setting ${name}_path.`;
+      return {
+        name: `${name} ${cve}`,
+        ok: isReached ? false : null,
+        found: `${summary}; ${where}`,
+        advice: `${why} Fixed in ${fixed.join(", ")} (${source}).${setting}`,
+      };
+    }),
+  ];
+}
+
+/** Of the Debian package that the program comes from; empty for any other program. */
+async function changelogOf(name: Engine, program: string): Promise<string> {
+  const owner = await run(["dpkg-query", "-S", program]);
+  const file = `/usr/share/doc/${name}/changelog.Debian.gz`;
+  if (owner.code !== 0 || !owner.output.startsWith(`${name}:`) || !existsSync(file)) return "";
+  return gunzipSync(readFileSync(file)).toString();
+}
+
 /** Tries a harmless command; its failure is the finding. */
 async function trial(argv: readonly [string, ...string[]], advice: string): Promise<Omit<Finding, "name">> {
   const program = findProgram(argv[0]);
@@ -196,8 +242,7 @@ function cgroups(): Omit<Finding, "name"> {
 }
 
 /** Runs `true` under each platform gVisor has; /dev/kvm alone proves nothing. */
-async function platforms(): Promise<Omit<Finding, "name">> {
-  const program = findProgram("runsc");
+async function platforms(program: string | undefined): Promise<Omit<Finding, "name">> {
   if (!program || !isRoot()) return { ok: null, found: program ? "known to root only" : "runsc is missing" };
   const state = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
   try {
