@@ -88,6 +88,7 @@ test("the routes allowed while suspended are the listed ones and those that dele
   expect(writes.map(({ operationId }) => operationId).toSorted()).toEqual([
     "cancelAgentRun",
     "cancelDeployment",
+    "declineInvitation",
     "disconnectAgentToolset",
     "markAllNotificationsRead",
     "markNotificationRead",

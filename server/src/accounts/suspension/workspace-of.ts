@@ -41,17 +41,18 @@ const deployment: Lookup = async (db, id) => {
   return found.rows[0]?.workspace_id;
 };
 
-/** Agents are named by id, or by a name that is unique per workspace: the actor's first workspace that has it wins. */
-const agent: Lookup = async (db, reference, { workspaces }) => {
+/** Agents are named by id, or by a name that resolves in the home workspace. */
+const agent: Lookup = async (db, reference, { workspaces: [home] }) => {
   if (reference.startsWith("agt_")) return rowOf("agents")(db, reference);
-  const ids = workspaces.map(({ id }) => id);
+  if (home === undefined) return undefined;
   const found = await sql<Owner>`
-    select workspace_id from agents
-    where name = ${reference} and workspace_id = any(${ids}::uuid[])
-    order by array_position(${ids}::uuid[], workspace_id)
-    limit 1`.execute(db);
+    select workspace_id from agents where name = ${reference} and workspace_id = ${home.id}`.execute(db);
   return found.rows[0]?.workspace_id;
 };
+
+/** An invitation is the invited person's own matter until it is accepted. */
+const invitation: Lookup = async (_db, _id, { workspaces }) =>
+  workspaces.find(({ kind }) => kind === "personal")?.id;
 
 /** Parameters that name an owner by themselves. */
 const byParameter: Readonly<Record<string, Lookup>> = {
@@ -59,6 +60,7 @@ const byParameter: Readonly<Record<string, Lookup>> = {
   deployment_id: deployment,
   function_id: uuidRowOf("functions"),
   group_id: uuidRowOf("project_groups"),
+  invitation_id: invitation,
   project_id: uuidRowOf("projects"),
   run_id: rowOf("agent_runs"),
   team_id: async (_db, id) => id.toLowerCase(),

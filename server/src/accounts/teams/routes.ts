@@ -195,6 +195,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "POST",
     path: "/api/v1/invitations/{invitation_id}/decline",
     operationId: "declineInvitation",
+    whileSuspended: true,
     summary: "Decline an invitation",
     params: invitationParams,
     responses: { 204: null },
