@@ -3,35 +3,46 @@
  * to the socket, so a name that resolves to something else a moment later gains nothing. A look-up is not asked where
  * the host is an address already: whoever connects checks that with `mayConnect` first.
  */
-import { lookup } from "node:dns";
 import { isIP, type LookupFunction } from "node:net";
+import { callbackify } from "node:util";
 import { mayConnect, type OpenedHosts } from "./addresses.ts";
+import { hostResolver } from "./name-resolver.ts";
 
 /** Its message may be shown to whoever gave the address. */
 export class AddressError extends Error {
   override readonly name = "AddressError";
 }
 
-/** All addresses of a name, or an error where one of them may not be connected to. */
-export function checkedLookup(opened: OpenedHosts): LookupFunction {
+/** All addresses of a name, or an error where one of them may not be connected to. `owner`: the workspace it is for. */
+export function checkedLookup(opened: OpenedHosts, owner: string, resolver = hostResolver): LookupFunction {
+  const find = async (host: string, family: number | string | undefined) => {
+    const found = await resolver.resolve(host, { owner });
+    if (!found.every(({ address }) => mayConnect(opened, host, address))) throw privateAddress();
+    const wanted = found.filter((one) => isWanted(family, one.family));
+    if (wanted.length === 0) throw new AddressError("Its host has no address.");
+    return wanted;
+  };
   return (host, options, callback) => {
-    lookup(host, { ...options, all: true }, (error, addresses) => {
-      const [first] = addresses ?? [];
-      if (error || !first) return callback(error ?? new AddressError("Its host has no address."), "", 0);
-      if (!addresses.every(({ address }) => mayConnect(opened, host, address))) {
-        return callback(privateAddress(), "", 0);
-      }
-      if (options.all) callback(null, addresses);
-      else callback(null, first.address, first.family);
+    callbackify(find)(host, options.family, (error, wanted) => {
+      if (error) callback(error, "", 0);
+      else if (options.all) callback(null, wanted);
+      else callback(null, wanted[0]!.address, wanted[0]!.family);
     });
   };
 }
 
+/** `wanted` as in the options of `net.connect`. */
+function isWanted(wanted: number | string | undefined, family: number): boolean {
+  return !wanted || wanted === family || wanted === `IPv${family}`;
+}
+
 /** Resolves where every address the URL's host resolves to may be connected to; throws an `AddressError`. */
-export async function checkAddress(url: URL, opened: OpenedHosts): Promise<void> {
+export async function checkAddress(url: URL, opened: OpenedHosts, owner: string): Promise<void> {
   const host = hostOf(url);
   await new Promise<void>((resolve, reject) => {
-    checkedLookup(opened)(host, { all: true }, (error) => (error ? reject(explain(error)) : resolve()));
+    checkedLookup(opened, owner)(host, { all: true }, (error) =>
+      error ? reject(explain(error)) : resolve(),
+    );
   });
 }
 

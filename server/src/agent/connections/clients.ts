@@ -115,7 +115,7 @@ async function register(app: Needs, toolset: SignInToolset, provider: Provider):
       // OpenID Connect Registration: only native ones may be called back on plain loopback.
       application_type: isLocal ? "native" : "web",
     },
-    fetchFn: providerFetch(app),
+    fetchFn: providerFetch(app, toolset.workspace_id),
   }).catch((error: unknown) => {
     if (error instanceof SignInFault) throw error;
     const why = error instanceof RegistrationRejectedError ? "refuses" : "does not answer well when we";

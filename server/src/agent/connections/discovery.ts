@@ -34,7 +34,7 @@ type ResourceMetadata = z.output<typeof ResourceMetadata>;
 
 /** Throws a `SignInFault`. */
 export async function discover(app: Pick<App, "config">, toolset: SignInToolset): Promise<Plan> {
-  const fetch = providerFetch(app);
+  const fetch = providerFetch(app, toolset.workspace_id);
   const challenge = extractWWWAuthenticateParams(await knock(fetch, toolset));
   const metadata = await resourceMetadata(fetch, toolset.url, challenge.resourceMetadataUrl);
   if (

@@ -3,7 +3,7 @@ import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { AddressError } from "#lib/checked-lookup.ts";
-import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import { SignInFault } from "./fault.ts";
 
 /** One request with its answer; a person waits. */
@@ -13,10 +13,11 @@ const answerMaxBytes = 256 * 1024;
 
 const fetches = new WeakMap<Config, Fetch>();
 
-/** Its errors are `SignInFault`s. */
-export function providerFetch({ config }: Pick<App, "config">): Fetch {
-  const inner = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
-  fetches.set(config, inner);
+/** Its errors are `SignInFault`s. `owner`: what the look-ups of names are counted to, a workspace or an issuer. */
+export function providerFetch({ config }: Pick<App, "config">, owner: string): Fetch {
+  const shared = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
+  fetches.set(config, shared);
+  const inner = ownedFetch(shared, owner);
   return async (input, init = {}) => {
     const url = new URL(input instanceof Request ? input.url : input);
     const body = init.body instanceof URLSearchParams ? init.body.toString() : init.body;

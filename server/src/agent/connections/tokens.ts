@@ -72,7 +72,7 @@ export async function revoke(
   });
   const headers = new Headers({ "content-type": "application/x-www-form-urlencoded" });
   authenticate(client, headers, body);
-  const { status } = await providerFetch(app)(provider.revocation_endpoint, {
+  const { status } = await providerFetch(app, provider.issuer)(provider.revocation_endpoint, {
     method: "POST",
     headers,
     body,
@@ -90,7 +90,7 @@ function common(
     metadata: metadataOf(provider),
     clientInformation: { client_id: client.client_id },
     addClientAuthentication: (headers: Headers, body: URLSearchParams) => authenticate(client, headers, body),
-    fetchFn: providerFetch(app),
+    fetchFn: providerFetch(app, provider.issuer),
     ...(resource === null ? {} : { resource }),
   };
 }

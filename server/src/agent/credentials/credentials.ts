@@ -33,11 +33,10 @@ export async function add(app: Needs, actor: Actor, input: CredentialCreate): Pr
   if (address === null && input.provider === "openai_compatible")
     throw invalidField(["base_url"], "is required for openai_compatible");
   if (address !== null) {
-    await checkAddress(new URL(address), parseOpenedHosts(app.config.allowPrivateHosts)).catch(
-      (error: unknown) => {
-        throw error instanceof AddressError ? invalidField(["base_url"], error.message) : error;
-      },
-    );
+    const opened = parseOpenedHosts(app.config.allowPrivateHosts);
+    await checkAddress(new URL(address), opened, workspace.id).catch((error: unknown) => {
+      throw error instanceof AddressError ? invalidField(["base_url"], error.message) : error;
+    });
   }
   const id = newId("mcr_");
   const row = await app.db.transaction().execute(async (tx) => {

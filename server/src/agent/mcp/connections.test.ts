@@ -11,6 +11,7 @@ const peer = (change: Partial<McpPeer> = {}): McpPeer => ({
   key: "a",
   version: "1",
   address: { url: server.url, headers: {} },
+  owner: "workspace",
   onToolsChanged: () => {},
   ...change,
 });

@@ -6,7 +6,7 @@
 import { SdkHttpError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
-import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import type { McpConnection } from "./connection.ts";
 import { type McpAddress, openMcp } from "./open.ts";
 import { whyNot } from "./why.ts";
@@ -21,6 +21,8 @@ export interface McpPeer {
   /** Changes with all that a connection is made of. */
   version: string;
   address: McpAddress;
+  /** Workspace of the toolset. */
+  owner: string;
   onToolsChanged: () => void;
 }
 
@@ -87,11 +89,12 @@ export class McpConnections {
     }
   }
 
-  #hold({ key, version, address, onToolsChanged }: McpPeer): Kept {
+  #hold({ key, version, address, owner, onToolsChanged }: McpPeer): Kept {
     const known = this.#kept.get(key);
     if (known?.version === version) return known;
     if (known) this.#letGo(key, known);
-    const opening = openMcp(address, { fetch: this.#fetch, timeoutMs: opensWithinMs, onToolsChanged });
+    const fetch = ownedFetch(this.#fetch, owner);
+    const opening = openMcp(address, { fetch, timeoutMs: opensWithinMs, onToolsChanged });
     const made = { version, opening, users: 0, idle: undefined };
     this.#kept.set(key, made);
     return made;

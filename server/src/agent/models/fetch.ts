@@ -28,15 +28,19 @@ const answerMaxBytes = 64 * 1024 ** 2;
 /** A kept connection; below what most servers allow. */
 const keptMs = 4_000;
 
+/** The same fetch, whose look-ups of names are counted to `owner`, a workspace. */
+export function ownedFetch(fetch: Fetch, owner: string): Fetch {
+  return (input, init) => fetch(input, { ...init, owner } as RequestInit);
+}
+
 /** One for a server; its connections go to hosts that `opened` lets through alone. */
 export function modelFetch(opened: OpenedHosts): Fetch {
-  const lookup = checkedLookup(opened);
   const options = { keepAlive: true, timeout: keptMs, maxSockets: 256 };
   const agents = { "http:": new HttpAgent(options), "https:": new HttpsAgent(options) };
   return (input, init = {}) =>
     new Promise((resolve, reject) => {
       const url = new URL(input instanceof Request ? input.url : input);
-      const { signal, body } = init;
+      const { signal, body, owner = "" } = init as RequestInit & { owner?: string };
       if (typeof body !== "string" && body !== undefined && body !== null)
         return reject(new TypeError("only texts are sent to models"));
       try {
@@ -48,7 +52,7 @@ export function modelFetch(opened: OpenedHosts): Fetch {
       const request: ClientRequest = start(url, {
         method: init.method ?? "GET",
         agent: agents[url.protocol as keyof typeof agents],
-        lookup,
+        lookup: checkedLookup(opened, owner),
         timeout: silentMs,
         headers: {
           ...Object.fromEntries(new Headers(init.headers)),

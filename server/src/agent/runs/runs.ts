@@ -13,7 +13,7 @@ import { reached } from "#lib/kill-points.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { expireDue } from "../approvals/expire.ts";
 import { mcpConnections } from "../mcp/connections.ts";
-import { type Fetch, modelFetch } from "../models/fetch.ts";
+import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { Conversation } from "../sessions/conversation.ts";
@@ -316,7 +316,7 @@ export class AgentRuns {
       await carryOut(this.#app, carried ?? { row: taken }, {
         writer,
         stop,
-        fetch,
+        fetch: ownedFetch(fetch, taken.workspace_id),
         pauseMs: this.#pauseMs,
         api: this.#api,
         trace,

@@ -7,8 +7,13 @@ import { invalidField } from "../errors.ts";
 import { whyNotSchema } from "../json-schema.ts";
 import type { HttpTool, ToolsetUpdate } from "./schema.ts";
 
-export async function requireAddress(app: Pick<App, "config">, url: string): Promise<void> {
-  await checkAddress(new URL(url), parseOpenedHosts(app.config.allowPrivateHosts)).catch((error: unknown) => {
+export async function requireAddress(
+  app: Pick<App, "config">,
+  { id }: Pick<ReachableWorkspace, "id">,
+  url: string,
+): Promise<void> {
+  const opened = parseOpenedHosts(app.config.allowPrivateHosts);
+  await checkAddress(new URL(url), opened, id).catch((error: unknown) => {
     throw error instanceof AddressError ? invalidField(["url"], error.message) : error;
   });
 }

@@ -30,7 +30,7 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
   requireOwnKind(input.kind, input.http_tools);
   requireOneWayIn(isSignedInTo, input);
   requireClient(input.oauth_client_id ?? null, Boolean(input.oauth_client_secret));
-  await requireAddress(app, input.url);
+  await requireAddress(app, workspace, input.url);
   await requireTools(workspace, input.http_tools ?? []);
   const id = newId("tst_");
   const row = await app.db.transaction().execute(async (tx) => {

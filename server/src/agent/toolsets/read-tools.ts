@@ -8,6 +8,7 @@ import { SingleFlight } from "#lib/single-flight.ts";
 import type { Refusal } from "../connections/refusal.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { keptOf, type Listed } from "../mcp/listed.ts";
+import { ownedFetch } from "../models/fetch.ts";
 import { openMcp } from "../mcp/open.ts";
 import { whyNot } from "../mcp/why.ts";
 import { storableJson, storableText } from "../storable.ts";
@@ -73,7 +74,7 @@ async function readBy(
     return { change: { status: "auth_required", last_error: why } };
   }
   try {
-    const { fetch } = mcpConnections(app);
+    const fetch = ownedFetch(mcpConnections(app).fetch, row.workspace_id);
     const connection = await openMcp(way.address, {
       fetch,
       timeoutMs: opensWithinMs,

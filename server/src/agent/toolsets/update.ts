@@ -21,7 +21,7 @@ import { changeToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
 import { lockReachable, requireWritable, target } from "./toolsets.ts";
 
 export async function update(app: App, actor: Actor, id: string, input: ToolsetUpdate): Promise<Toolset> {
-  if (input.url !== undefined) await requireAddress(app, input.url);
+  if (input.url !== undefined) await requireAddress(app, homeWorkspace(actor), input.url);
   if (input.http_tools !== undefined) await requireTools(homeWorkspace(actor), input.http_tools);
   const { row, isOther } = await app.db.transaction().execute(async (tx) => {
     const row = await lockReachable(tx, actor, id);

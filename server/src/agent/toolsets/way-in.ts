@@ -72,6 +72,7 @@ export function peerOf(
     key: JSON.stringify([row.id, endUserId]),
     version: createHash("sha256").update(made).digest("base64"),
     address,
+    owner: row.workspace_id,
     onToolsChanged,
   };
 }

@@ -162,7 +162,8 @@ export class Fetcher {
     let gate = this.#gates.get(remote.kind);
     if (gate === undefined) {
       const maxBytes = config.gitCheckoutMaxMb * mebibyte + listingBytes;
-      gate = await Gate.open({ opened: this.#opened, onlyOpened: remote.kind === "http", maxBytes });
+      const owner = this.#context.project.workspace_id;
+      gate = await Gate.open({ opened: this.#opened, owner, onlyOpened: remote.kind === "http", maxBytes });
       this.#gates.set(remote.kind, gate);
     }
     const opened = gate;
@@ -193,9 +194,11 @@ export class Fetcher {
 
   async #bySsh(remote: SshRemote): Promise<Path> {
     const { project, scratch } = this.#context;
-    const addresses = await judged(this.#opened, remote.host).catch((error: Error) => {
-      throw repositoryRefused(error.message);
-    });
+    const addresses = await judged(this.#opened, remote.host, { owner: project.workspace_id }).catch(
+      (error: Error) => {
+        throw repositoryRefused(error.message);
+      },
+    );
     const directory = join(scratch, `ssh-${this.#sshCount++}`);
     await mkdir(directory, { mode: 0o700 });
     const sealed = project.deploy_key_sealed;

@@ -4,13 +4,14 @@ import { judged } from "./gate.ts";
 
 const address = "93.184.215.14";
 const own = new Set([address]);
+const owner = "workspace";
 const nothing = parseOpenedHosts([]);
 
 test("refuses a public address of this server unless the operator opened it", async () => {
-  await expect(judged(nothing, address, false, own)).rejects.toThrow("an address of this server");
+  await expect(judged(nothing, address, { owner, own })).rejects.toThrow("an address of this server");
   for (const opened of [address, "93.184.215.0/24"])
-    expect(await judged(parseOpenedHosts([opened]), address, false, own)).toEqual([address]);
-  expect(await judged(nothing, address, false, new Set())).toEqual([address]);
+    expect(await judged(parseOpenedHosts([opened]), address, { owner, own })).toEqual([address]);
+  expect(await judged(nothing, address, { owner, own: new Set() })).toEqual([address]);
 });
 
 test("lists the addresses of this server's interfaces", () => {

@@ -5,12 +5,14 @@
  * server that a repository names lead nowhere they may not.
  */
 import { randomBytes } from "node:crypto";
-import { lookup } from "node:dns/promises";
 import { once } from "node:events";
 import net, { type AddressInfo, type Socket } from "node:net";
 import { mayConnect, type OpenedHosts, ownAddresses } from "#lib/addresses.ts";
+import { hostResolver } from "#lib/name-resolver.ts";
 
 export interface GateOptions {
+  /** Workspace that look-ups of names are counted to. */
+  owner: string;
   opened: OpenedHosts;
   /** For plain http: only what the operator opened, wherever on the internet it is. */
   onlyOpened: boolean;
@@ -87,10 +89,10 @@ export class Gate {
   }
 
   async #connect(client: Socket, host: string, port: number, early: Buffer): Promise<void> {
-    const { opened, onlyOpened } = this.#options;
+    const { opened, owner, onlyOpened } = this.#options;
     let addresses: string[];
     try {
-      addresses = await judged(opened, host, onlyOpened);
+      addresses = await judged(opened, host, { owner, onlyOpened });
     } catch (error) {
       this.refusal = (error as Error).message;
       return void client.end(reply(refusedByRules));
@@ -132,10 +134,10 @@ export class Gate {
 export async function judged(
   opened: OpenedHosts,
   host: string,
-  onlyOpened = false,
-  own: ReadonlySet<string> = ownAddresses(),
+  options: { owner: string; onlyOpened?: boolean; own?: ReadonlySet<string> },
 ): Promise<string[]> {
-  const found = await lookup(host, { all: true }).catch(() => []);
+  const { owner, onlyOpened = false, own = ownAddresses() } = options;
+  const found = await hostResolver.resolve(host, { owner }).catch(() => []);
   const addresses = found.map(({ address }) => address);
   if (addresses.length === 0) throw new Error(`${host} has no address.`);
   if (!addresses.every((address) => mayConnect(opened, host, address))) {

@@ -135,6 +135,7 @@ async function send(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Pro
         "x-service-signature": `sha256=${signature}`,
       },
       body,
+      owner: webhook.workspace_id,
     });
     return undefined;
   } catch (error) {

@@ -10,11 +10,11 @@ export class DeliveryError extends Error {
   override readonly name = "DeliveryError";
 }
 
-/** Resolves when a 2xx came back in time; throws a `DeliveryError`. */
+/** `owner`: the workspace that the look-up of the name is counted to. Resolves when a 2xx came back in time; throws a `DeliveryError`. */
 export function post(
   url: URL,
   opened: OpenedHosts,
-  message: { headers: Record<string, string>; body: Buffer },
+  message: { headers: Record<string, string>; body: Buffer; owner: string },
 ): Promise<void> {
   return new Promise((resolve, reject) => {
     try {
@@ -27,7 +27,7 @@ export function post(
       method: "POST",
       // A connection of its own: one that is kept alive would outlast the check of its address.
       agent: false,
-      lookup: checkedLookup(opened),
+      lookup: checkedLookup(opened, message.owner),
       signal: AbortSignal.timeout(answerWithinMs),
       headers: { ...message.headers, "content-length": String(message.body.length) },
     });
@@ -45,8 +45,8 @@ export function post(
 }
 
 /** Resolves where every address the URL's host resolves to may be connected to; throws a `DeliveryError`. */
-export async function checkAddress(url: URL, opened: OpenedHosts): Promise<void> {
-  await check(url, opened).catch((error: Error) => {
+export async function checkAddress(url: URL, opened: OpenedHosts, owner: string): Promise<void> {
+  await check(url, opened, owner).catch((error: Error) => {
     throw explain(error);
   });
 }

@@ -297,10 +297,10 @@ test("what is connected to is the address that was checked, by name as well", as
   try {
     const { port } = server.address() as AddressInfo;
     const url = new URL(`http://localhost:${port}/`);
-    const message = { headers: {}, body: Buffer.from("{}") };
+    const message = { headers: {}, body: Buffer.from("{}"), owner: "workspace" };
     await post(url, parseOpenedHosts(["localhost"]), message);
     await expect(post(url, parseOpenedHosts([]), message)).rejects.toThrow("private or internal");
-    await expect(checkAddress(url, parseOpenedHosts([]))).rejects.toThrow("private or internal");
+    await expect(checkAddress(url, parseOpenedHosts([]), "workspace")).rejects.toThrow("private or internal");
   } finally {
     server.close();
   }

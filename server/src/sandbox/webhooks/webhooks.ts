@@ -30,7 +30,8 @@ type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
 export async function register(app: Needs, actor: Actor, input: WebhookCreate): Promise<Webhook> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   const url = new URL(input.url);
-  await checkAddress(url, parseOpenedHosts(app.config.allowPrivateHosts)).catch((error: unknown) => {
+  const opened = parseOpenedHosts(app.config.allowPrivateHosts);
+  await checkAddress(url, opened, workspace.id).catch((error: unknown) => {
     throw error instanceof DeliveryError ? webhookUrlRefused(error.message) : error;
   });
   const id = newId("whk_");
