@@ -511,6 +511,13 @@ const keys = {
     "Sign-in name of the account made at first start.",
   ),
 
+  activityRetentionDays: key(
+    "accounts",
+    or("forever", whole(1, 36_500)),
+    365,
+    "Days after which entries of the audit log are removed, or forever.",
+  ),
+
   rateLimits: key("limits", flag, true, "Requests per token are limited."),
   rateLimitPlatformStarter: key("limits", whole(1, 1e6), 60, "Platform requests per minute, plan starter."),
   rateLimitPlatformPro: key("limits", whole(1, 1e6), 100, "Platform requests per minute, plan pro."),

@@ -10,6 +10,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { run } from "@kontor/runtime/exec.ts";
 import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
@@ -206,6 +207,10 @@ async function start(): Promise<void> {
     writeStateFile(join(config.dataDir, "operator.json"), { ...addresses(config), ...operator }, 0o600);
   });
 
+  const access = accessLogOf(app);
+  running.defer(() => access.close());
+  if (config.activityRetentionDays !== null) access.startPruning(config.activityRetentionDays);
+
   const pushes = new Pushes(app, {
     pushed: (push) => pushed(app, push),
     follow: (id, signal) => followDeployment(app, id, signal),
@@ -229,6 +234,7 @@ async function start(): Promise<void> {
     workspaceOf: (actor, target) => workspaceOf(db, actor, target),
     readiness: async () => ({ ready: true, templates: machines.images.status() }),
     front: ingress,
+    noteAccess: (note) => access.note(note),
     raw: [gitSite(app, pushes), downloadSite(backups), ...agentSites(app)],
   });
   await agentRuns.start(ownApi(routes, http));

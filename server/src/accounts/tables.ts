@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql and 0047_team_invitations.sql say what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql, 0047_team_invitations.sql and 0054_activity_outlives_workspaces.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -94,6 +94,9 @@ export interface ActivityTable {
   workspace_id: string | null;
   ip: string | null;
   detail: Json<Record<string, unknown>>;
+  person_id: string | null;
+  person_email: string | null;
+  is_access: Generated<boolean>;
 }
 
 export interface NotificationsTable {

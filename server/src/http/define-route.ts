@@ -43,6 +43,7 @@ export interface SocketDefinition<P extends z.ZodType = z.ZodType, Q extends z.Z
   takes: z.ZodType;
   sends: z.ZodType;
   errors: readonly ErrorRow<never[]>[];
+  audit?: Audited<z.output<P>, z.output<Q>, undefined>;
   /** What it throws is an ordinary answer; what it returns is given the socket. */
   open: (
     input: Pick<RouteInput<z.output<P>, z.output<Q>, undefined>, "actor" | "params" | "query">,
@@ -95,10 +96,33 @@ export interface RouteDefinition<
   replay?: Replay<z.output<P>>;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
+  /** Written to the audit log when a valid request reaches the handler: reads and runs, which change no record. */
+  audit?: Audited<z.output<P>, z.output<Q>, z.output<B>>;
   /** An extra limit beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
   /** Answers the body for 201 where it is declared, else for the lowest status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;
+}
+
+/** An entry of the audit log for each request to a route. */
+export interface Audited<P = unknown, Q = unknown, B = unknown> {
+  /** `<noun>.<verb in the past>`, as "file.read". */
+  action: string;
+  /** Kind of the target, as "sandbox". */
+  kind: string;
+  id(params: P): string;
+  workspacesOf: (db: Db, ids: readonly string[]) => Promise<readonly { id: string; workspace_id: string }[]>;
+  /** Neither contents nor arguments nor secrets. */
+  detail?(input: { params: P; query: Q; body: B }): Readonly<Record<string, unknown>>;
+}
+
+/** What the audit log is told of one request. */
+export interface AuditNote {
+  actor: Actor;
+  action: string;
+  target: { kind: string; id: string; label: null };
+  workspace: Audited["workspacesOf"];
+  detail?: Readonly<Record<string, unknown>>;
 }
 
 export interface Replay<P> {

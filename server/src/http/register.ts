@@ -16,7 +16,15 @@ import {
   requireScope,
   type WorkspaceOf,
 } from "./authenticate.ts";
-import { Answer, type Route, type RouteInput, type SocketDefinition, streamed } from "./define-route.ts";
+import {
+  Answer,
+  type Audited,
+  type AuditNote,
+  type Route,
+  type RouteInput,
+  type SocketDefinition,
+  streamed,
+} from "./define-route.ts";
 import { addressLimited, lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
 import {
   hashRequest,
@@ -43,6 +51,8 @@ export interface RouteServices {
   /** Where browsers reach the server from outside, if anywhere. */
   publicOrigin: string | null;
   log: Pick<Logger, "error">;
+  /** Takes entries of the audit log; must not throw. */
+  noteAccess: (note: AuditNote) => void;
 }
 
 export const defaultBodyLimitBytes = 1024 * 1024;
@@ -91,6 +101,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     handler: async (request, reply) => {
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const input = validate({ params: request.params, query: request.query, body: request.body });
+      if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
       const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
         const result = await route.handler({ ...input, actor, request, reply, note });
         return result === streamed ? undefined : encode(result);
@@ -113,7 +124,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
 function compileSocket(
   route: Route,
   socket: SocketDefinition,
-  { findActor, publicOrigin }: RouteServices,
+  { findActor, publicOrigin, noteAccess }: RouteServices,
 ): (request: FastifyRequest, reply: FastifyReply) => Promise<FastifyReply> {
   const validate = compileValidation({ ...route, query: socket.query });
   return async (request, reply) => {
@@ -121,12 +132,23 @@ function compileSocket(
     const { params, query } = validate({ params: request.params, query: request.query, body: undefined });
     const { actor } = request;
     const serve = await socket.open({ actor, params, query });
+    if (socket.audit) noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
     await serveSocket(request, reply, serve, async () => {
       const now = await authenticate(findActor, request, route, publicOrigin, true);
       return rightsOf(now) === rightsOf(actor);
     });
     return reply;
   };
+}
+
+function noteOf(
+  audited: Audited,
+  actor: Actor,
+  input: { params: unknown; query: unknown; body: unknown },
+): AuditNote {
+  const { action, kind, workspacesOf: workspace } = audited;
+  const target = { kind, id: audited.id(input.params), label: null };
+  return { actor, action, target, workspace, detail: audited.detail?.(input) ?? {} };
 }
 
 const rightsOf = ({ scopes, workspaces }: Actor): string => JSON.stringify([scopes, workspaces]);

@@ -20,7 +20,7 @@ import type { App } from "../app.ts";
 import { apiOf } from "./api-of.ts";
 import { authenticate, type FindActor, type WorkspaceOf } from "./authenticate.ts";
 import { clientAddress, trustedProxies } from "./client-address.ts";
-import type { Api, Route } from "./define-route.ts";
+import type { Api, AuditNote, Route } from "./define-route.ts";
 import { serveDocs } from "./docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
@@ -43,6 +43,8 @@ export interface HttpOptions {
   /** What `/readyz` says beside the database; 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
   front?: Front;
+  /** Takes entries of the audit log. */
+  noteAccess?: (note: AuditNote) => void;
   /** What is served beside the routes, by the beginning of its address. */
   raw?: readonly RawSite[];
 }
@@ -131,6 +133,7 @@ export async function createHttpServer(
     rateNumbers,
     keys,
     publicOrigin: config.publicUrl,
+    noteAccess: options.noteAccess ?? (() => {}),
     log,
   };
 

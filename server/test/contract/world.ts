@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import type { Scope } from "#accounts/actor.ts";
@@ -149,7 +150,9 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
     workspaceOf: (actor, target) => workspaceOf(db, actor, target),
+    noteAccess: (note) => accessLogOf(app).note(note),
   });
+  afterAll(() => accessLogOf(app).close());
   afterAll(() => server.close());
   if (agents) await runs.start(agents(ownApi(routes, server)));
   afterAll(() => runs.stop());

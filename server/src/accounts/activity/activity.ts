@@ -23,6 +23,7 @@ export async function recordActivity(
   detail: object = {},
 ): Promise<void> {
   const said = withoutSecrets(detail) as Record<string, unknown>;
+  const personId = actor.kind === "system" ? null : actor.userId;
   await tx
     .insertInto("activity")
     .values({
@@ -37,6 +38,8 @@ export async function recordActivity(
       workspace_id: workspaceId,
       ip: actor.ip,
       detail: JSON.stringify(said),
+      person_id: personId,
+      person_email: sql<string | null>`(select email from users where id = ${personId}::uuid)`,
     })
     .execute();
   await actor.witness?.(tx, { action, targetId: target.id, detail: said });

@@ -1,32 +1,47 @@
 import { sql } from "kysely";
+import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { workspaceIds, workspaceName, type WorkspaceParam } from "../workspaces.ts";
 
+export const activityCursorInvalid = defineError(
+  "cursor_invalid",
+  422,
+  () => "cursor: is no cursor of this list; take it from `next_cursor` of the page before.",
+);
+
 export interface ActivityQuery {
   skip: number;
   limit: number;
+  /** `all`: of the whole installation, for the operator. */
   workspace?: WorkspaceParam;
   /** `user`: people and their own tokens; else a worker's uuid. */
   actor?: string | undefined;
+  /** Id or e-mail address. */
+  person?: string | undefined;
+  /** Whole, or its noun alone. */
+  action?: string | undefined;
+  target?: string | undefined;
+  from?: string | undefined;
+  to?: string | undefined;
+  access?: "exclude" | "include" | "only" | undefined;
+  cursor?: string | undefined;
 }
 
 /** Entries of the workspaces the caller reaches, newest first. */
 export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query: ActivityQuery) {
-  const ids = workspaceIds(actor, query.workspace);
-  let entries = db
-    .selectFrom("activity")
-    .where("workspace_id", "=", sql<string>`any(${sql.val(ids)}::uuid[])`);
-  if (query.actor === "user") entries = entries.where("actor_kind", "in", ["user", "api_token"]);
-  else if (query.actor !== undefined) {
-    entries = entries.where("actor_kind", "=", "worker").where("actor_id", "=", query.actor.toLowerCase());
-  }
+  const entries = filtered(db, actor, query);
+  const after = query.cursor === undefined ? undefined : parseCursor(query.cursor);
+  const page = after
+    ? entries.where(sql<boolean>`(at, id) < (${after.at}::timestamptz, ${after.id}::uuid)`)
+    : entries.offset(query.skip);
   const [rows, counted] = await Promise.all([
-    entries
+    page
       .selectAll()
+      // With its microseconds, which a Date does not hold.
+      .select(sql<string>`at::text`.as("at_text"))
       .orderBy("at", "desc")
       .orderBy("id", "desc")
-      .offset(query.skip)
       .limit(query.limit)
       .execute(),
     entries.select(({ fn }) => fn.countAll<number>().as("total")).executeTakeFirstOrThrow(),
@@ -35,11 +50,66 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
     id: row.id,
     at: row.at.toISOString(),
     actor: { kind: row.actor_kind, id: row.actor_id, label: row.actor_label, role: row.actor_role },
+    person: row.person_id === null ? null : { id: row.person_id, email: row.person_email },
     action: row.action,
     target: { kind: row.target_kind, id: row.target_id, label: row.target_label },
     workspace: row.workspace_id === null ? null : workspaceName(actor, row.workspace_id),
     ip: row.ip,
     detail: row.detail,
   }));
-  return { items, total: counted.total, skip: query.skip, limit: query.limit };
+  const last = rows.length === query.limit ? rows.at(-1) : undefined;
+  return {
+    items,
+    total: counted.total,
+    skip: after ? 0 : query.skip,
+    limit: query.limit,
+    next_cursor: last === undefined ? null : cursorOf(last.at_text, last.id),
+  };
 }
+
+function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
+  let entries = db.selectFrom("activity");
+  if (query.workspace !== "all" || !mayReadAll(actor)) {
+    const ids = workspaceIds(actor, query.workspace);
+    entries = entries.where("workspace_id", "=", sql<string>`any(${sql.val(ids)}::uuid[])`);
+  }
+  if (query.access !== "include") entries = entries.where("is_access", "=", query.access === "only");
+  if (query.actor === "user") entries = entries.where("actor_kind", "in", ["user", "api_token"]);
+  else if (query.actor !== undefined) {
+    entries = entries.where("actor_kind", "=", "worker").where("actor_id", "=", query.actor.toLowerCase());
+  }
+  if (query.person !== undefined) {
+    const person = query.person.toLowerCase();
+    entries = entries.where(person.includes("@") ? "person_email" : "person_id", "=", person);
+  }
+  if (query.action?.includes(".")) entries = entries.where("action", "=", query.action);
+  else if (query.action !== undefined) {
+    entries = entries.where(sql<boolean>`split_part(action, '.', 1) = ${query.action}`);
+  }
+  if (query.target !== undefined) entries = entries.where("target_id", "=", query.target);
+  if (query.from !== undefined) entries = entries.where("at", ">=", new Date(query.from));
+  if (query.to !== undefined) entries = entries.where("at", "<", new Date(query.to));
+  return entries;
+}
+
+/** The operator by a session or a full-access token: one bound to a team speaks for that team alone. */
+const mayReadAll = ({ isOperator, scopes, workspaces }: Actor): boolean =>
+  isOperator === true && scopes === null && workspaces.some(({ kind }) => kind === "personal");
+
+const cursorOf = (at: string, id: string): string => Buffer.from(`${at} ${id}`).toString("base64url");
+
+function parseCursor(cursor: string): { at: string; id: string } {
+  const [, at, id] =
+    /^(\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d){0,2}) ([0-9a-f-]{36})$/.exec(
+      Buffer.from(cursor, "base64url").toString("latin1"),
+    ) ?? [];
+  // A date that is none, such as a 31st of February, is refused here and not by the database.
+  if (at === undefined || id === undefined || !isDate(at) || !isUuid(id)) throw activityCursorInvalid();
+  return { at, id };
+}
+
+const isDate = (text: string): boolean => {
+  const at = new Date(text.replace(" ", "T").replace(/([+-]\d\d)$/, "$1:00"));
+  return !Number.isNaN(at.getTime()) && at.getUTCFullYear() < 10_000;
+};
+const isUuid = (text: string): boolean => /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(text);

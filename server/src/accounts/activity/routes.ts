@@ -2,7 +2,7 @@ import { z } from "zod";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import type { App } from "../../app.ts";
 import { workspaceNotFound } from "../errors.ts";
-import { listActivity } from "./list.ts";
+import { activityCursorInvalid, listActivity } from "./list.ts";
 import { ActivityListResponse } from "./schema.ts";
 
 export const activityRoutes = (app: Pick<App, "db">): Route[] => [
@@ -20,14 +20,39 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
       workspace: z
         .string()
         .optional()
-        .describe("`personal` or a team id; all that the caller reaches where absent."),
+        .describe(
+          "`personal` or a team id; all that the caller reaches where absent. `all` for the operator: the whole installation, deleted teams included.",
+        ),
       actor: z
         .union([z.literal("user"), z.guid()])
         .optional()
         .describe("`user`: people and their own tokens; a uuid: that worker."),
+      person: z
+        .union([z.guid(), z.email()])
+        .optional()
+        .describe("Id or e-mail address of a person: their sessions, tokens and workers."),
+      action: z
+        .string()
+        .regex(/^[a-z_]{1,64}(\.[a-z_]{1,64})?$/, "must be an action such as file.read, or its noun alone")
+        .optional()
+        .describe("An action such as `file.read`, or its noun alone: `file`."),
+      target: z.string().min(1).max(128).optional().describe("Id of what was acted on."),
+      from: z.iso.datetime({ offset: true }).optional().describe("First moment, inclusive."),
+      to: z.iso.datetime({ offset: true }).optional().describe("Last moment, exclusive."),
+      access: z
+        .enum(["exclude", "include", "only"])
+        .optional()
+        .describe(
+          "Entries of reads and runs (`file.read`, `command.executed`, …), which change no record. Default `exclude`.",
+        ),
+      cursor: z
+        .string()
+        .max(128)
+        .optional()
+        .describe("`next_cursor` of the page before, in place of `skip`: stable while entries are added."),
     }),
     responses: { 200: ActivityListResponse },
-    errors: [workspaceNotFound],
+    errors: [workspaceNotFound, activityCursorInvalid],
     handler: ({ actor, query }) => listActivity(app, actor, query),
   }),
 ];

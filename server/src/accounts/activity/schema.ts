@@ -11,6 +11,10 @@ export const ActivityEntry = z
       label: z.string(),
       role: z.string().nullable(),
     }),
+    person: z
+      .object({ id: z.guid(), email: z.string().nullable() })
+      .nullable()
+      .describe("The person behind the actor: the owner of a token or a worker. Null for the system."),
     action: z.string(),
     target: z.object({ kind: z.string(), id: z.string().nullable(), label: z.string().nullable() }),
     workspace: z.string().nullable(),
@@ -21,4 +25,7 @@ export const ActivityEntry = z
 
 export const ActivityListResponse = z
   .object({ items: z.array(ActivityEntry), total: z.int(), skip: z.int(), limit: z.int() })
+  .extend({
+    next_cursor: z.string().nullable().describe("`cursor` of the next page; null on the last."),
+  })
   .meta({ id: "ActivityListResponse" });

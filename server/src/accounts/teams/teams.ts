@@ -120,7 +120,7 @@ export async function renameTeam(app: Needs, actor: Actor, id: string, input: { 
   return getTeam(app, actor, id);
 }
 
-/** Its log goes with it; the deed is noted in the personal workspace of whoever did it. */
+/** Its log stays, for the operator; the deed is noted in the personal workspace of whoever did it. */
 export async function deleteTeam(
   app: Needs,
   actor: Actor,

@@ -4,7 +4,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { getProject } from "../projects/projects.ts";
 import { addonNotFound } from "./errors.ts";
-import { type AddonView, countRows, findAny, findOf, listOf } from "./store.ts";
+import { type AddonView, countRows, findAny, findOf, findWorkspaces, listOf } from "./store.ts";
 
 export type { AddonRow, AddonView } from "./store.ts";
 
@@ -20,6 +20,9 @@ export async function requireAddon(
   if (!row) throw addonNotFound();
   return row;
 }
+
+/** Each with its workspace, deleted ones included. */
+export const workspacesOfAddons = findWorkspaces;
 
 /** Those of a project that the actor reaches, the newest first. */
 export async function listAddons(

@@ -3,6 +3,7 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { environmentNotFound } from "../environments/errors.ts";
 import { invalidField, projectNotFound } from "../projects/errors.ts";
+import { onAddon } from "../audited.ts";
 import type { Addons } from "./addons.ts";
 import { createAddon } from "./create.ts";
 import { deleteAddon } from "./delete.ts";
@@ -80,6 +81,7 @@ export const addonRoutes = (addons: Addons): Route[] => [
     params: AddonParams,
     responses: { 200: AddonWithUrls },
     errors: [...notFound],
+    audit: { ...onAddon, action: "connection_url.read" },
     handler: async ({ actor, params }) =>
       toAddonWithUrls(addons.app, await requireAddon(addons.app, actor, params.project_id, params.addon_id)),
   }),

@@ -37,6 +37,19 @@ export function findAny(db: Db, id: string): Promise<AddonView | undefined> {
   return views(db).where("a.id", "=", id).executeTakeFirst();
 }
 
+/** Deleted ones included. */
+export function findWorkspaces(
+  db: Db,
+  ids: readonly string[],
+): Promise<{ id: string; workspace_id: string }[]> {
+  return db
+    .selectFrom("addons as a")
+    .innerJoin("projects as p", "p.id", "a.project_id")
+    .select(["a.id", "p.workspace_id"])
+    .where("a.id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .execute();
+}
+
 /** All of the installation, the deleted ones included. */
 export function listAll(db: Db): Promise<AddonView[]> {
   return views(db).orderBy("a.created_at").execute();

@@ -17,6 +17,7 @@ import {
   restoresInto,
   toggleAutoBackup,
 } from "./manage.ts";
+import { onAddon } from "../audited.ts";
 import { restoreBackup } from "./restore.ts";
 import {
   Backup,
@@ -114,6 +115,11 @@ export const backupRoutes = (backups: Backups): Route[] => [
     params: BackupParams,
     responses: { 200: BackupDownload },
     errors: [...notFound, backupNotFound, backupNotCompleted],
+    audit: {
+      ...onAddon,
+      action: "backup_url.created",
+      detail: ({ params }) => ({ backup_id: params.backup_id }),
+    },
     handler: async ({ actor, params }) => toDownload(await download(backups, actor, idsOf(params))),
   }),
   defineRoute({

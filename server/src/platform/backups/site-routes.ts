@@ -5,6 +5,9 @@
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
+import { systemActor } from "#accounts/activity/activity.ts";
+import { clientAddress, trustedProxies } from "#http/client-address.ts";
 import { methodNotAllowed } from "#http/errors.ts";
 import type { RawSite } from "#http/raw-site.ts";
 import { renderError } from "#http/render-error.ts";
@@ -51,6 +54,16 @@ async function answer(
   const addon = row && (await findAddon(app.db, row.addon_id));
   if (!row?.blob_key || row.size_bytes === null || row.status !== "completed" || row.deleted_at || !addon)
     throw backupNotFound();
+  accessLogOf(app).note({
+    actor: {
+      ...systemActor("presigned URL"),
+      ip: clientAddress(request, trustedProxies(app.config.trustedProxies)),
+    },
+    action: "backup_url.used",
+    target: { kind: "addon", id: addon.id, label: addon.name },
+    workspace: addon.workspace_id,
+    detail: { backup_id: id },
+  });
   const size = row.size_bytes;
   const range = rangeOf(request, `"${row.sha256}"`, size);
   const all = {

@@ -3,6 +3,7 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { projectNotFound } from "../projects/errors.ts";
+import { onProject } from "../audited.ts";
 import { createEnvironment } from "./create.ts";
 import { type Hosts, ledTo } from "./hosts.ts";
 import { deleteEnvironment } from "./delete.ts";
@@ -102,6 +103,11 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     params: EnvironmentParams,
     responses: { 200: VariablesResponse },
     errors: [projectNotFound, environmentNotFound],
+    audit: {
+      ...onProject,
+      action: "variables.read",
+      detail: ({ params }) => ({ environment_id: params.env_id }),
+    },
     handler: ({ actor, params }) => readVariables(app, actor, params.project_id, params.env_id),
   }),
 ];

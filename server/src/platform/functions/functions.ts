@@ -20,6 +20,9 @@ type FunctionRow = store.FunctionRow;
 
 export type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
+/** Each with its workspace, deleted ones included. */
+export const workspacesOfFunctions = store.findWorkspaces;
+
 /** One that the actor reaches. */
 export async function getFunction({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<FunctionRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));

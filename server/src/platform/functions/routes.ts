@@ -18,6 +18,7 @@ import {
 import { invalidField, nameTaken } from "../projects/errors.ts";
 import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
+import { onFunction } from "../audited.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
 import { deployFunction } from "./deploy.ts";
@@ -251,6 +252,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     params: FunctionParams,
     responses: { 200: VariablesResponse },
     errors: [functionNotFound],
+    audit: { ...onFunction, action: "variables.read" },
     handler: ({ actor, params }) => readVariables(app, actor, params.function_id),
   }),
   defineRoute({

@@ -120,6 +120,18 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
 
 // ---- what others ask
 
+/** Deleted ones included. */
+export function findWorkspaces(
+  db: Db,
+  ids: readonly string[],
+): Promise<{ id: string; workspace_id: string }[]> {
+  return db
+    .selectFrom("functions")
+    .select(["id", "workspace_id"])
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .execute();
+}
+
 /** Also one that is on its way out. */
 export function findAny(db: Db, id: string): Promise<Selectable<FunctionsTable> | undefined> {
   return db.selectFrom("functions").selectAll().where("id", "=", id).executeTakeFirst();

@@ -19,6 +19,9 @@ type ProjectRow = store.ProjectRow;
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
+/** Each with its workspace, deleted ones included. */
+export const workspacesOfProjects = store.findWorkspaces;
+
 /** One that the actor reaches. */
 export async function getProject({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<ProjectRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));

@@ -3,6 +3,7 @@ import { accountSuspended, planLimit, workspaceNotFound } from "#accounts/errors
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { VariablesResponse } from "../environments/schema.ts";
+import { onProject } from "../audited.ts";
 import { createProject } from "./create.ts";
 import { type Hosts, ledTo } from "../environments/hosts.ts";
 import { hostTooLong, tooManyVariables } from "../environments/errors.ts";
@@ -145,6 +146,7 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     params: ProjectParams,
     responses: { 200: VariablesResponse },
     errors: [projectNotFound],
+    audit: { ...onProject, action: "variables.read" },
     handler: ({ actor, params }) => readVariables(app, actor, params.project_id),
   }),
 ];

@@ -124,6 +124,18 @@ export function findLiving(db: Db, id: string): Promise<ProjectRow | undefined> 
   return living(db).where("id", "=", id).executeTakeFirst();
 }
 
+/** Deleted ones included. */
+export function findWorkspaces(
+  db: Db,
+  ids: readonly string[],
+): Promise<{ id: string; workspace_id: string }[]> {
+  return db
+    .selectFrom("projects")
+    .select(["id", "workspace_id"])
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .execute();
+}
+
 /** Also one that is on its way out. */
 export function findAny(db: Db, id: string): Promise<ProjectRow | undefined> {
   return db.selectFrom("projects").selectAll().where("id", "=", id).executeTakeFirst();

@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { machineErrors, tooManyProcesses } from "#machines/errors.ts";
+import { onSandbox } from "../audited.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { runBuffered, startStreamed } from "./code.ts";
@@ -51,6 +52,7 @@ export const codeRoutes = (app: App): Route[] => [
     events: CodeEvent,
     errors: [...errors, contextNotFound, contextBusy, contextLimitReached],
     idempotent: (body) => !body.stream,
+    audit: { ...onSandbox, action: "code.executed", detail: ({ body }) => ({ language: body.language }) },
     handler: ({ actor, params, body, request, reply }) =>
       body.stream
         ? stream(app, actor, params.id, body, request, reply)

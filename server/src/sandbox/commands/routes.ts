@@ -6,6 +6,7 @@ import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { ExecFrame } from "../exec/schema.ts";
+import { onSandbox } from "../audited.ts";
 import { invalidField, readErrors, runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { findBegun, getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";
@@ -42,6 +43,7 @@ export const commandRoutes = (app: App): Route[] => [
     replay: {
       render: ({ actor, params, made }) => findBegun(app, actor, params.id, String(made.at(-1)?.["id"])),
     },
+    audit: { ...onSandbox, action: "command.started" },
     handler: ({ actor, params, body, note }) =>
       startCommand(app, actor, params.id, body, (command) => note(app.db, { id: command })),
   }),

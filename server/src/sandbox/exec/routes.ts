@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
+import { onSandbox } from "../audited.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { runBuffered, startStreamed } from "./exec.ts";
@@ -27,6 +28,7 @@ export const execRoutes = (app: App): Route[] => [
     events: ExecFrame,
     errors: [...runningErrors, ...machineErrors, execFailed, tooManyProcesses],
     idempotent: (body) => !body.stream,
+    audit: { ...onSandbox, action: "command.executed", detail: ({ body }) => ({ stream: body.stream }) },
     handler: ({ actor, params, body, request, reply }) =>
       body.stream
         ? stream(app, actor, params.id, body, request, reply)

@@ -5,12 +5,13 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { fileErrors, machineErrors, notPermitted } from "#machines/errors.ts";
+import { onSandbox } from "../audited.ts";
 import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
 import { tooManyWatches } from "./errors.ts";
 import { batchMaxBytes, fileBodyLimit } from "./limits.ts";
-import { presign } from "./presign.ts";
+import { presign, type TransferMethod } from "./presign.ts";
 import {
   Batch,
   BatchResult,
@@ -35,6 +36,17 @@ const common = {
   errors: [...runningErrors, ...machineErrors, ...fileErrors],
 } as const;
 
+/** Paths of a batch that its entry of the audit log names; the rest is a number. */
+const auditedPaths = 10;
+
+const presignedDetail =
+  (method: TransferMethod) =>
+  ({ body }: { body: z.output<typeof Presign> }) => ({
+    method,
+    path: body.path,
+    expires_in: body.expires_in,
+  });
+
 export const fileRoutes = (app: App): Route[] => [
   defineRoute({
     ...common,
@@ -46,6 +58,7 @@ export const fileRoutes = (app: App): Route[] => [
     body: FileWrite,
     bodyLimit: fileBodyLimit,
     responses: { 200: FileWritten },
+    audit: { ...onSandbox, action: "file.written", detail: ({ body }) => ({ path: body.path }) },
     handler: ({ actor, params, body }) => writeFile(app, actor, params.id, body),
   }),
   defineRoute({
@@ -57,6 +70,7 @@ export const fileRoutes = (app: App): Route[] => [
     scope: "sandboxes:read",
     query: FileQuery,
     responses: { 200: FileRead },
+    audit: { ...onSandbox, action: "file.read", detail: ({ query }) => ({ path: query.path }) },
     handler: ({ actor, params, query }) => read(app, actor, params.id, query.path),
   }),
   defineRoute({
@@ -69,6 +83,7 @@ export const fileRoutes = (app: App): Route[] => [
     scope: "sandboxes:write",
     query: FileQuery,
     responses: { 204: null },
+    audit: { ...onSandbox, action: "file.deleted", detail: ({ query }) => ({ path: query.path }) },
     handler: ({ actor, params, query }) => remove(app, actor, params.id, query.path),
   }),
   defineRoute({
@@ -80,6 +95,7 @@ export const fileRoutes = (app: App): Route[] => [
     scope: "sandboxes:write",
     body: MakeDirectory,
     responses: { 201: FileStat },
+    audit: { ...onSandbox, action: "directory.created", detail: ({ body }) => ({ path: body.path }) },
     handler: ({ actor, params, body }) => makeDirectory(app, actor, params.id, body),
   }),
   defineRoute({
@@ -91,6 +107,7 @@ export const fileRoutes = (app: App): Route[] => [
     scope: "sandboxes:write",
     body: Move,
     responses: { 200: z.object({ from: z.string(), to: z.string() }).meta({ id: "FileMoved" }) },
+    audit: { ...onSandbox, action: "file.moved", detail: ({ body }) => ({ from: body.from, to: body.to }) },
     handler: ({ actor, params, body }) => move(app, actor, params.id, body),
   }),
   defineRoute({
@@ -115,6 +132,14 @@ export const fileRoutes = (app: App): Route[] => [
     body: Batch,
     bodyLimit: batchMaxBytes,
     responses: { 200: BatchResult },
+    audit: {
+      ...onSandbox,
+      action: "file.written",
+      detail: ({ body }) => ({
+        files: body.files.length,
+        paths: body.files.slice(0, auditedPaths).map(({ path }) => path),
+      }),
+    },
     handler: ({ actor, params, body }) => writeBatch(app, actor, params.id, body),
   }),
   defineRoute({
@@ -130,6 +155,7 @@ export const fileRoutes = (app: App): Route[] => [
     query: WatchQuery,
     responses: { 200: { contentType: "text/event-stream", description: "Changes", schema: WatchEvent } },
     errors: [...common.errors, tooManyWatches],
+    audit: { ...onSandbox, action: "directory.watched", detail: ({ query }) => ({ path: query.path }) },
     handler: ({ actor, params, query, request, reply }) =>
       streamWatch(app, actor, params.id, query, request, reply),
   }),
@@ -145,6 +171,7 @@ export const fileRoutes = (app: App): Route[] => [
     body: Presign,
     responses: { 200: Presigned },
     errors: [...readErrors, sandboxTerminated],
+    audit: { ...onSandbox, action: "presigned_url.created", detail: presignedDetail("GET") },
     handler: ({ actor, params, body }) => presign(app, actor, params.id, "GET", body),
   }),
   defineRoute({
@@ -159,6 +186,7 @@ export const fileRoutes = (app: App): Route[] => [
     body: Presign,
     responses: { 200: Presigned },
     errors: [...readErrors, sandboxTerminated, notPermitted],
+    audit: { ...onSandbox, action: "presigned_url.created", detail: presignedDetail("PUT") },
     handler: ({ actor, params, body }) => presign(app, actor, params.id, "PUT", body),
   }),
 ];

@@ -7,15 +7,19 @@ import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { posix } from "node:path";
 import { pipeline } from "node:stream/promises";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
+import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
+import { clientAddress, trustedProxies } from "#http/client-address.ts";
 import { lengthRequired, methodNotAllowed, payloadTooLarge } from "#http/errors.ts";
 import { renderError } from "#http/render-error.ts";
 import type { FileStat } from "#machines/guest.ts";
+import { onSandbox } from "../audited.ts";
 import { uploadMaxBytes } from "./limits.ts";
 import { verify } from "./presign.ts";
 import { openDownload, receiveUpload, statDownload, type Wanted } from "./transfer.ts";
 
-type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+type Needs = Pick<App, "db" | "config" | "machines" | "secrets" | "clock" | "log">;
 
 /** Answers one request to the files host of a sandbox (its whole id, `sbx_…`). Never throws. */
 export type TransferHandler = (
@@ -79,9 +83,27 @@ async function answer(
   if (method === "OPTIONS") return void response.writeHead(204, preflightHeaders).end();
   const query = new URLSearchParams(/\?(.*)$/s.exec(request.url ?? "")?.[1] ?? "");
   const path = verify(app, { sandboxId, method: method === "PUT" ? "PUT" : "GET", query });
+  noteUse(app, request, { sandboxId, method, path });
   if (method === "PUT") await receive(app, sandboxId, path, request, response);
   else if (method === "HEAD") describe(await statDownload(app, sandboxId, path), path, response).end();
   else await send(app, sandboxId, path, request, response);
+}
+
+function noteUse(
+  app: Needs,
+  request: IncomingMessage,
+  { sandboxId, method, path }: { sandboxId: string; method: string; path: string },
+): void {
+  accessLogOf(app).note({
+    actor: {
+      ...systemActor("presigned URL"),
+      ip: clientAddress(request, trustedProxies(app.config.trustedProxies)),
+    },
+    action: "presigned_url.used",
+    target: { kind: "sandbox", id: sandboxId, label: null },
+    workspace: onSandbox.workspacesOf,
+    detail: { method, path },
+  });
 }
 
 async function receive(

@@ -5,6 +5,7 @@ import { createServer, type IncomingMessage, request as httpRequest } from "node
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { createSandbox } from "../sandboxes/create.ts";
 import { pauseSandbox } from "../sandboxes/pause.ts";
@@ -324,4 +325,26 @@ test("a file that becomes shorter while it is read breaks the answer off instead
   const [response] = (await once(request, "response")) as [IncomingMessage];
   await writeFile(join(root, "workspace/shrinks"), "");
   await expect(Array.fromAsync(response as AsyncIterable<Buffer>)).rejects.toThrow("aborted");
+});
+
+test("notes each use of a URL in the audit log with its address, and never what was transferred", async () => {
+  const { id, root } = await sandbox();
+  await mkdir(join(root, "workspace"), { recursive: true });
+  await writeFile(join(root, "workspace/noted"), "canary-bytes");
+  const { url } = await signed(id, "GET", "/workspace/noted");
+  expect((await use(url)).status).toBe(200);
+  await use(url.replace(/svc_sig=[^&]*/, "svc_sig=forged"));
+  await accessLogOf(app).flush();
+  const entries = await db
+    .selectFrom("activity")
+    .selectAll()
+    .where("target_id", "=", id)
+    .where("action", "=", "presigned_url.used")
+    .execute();
+  expect(entries).toMatchObject([
+    { actor_label: "presigned URL", ip: "127.0.0.1", detail: { method: "GET", path: "/workspace/noted" } },
+  ]);
+  expect(entries[0]!.workspace_id).toBe(actor.workspaces[0]!.id);
+  expect(JSON.stringify(entries)).not.toContain("canary-bytes");
+  expect(JSON.stringify(entries)).not.toContain("svc_sig");
 });

@@ -1,6 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
+import { onSandbox } from "../audited.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { attachPty } from "./attach.ts";
@@ -40,6 +41,7 @@ export const ptyRoutes = (app: App): Route[] => [
     replay: {
       render: ({ actor, params, made }) => findBegun(app, actor, params.id, String(made.at(-1)?.["id"])),
     },
+    audit: { ...onSandbox, action: "terminal.started" },
     handler: ({ actor, params, body, note }) =>
       startPty(app, actor, params.id, body, (pty) => note(app.db, { id: pty })),
   }),
@@ -60,6 +62,7 @@ export const ptyRoutes = (app: App): Route[] => [
       summary: "Start a terminal and show it",
       query: PtyOpen,
       errors: startErrors,
+      audit: { ...onSandbox, action: "terminal.started" },
       open: async ({ actor, params, query }) => {
         const { id } = await startPty(app, actor, params.id, query);
         return attachPty(app, actor, params.id, id, PtyAttach.parse({}));
@@ -83,6 +86,7 @@ export const ptyRoutes = (app: App): Route[] => [
       summary: "Show a terminal, from what was shown before on",
       query: PtyAttach,
       errors: [...runningErrors, ...machineErrors, ptyNotFound],
+      audit: { ...onSandbox, action: "terminal.attached", detail: ({ params }) => ({ pty: params.pty }) },
       open: ({ actor, params, query }) => attachPty(app, actor, params.id, params.pty, query),
     },
   }),

@@ -12,7 +12,17 @@ import { translate } from "#machines/errors.ts";
 import { whenStill } from "./moves.ts";
 import { wake } from "./restore.ts";
 import { cutOffByPause, sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
-import { countLiveRows, findById, findSandbox, findVisited, type SandboxRow } from "./store.ts";
+import {
+  countLiveRows,
+  findById,
+  findSandbox,
+  findVisited,
+  findWorkspaces,
+  type SandboxRow,
+} from "./store.ts";
+
+/** Each with its workspace, terminated ones included. */
+export const workspacesOfSandboxes = findWorkspaces;
 
 export function reachable(actor: Actor): string[] {
   return actor.workspaces.map((workspace) => workspace.id);

@@ -38,6 +38,18 @@ export function findSandbox(
     .executeTakeFirst();
 }
 
+/** Terminated ones included. */
+export function findWorkspaces(
+  db: Queryable,
+  ids: readonly string[],
+): Promise<{ id: string; workspace_id: string }[]> {
+  return db
+    .selectFrom("sandboxes")
+    .select(["id", "workspace_id"])
+    .where("id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
+    .execute();
+}
+
 export interface ListFilter {
   workspaceIds: readonly string[];
   status?: Status | undefined;

@@ -1,0 +1,8 @@
+/** Target of entries of the audit log for requests to a sandbox. */
+import { workspacesOfSandboxes } from "./sandboxes/sandboxes.ts";
+
+export const onSandbox = {
+  kind: "sandbox",
+  id: ({ id }: { id: string }) => id,
+  workspacesOf: workspacesOfSandboxes,
+} as const;
