@@ -83,6 +83,17 @@ const Context = z.strictObject({
   keep_last_messages: z.int().min(2).max(1000).default(20),
 });
 
+export const defaultIdleMinutes = 60;
+
+const Session = z.strictObject({
+  idle_minutes: z
+    .int()
+    .min(1)
+    .max(43_200)
+    .default(defaultIdleMinutes)
+    .describe("Minutes without a run after which a session ends by itself, for example 1440."),
+});
+
 const Output = z.discriminatedUnion("type", [
   z.strictObject({ type: z.literal("text") }),
   z.strictObject({
@@ -102,6 +113,7 @@ export const AgentConfig = z
     memory: Memory.optional(),
     limits: Limits.prefault({}),
     context: Context.prefault({}),
+    session: Session.optional(),
     output: Output.default({ type: "text" }),
     metadata: z.record(z.string().max(200), z.unknown()).optional(),
   })

@@ -92,6 +92,8 @@ test("a call that has to be asked for waits until a person approves it, and is m
     status: "pending_approval",
     output: null,
     error_code: null,
+    finish_reason: null,
+    output_truncated: false,
     approval: {
       request_id: expect.stringMatching(/^apr_/),
       tool: sell,

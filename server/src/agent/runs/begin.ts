@@ -77,6 +77,7 @@ const taken = {
   status: "running",
   error_code: null,
   error_message: null,
+  finish_reason: null,
   output: null,
   output_expires_at: null,
   expired: false,

@@ -24,6 +24,7 @@ import { promptOf } from "./prompt.ts";
 import { tokensOf } from "./schema.ts";
 import type { NewEvent } from "./journal.ts";
 import type { Carried } from "./runs.ts";
+import { toFinishReason } from "./states.ts";
 import { hasOpenStep, type RunRow } from "./store.ts";
 import { settleCalls, userOf } from "./settle.ts";
 import type { Going, Work } from "./work.ts";
@@ -132,7 +133,10 @@ async function takeStep(app: App, config: AgentConfig, going: Going, work: Work)
   const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
   const isAsking = answer.calls.length > 0;
   const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
-  const end = faults.length === 0 && !isAsking ? completed(answer.text, total, finishedAt) : undefined;
+  const end =
+    faults.length === 0 && !isAsking
+      ? completed(answer.text, total, toFinishReason(answer.finishReason), finishedAt)
+      : undefined;
   const calls = answer.calls.map(({ id, tool, values }) => ({
     id,
     tool,
@@ -208,7 +212,9 @@ function stepEvents(
       arguments: values ?? {},
     },
   }));
-  return [...message, ...asked, { type: "step.completed", at, data: { step, model, tokens } }];
+  const finishReason = toFinishReason(answer.finishReason);
+  const data = { step, model, tokens, finish_reason: finishReason };
+  return [...message, ...asked, { type: "step.completed", at, data }];
 }
 
 async function faultsOfAnswer({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {

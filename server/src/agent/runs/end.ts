@@ -1,7 +1,7 @@
 /** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
 import type { Db } from "#db/db.ts";
 import { cancelPending } from "../approvals/approvals.ts";
-import { isOver, type RunErrorCode } from "./states.ts";
+import { type FinishReason, isOver, type RunErrorCode } from "./states.ts";
 import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
 import { findRunLocked } from "./store.ts";
 
@@ -22,18 +22,30 @@ interface End {
 export function completed(
   output: string,
   tokens: { input: number; output: number; total: number },
+  finishReason: FinishReason,
   at: Date,
 ): End {
+  const isTruncated = finishReason === "length";
   return {
-    event: { type: "run.completed", at, data: { output, tokens } },
-    change: { status: "completed", output, ...ended(at) },
+    event: {
+      type: "run.completed",
+      at,
+      data: { output, tokens, finish_reason: finishReason, output_truncated: isTruncated },
+    },
+    change: { status: "completed", output, finish_reason: finishReason, ...ended(at) },
   };
 }
 
 export function failed({ code, message }: Failure, at: Date): End {
   return {
     event: { type: "run.failed", at, data: { error_code: code, error_message: message } },
-    change: { status: "failed", error_code: code, error_message: message, ...ended(at) },
+    change: {
+      status: "failed",
+      error_code: code,
+      error_message: message,
+      finish_reason: "error",
+      ...ended(at),
+    },
   };
 }
 

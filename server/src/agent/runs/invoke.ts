@@ -10,12 +10,12 @@ import { type Db, transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { getVersion, workspaceOf } from "../agents/agents.ts";
 import { type AskedAgent, askedAgent } from "../agents/asked.ts";
-import type { AgentConfig } from "../agents/config.ts";
+import { type AgentConfig, defaultIdleMinutes } from "../agents/config.ts";
 import { findCredentials } from "../credentials/credentials.ts";
-import { versionNotFound } from "../errors.ts";
+import { invalidField, versionNotFound } from "../errors.ts";
 import { Conversation } from "../sessions/conversation.ts";
 import { sessionCapReached } from "../sessions/errors.ts";
-import { makeRoom } from "../sessions/left.ts";
+import { evictIdle } from "../sessions/expire.ts";
 import type { NewSession } from "../sessions/opened.ts";
 import { holdCounts, take } from "../sessions/sessions.ts";
 import { full, isRoomFor, toWords } from "../sessions/words.ts";
@@ -96,7 +96,8 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
     workspace_id: workspace.id,
     end_user_id: endUserId,
     version,
-    is_triggered: trigger.type !== "api",
+    idle_minutes: config.session?.idle_minutes ?? defaultIdleMinutes,
+    is_ephemeral: input.ephemeral ?? false,
     created_at: now,
   };
   const beginning = { ...beginningOf(asking, { id, version, endUserId }), session: { new: session }, words };
@@ -105,7 +106,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
   if (begun.status === "full" && begun.liveSessions >= sessions) {
     begun = await transaction(db, async (tx) => {
       await holdCounts(tx, workspace.id);
-      if (!(await makeRoom(tx, workspace.id, sessions, now))) throw sessionCapReached(sessions);
+      if (!(await evictIdle(tx, workspace.id, sessions, now))) throw sessionCapReached(sessions);
       const again = await within(tx, trigger, beginning);
       if (again.status === "full") throw tooManyRuns(beginning.most.inFlight);
       return again;
@@ -117,6 +118,8 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
 /** One that goes on. */
 function inOld(db: Db, asking: Asking): Promise<Entered> {
   const { id, agent, workspace, input, trigger } = asking;
+  if (input.ephemeral !== undefined)
+    throw invalidField(["ephemeral"], "is of a new session; leave it out, or leave out session_id");
   return transaction(db, async (tx) => {
     await holdCounts(tx, workspace.id);
     const session = await take(tx, agent.id, {

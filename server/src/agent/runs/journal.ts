@@ -27,7 +27,14 @@ export interface Claim {
 export type RunChange = Partial<
   Pick<
     RunRow,
-    "status" | "error_code" | "error_message" | "output" | "output_expires_at" | "finished_at" | "process_id"
+    | "status"
+    | "error_code"
+    | "error_message"
+    | "finish_reason"
+    | "output"
+    | "output_expires_at"
+    | "finished_at"
+    | "process_id"
   >
 > & {
   /** Whole ones. */

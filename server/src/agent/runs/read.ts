@@ -6,9 +6,10 @@ import { getAgent } from "../agents/agents.ts";
 import { type PendingApproval, pendingByRun } from "../approvals/approvals.ts";
 import { expireIfDue } from "../approvals/expire.ts";
 import { called } from "../calls/calls.ts";
+import { pageOf, positionOf } from "../cursor.ts";
 import { runNotFound } from "./errors.ts";
 import type { AgentRuns } from "./runs.ts";
-import { type Run, type RunQuery, toRun } from "./schema.ts";
+import { type Run, type RunList, type RunQuery, toRun } from "./schema.ts";
 import { findRun, listRuns, type RunView } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
@@ -42,15 +43,27 @@ export async function getOutcome(
   return { row: await getRun(app, actor, id), approval: undefined };
 }
 
-export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{ items: Run[] }> {
+export async function list(
+  app: Needs & Pick<App, "secrets">,
+  actor: Actor,
+  query: RunQuery,
+): Promise<RunList> {
+  const { limit, cursor, ...filters } = query;
+  const name = `runs:${JSON.stringify(filters)}`;
   const agentId = query.agent === undefined ? undefined : (await getAgent(app.db, actor, query.agent)).id;
-  const rows = await listRuns(app.db, workspaceIds(actor), {
-    limit: query.limit,
+  const found = await listRuns(app.db, workspaceIds(actor), {
+    agentId,
+    sessionId: query.session_id,
+    endUserId: query.end_user_id,
+    status: query.status,
+    trigger: query.trigger,
+    createdAfter: query.created_after,
+    createdBefore: query.created_before,
+    before: positionOf(app, actor, name, cursor),
+    limit: limit + 1,
     outputMaxBytes: listedOutputMaxBytes,
-    ...(agentId === undefined ? {} : { agentId }),
-    ...(query.session_id === undefined ? {} : { sessionId: query.session_id }),
-    ...(query.status === undefined ? {} : { status: query.status }),
   });
+  const { page: rows, next_cursor } = pageOf(app, actor, name, found, limit);
   const now = app.clock.now();
   const ids = rows.map(({ id }) => id);
   const waiting = rows.filter(({ status }) => status === "pending_approval").map(({ id }) => id);
@@ -61,7 +74,7 @@ export async function list(app: Needs, actor: Actor, query: RunQuery): Promise<{
   const items = rows.map((row) =>
     toRun(row, { calls: calls.get(row.id) ?? [], approval: approvals.get(row.id), now }),
   );
-  return { items };
+  return { items, next_cursor };
 }
 
 export async function getRun(app: Pick<App, "db">, actor: Actor, id: string): Promise<RunView> {

@@ -115,7 +115,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     extension: true,
     query: RunQuery,
     responses: { 200: RunList },
-    errors: [agentNotFound],
+    errors: [agentNotFound, invalidField],
     handler: ({ actor, query }) => list(app, actor, query),
   }),
   defineRoute({

@@ -54,6 +54,8 @@ test("an agent that is asked answers, and the run says what it took", async () =
       output: "Good day.",
       error_code: null,
       approval: null,
+      finish_reason: "stop",
+      output_truncated: false,
     },
   ]);
   expect(model.asked).toMatchObject([

@@ -17,6 +17,7 @@ import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import type { Conversation } from "../sessions/conversation.ts";
+import { endEphemeral } from "../sessions/expire.ts";
 import type { OwnApi } from "../workers/workers.ts";
 import { openTracing, type Tracing } from "../tracing/tracing.ts";
 import type { Beginning } from "./begin.ts";
@@ -259,6 +260,7 @@ export class AgentRuns {
       if (signal.aborted) return;
       try {
         await this.#expire();
+        await endEphemeral(this.#app, this.#app.clock.now());
         await this.look();
         if (performance.now() - forgottenMs < this.#forgetEveryMs) continue;
         forgottenMs = performance.now();

@@ -4,12 +4,14 @@ import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
 import type { PendingApproval } from "../approvals/approvals.ts";
 import { Approval, toApproval } from "../approvals/schema.ts";
-import { runErrorCodes, runStatuses } from "./states.ts";
+import { finishReasons, runErrorCodes, runStatuses } from "./states.ts";
 import type { Called } from "../calls/calls.ts";
 import type { EventRow, RunView } from "./store.ts";
 import { speaking, words } from "./words.ts";
 
 const timestamp = z.iso.datetime();
+
+const triggerTypes = ["api", "schedule", "webhook"] as const;
 
 export const RunParams = z.strictObject({ run_id: z.string().max(64) });
 
@@ -24,6 +26,10 @@ export const Invoke = z
       .max(64)
       .default("prod")
       .describe("The version of a new session: an alias, a number, or `latest`."),
+    ephemeral: z
+      .boolean()
+      .optional()
+      .describe("Ends the new session with its run; not allowed with `session_id`. Default false."),
     upgrade: z.boolean().default(false).describe("Pins the session to `qualifier`'s version anew."),
     messages: z.array(HistoryMessage).max(500).optional().describe("What was said before a new session."),
     wait_s: z.number().min(0).max(300).default(30),
@@ -44,8 +50,18 @@ const outcome = {
   approval: Approval.describe("While the run is `pending_approval`."),
 };
 
+const finish = {
+  finish_reason: z
+    .enum(finishReasons)
+    .nullable()
+    .describe("Reason why the model ended its last answer. Null until the run is over."),
+  output_truncated: z
+    .boolean()
+    .describe("True when a token limit cut the output off; raise `max_output_tokens` of the model."),
+};
+
 export const InvokeResponse = z
-  .object({ ...outcome, session_created: z.boolean() })
+  .object({ ...outcome, session_created: z.boolean(), ...finish })
   .meta({ id: "AgentInvokeResponse" });
 export type InvokeResponse = z.output<typeof InvokeResponse>;
 
@@ -55,7 +71,7 @@ export const Run = z
     agent: z.string(),
     version: z.int(),
     end_user_id: z.string().nullable(),
-    trigger: z.object({ type: z.enum(["api", "schedule", "webhook"]), id: z.string().nullable() }),
+    trigger: z.object({ type: z.enum(triggerTypes), id: z.string().nullable() }),
     error_message: z.string().nullable(),
     output_expires_at: timestamp.nullable(),
     tools_called: z.array(
@@ -83,15 +99,31 @@ export const Run = z
     started_at: timestamp.nullable(),
     finished_at: timestamp.nullable(),
     last_event_id: z.int(),
+    ...finish,
   })
   .meta({ id: "AgentRun" });
 export type Run = z.output<typeof Run>;
-export const RunList = z.object({ items: z.array(Run) }).meta({ id: "AgentRunList" });
+export const RunList = z
+  .object({
+    items: z.array(Run),
+    next_cursor: z.string().nullable().describe("Cursor of the next page; null on the last one."),
+  })
+  .meta({ id: "AgentRunList" });
+export type RunList = z.output<typeof RunList>;
 
 export const RunQuery = z.strictObject({
   agent: z.string().max(64).optional(),
   session_id: z.string().max(64).optional(),
+  end_user_id: EndUserId.optional(),
   status: z.enum(runStatuses).optional(),
+  trigger: z.enum(triggerTypes).optional().describe("Origin of the runs."),
+  created_after: timestamp.optional().describe("Runs created at this time or later."),
+  created_before: timestamp.optional().describe("Runs created before this time."),
+  cursor: z
+    .string()
+    .max(2048)
+    .optional()
+    .describe("`next_cursor` of the page before, with the same filters."),
   limit: z.int().min(1).max(100).default(50),
 });
 export type RunQuery = z.output<typeof RunQuery>;
@@ -145,6 +177,8 @@ export function toRun(
     started_at: row.started_at?.toISOString() ?? null,
     finished_at: row.finished_at?.toISOString() ?? null,
     last_event_id: row.last_event_id,
+    finish_reason: row.finish_reason,
+    output_truncated: row.finish_reason === "length",
   };
 }
 
@@ -152,8 +186,18 @@ export function toInvokeResponse(
   row: RunView,
   beside: { approval: PendingApproval | undefined; now: Date },
 ): InvokeResponse {
-  const { run_id, session_id, status, error_code, output, approval } = toRun(row, { calls: [], ...beside });
-  return { run_id, session_id, session_created: row.session_created, status, error_code, output, approval };
+  const run = toRun(row, { calls: [], ...beside });
+  return {
+    run_id: run.run_id,
+    session_id: run.session_id,
+    session_created: row.session_created,
+    status: run.status,
+    error_code: run.error_code,
+    output: run.output,
+    approval: run.approval,
+    finish_reason: run.finish_reason,
+    output_truncated: run.output_truncated,
+  };
 }
 
 function toCalled(call: Called): Run["tools_called"][number] {

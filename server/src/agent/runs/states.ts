@@ -26,3 +26,12 @@ export const runErrorCodes = [
   "internal",
 ] as const;
 export type RunErrorCode = (typeof runErrorCodes)[number];
+
+export const finishReasons = ["stop", "length", "tool_calls", "content_filter", "error"] as const;
+export type FinishReason = (typeof finishReasons)[number];
+
+/** From the providers' word: any that is not known ended the answer by itself. */
+export function toFinishReason(unified: string): FinishReason {
+  const name = unified.replace("-", "_");
+  return finishReasons.find((each) => each === name) ?? "stop";
+}

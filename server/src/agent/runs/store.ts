@@ -1,6 +1,7 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import type { Position } from "../cursor.ts";
 import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
 import type { Claim } from "./journal.ts";
@@ -47,6 +48,7 @@ const shortColumns = [
   "status",
   "error_code",
   "error_message",
+  "finish_reason",
   "output_expires_at",
   "expired",
   "steps",
@@ -102,26 +104,43 @@ export function listRuns(
   db: Db,
   workspaceIds: readonly string[],
   wanted: {
-    agentId?: string;
-    sessionId?: string;
-    status?: RunStatus;
+    agentId?: string | undefined;
+    sessionId?: string | undefined;
+    endUserId?: string | undefined;
+    status?: RunStatus | undefined;
+    trigger?: RunRow["trigger_type"] | undefined;
+    createdAfter?: string | undefined;
+    createdBefore?: string | undefined;
+    before?: Position | undefined;
     limit: number;
     outputMaxBytes: number;
   },
-): Promise<RunView[]> {
+): Promise<(RunView & { created_at_text: string })[]> {
+  const { agentId, sessionId, endUserId, status, trigger, createdAfter, createdBefore, before } = wanted;
   let query = db
     .selectFrom("agent_runs")
     .innerJoin("agents", "agents.id", "agent_runs.agent_id")
     .select(shortColumns.map((name) => `agent_runs.${name}` as const))
     .select([
       "agents.name as agent",
+      sql<string>`agent_runs.created_at::text`.as("created_at_text"),
       sql<string | null>`case when octet_length(agent_runs.output) <= ${wanted.outputMaxBytes}
         then agent_runs.output end`.as("output"),
     ])
     .where("agent_runs.workspace_id", "=", among(workspaceIds));
-  if (wanted.agentId !== undefined) query = query.where("agent_runs.agent_id", "=", wanted.agentId);
-  if (wanted.sessionId !== undefined) query = query.where("agent_runs.session_id", "=", wanted.sessionId);
-  if (wanted.status !== undefined) query = query.where("agent_runs.status", "=", wanted.status);
+  if (agentId !== undefined) query = query.where("agent_runs.agent_id", "=", agentId);
+  if (sessionId !== undefined) query = query.where("agent_runs.session_id", "=", sessionId);
+  if (endUserId !== undefined) query = query.where("agent_runs.end_user_id", "=", endUserId);
+  if (status !== undefined) query = query.where("agent_runs.status", "=", status);
+  if (trigger !== undefined) query = query.where("agent_runs.trigger_type", "=", trigger);
+  if (createdAfter !== undefined)
+    query = query.where("agent_runs.created_at", ">=", sql<Date>`${createdAfter}::timestamptz`);
+  if (createdBefore !== undefined)
+    query = query.where("agent_runs.created_at", "<", sql<Date>`${createdBefore}::timestamptz`);
+  if (before !== undefined)
+    query = query.where(
+      sql<boolean>`(agent_runs.created_at, agent_runs.id) < (${before.createdAt}::timestamptz, ${before.id})`,
+    );
   return query
     .orderBy("agent_runs.created_at", "desc")
     .orderBy("agent_runs.id", "desc")

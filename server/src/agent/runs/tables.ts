@@ -1,6 +1,6 @@
-/** Columns as they are stored; migrations/0022_runs.sql and 0029_approvals.sql say what they mean. */
+/** Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql and 0058_run_finish_reason.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
-import type { RunErrorCode, RunStatus } from "./states.ts";
+import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 
 export interface AgentRunsTable {
   id: string;
@@ -16,6 +16,7 @@ export interface AgentRunsTable {
   status: RunStatus;
   error_code: RunErrorCode | null;
   error_message: string | null;
+  finish_reason: FinishReason | null;
   output: string | null;
   output_expires_at: Date | null;
   expired: Generated<boolean>;

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentRuns } from "../runs/runs.ts";
-import { endLeft } from "../sessions/left.ts";
+import { endExpired } from "../sessions/expire.ts";
 import { forgetDeliveries } from "../webhooks/receive.ts";
 import { countEnded } from "./failures.ts";
 import { fire } from "./fire.ts";
@@ -57,7 +57,7 @@ export class Scheduler {
     const now = this.#app.clock.now();
     await forgetTicks(this.#app.db, new Date(now.getTime() - ticksKeptMs));
     await forgetDeliveries(this.#app.db, now);
-    await endLeft(this.#app, now);
+    await endExpired(this.#app, now);
   }
 
   /** False where it stays due, for another look. */

@@ -1,6 +1,6 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import { agentNotFound } from "../errors.ts";
+import { agentNotFound, invalidField } from "../errors.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { end } from "./end.ts";
 import { sessionNotFound } from "./errors.ts";
@@ -22,8 +22,8 @@ export const sessionRoutes = (app: App, runs: AgentRuns): Route[] => [
     params: AgentParams,
     query: SessionQuery,
     responses: { 200: SessionList },
-    errors: [agentNotFound],
-    handler: ({ actor, params, query }) => list(app, actor, params.agent, query.limit),
+    errors: [agentNotFound, invalidField],
+    handler: ({ actor, params, query }) => list(app, actor, params.agent, query),
   }),
   defineRoute({
     ...common,

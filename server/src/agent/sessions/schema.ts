@@ -1,13 +1,27 @@
 /** The wire of sessions. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
+import { EndUserId } from "../end-users/id.ts";
 import { type Machine, machineStatuses } from "../vm/view.ts";
 import type { SessionRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
 export const SessionParams = z.strictObject({ agent: AgentReference, session_id: z.string().max(64) });
-export const SessionQuery = z.strictObject({ limit: z.int().min(1).max(100).default(50) });
+export const SessionQuery = z.strictObject({
+  end_user_id: EndUserId.optional(),
+  status: z
+    .enum(["idle", "busy", "ended", "live"])
+    .optional()
+    .describe("`live` matches idle and busy sessions, which are those that the plan counts."),
+  cursor: z
+    .string()
+    .max(2048)
+    .optional()
+    .describe("`next_cursor` of the page before, with the same filters."),
+  limit: z.int().min(1).max(100).default(50),
+});
+export type SessionQuery = z.output<typeof SessionQuery>;
 
 export const Session = z
   .object({
@@ -20,6 +34,12 @@ export const Session = z
     created_at: timestamp,
     last_used_at: timestamp,
     ended_at: timestamp.nullable(),
+    ephemeral: z.boolean().describe("True for a session that ends with its run."),
+    ends_when_idle_minutes: z
+      .int()
+      .describe(
+        "Minutes without a run after which the session ends, from its version's `session.idle_minutes`.",
+      ),
     vm: z
       .object({ sandbox_id: z.string().nullable(), status: z.enum(machineStatuses) })
       .nullable()
@@ -27,7 +47,13 @@ export const Session = z
   })
   .meta({ id: "AgentSession" });
 export type Session = z.output<typeof Session>;
-export const SessionList = z.object({ items: z.array(Session) }).meta({ id: "AgentSessionList" });
+export const SessionList = z
+  .object({
+    items: z.array(Session),
+    next_cursor: z.string().nullable().describe("Cursor of the next page; null on the last one."),
+  })
+  .meta({ id: "AgentSessionList" });
+export type SessionList = z.output<typeof SessionList>;
 
 /** The only way from a row to JSON; whether it is busy is a matter of its runs. */
 export function toSession(
@@ -46,6 +72,8 @@ export function toSession(
     created_at: row.created_at.toISOString(),
     last_used_at: row.last_used_at.toISOString(),
     ended_at: row.ended_at?.toISOString() ?? null,
+    ephemeral: row.is_ephemeral,
+    ends_when_idle_minutes: row.idle_minutes,
     vm: machine ?? null,
   };
 }

@@ -8,23 +8,31 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
+import { pageOf, positionOf } from "../cursor.ts";
 import { activeRuns } from "../runs/active.ts";
 import { machinesOf } from "../vm/view.ts";
 import { historyExists, sessionEnded, sessionNotFound } from "./errors.ts";
-import { type Session, toSession } from "./schema.ts";
+import { type Session, type SessionList, type SessionQuery, toSession } from "./schema.ts";
 import { findSession, listSessions, lockCounts, lockSession, type SessionRow } from "./store.ts";
 
 export async function list(
-  app: Pick<App, "db">,
+  app: Pick<App, "db" | "secrets">,
   actor: Actor,
   reference: string,
-  limit: number,
-): Promise<{ items: Session[] }> {
+  query: SessionQuery,
+): Promise<SessionList> {
   const agent = await getAgent(app.db, actor, reference);
-  const rows = await listSessions(app.db, agent.id, limit);
+  const { limit, cursor, status, end_user_id: endUserId } = query;
+  const name = `sessions:${JSON.stringify([agent.id, status, endUserId])}`;
+  const before = positionOf(app, actor, name, cursor);
+  const found = await listSessions(app.db, agent.id, { status, endUserId, before, limit: limit + 1 });
+  const { page: rows, next_cursor } = pageOf(app, actor, name, found, limit);
   const ids = rows.map(({ id }) => id);
   const [active, machines] = await Promise.all([activeRuns(app.db, ids), machinesOf(app.db, ids)]);
-  return { items: rows.map((row) => toSession(row, active.get(row.id), machines.get(row.id))) };
+  return {
+    items: rows.map((row) => toSession(row, active.get(row.id), machines.get(row.id))),
+    next_cursor,
+  };
 }
 
 export async function get(

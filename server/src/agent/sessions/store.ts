@@ -1,6 +1,7 @@
 /** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import type { Position } from "../cursor.ts";
 import { activeStatuses } from "../runs/states.ts";
 import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
 
@@ -23,7 +24,14 @@ export function countsHeld(workspaceId: string, processId: string): RawBuilder<u
 
 export type NewSession = Pick<
   SessionRow,
-  "id" | "agent_id" | "workspace_id" | "end_user_id" | "version" | "created_at" | "is_triggered"
+  | "id"
+  | "agent_id"
+  | "workspace_id"
+  | "end_user_id"
+  | "version"
+  | "created_at"
+  | "idle_minutes"
+  | "is_ephemeral"
 >;
 
 /** The row `session`, where `isLet` of the row `counts`. */
@@ -108,15 +116,29 @@ export function findSession(db: Db, agentId: string, id: string): Promise<Sessio
     .executeTakeFirst();
 }
 
-export function listSessions(db: Db, agentId: string, limit: number): Promise<SessionRow[]> {
-  return db
+export function listSessions(
+  db: Db,
+  agentId: string,
+  wanted: {
+    status?: "idle" | "busy" | "ended" | "live" | undefined;
+    endUserId?: string | undefined;
+    before?: Position | undefined;
+    limit: number;
+  },
+): Promise<(SessionRow & { created_at_text: string })[]> {
+  const { status, endUserId, before } = wanted;
+  let query = db
     .selectFrom("agent_sessions")
     .selectAll()
-    .where("agent_id", "=", agentId)
-    .orderBy("created_at", "desc")
-    .orderBy("id", "desc")
-    .limit(limit)
-    .execute();
+    .select(sql<string>`created_at::text`.as("created_at_text"))
+    .where("agent_id", "=", agentId);
+  if (status !== undefined) query = query.where("ended_at", status === "ended" ? "is not" : "is", null);
+  if (status === "idle") query = query.where(sql<boolean>`not ${hasActiveRun}`);
+  if (status === "busy") query = query.where(hasActiveRun);
+  if (endUserId !== undefined) query = query.where("end_user_id", "=", endUserId);
+  if (before !== undefined)
+    query = query.where(sql<boolean>`(created_at, id) < (${before.createdAt}::timestamptz, ${before.id})`);
+  return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
 }
 
 /** Sessions of which `ending` marked a machine; undefined where a run is under way in it. */
@@ -191,31 +213,64 @@ export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<vo
   await tx.deleteFrom("agent_sessions").where("id", "=", anyOf(ids)).execute();
 }
 
-/** Sessions that live and that no caller began, the longest unused first; none in which a run is under way. */
-export function findTriggered(
-  db: Db,
-  wanted: { workspaceId?: string; unusedSince?: Date },
-  limit: number,
-): Promise<SessionRow[]> {
-  let query = db
+const hasActiveRun = sql<boolean>`exists (select from agent_runs as r
+  where r.session_id = agent_sessions.id and r.status = any(${sql.val([...activeStatuses])}::text[]))`;
+
+/** Live sessions without an active run, which is what may end by itself. */
+const idleSessions = (db: Db) =>
+  db
     .selectFrom("agent_sessions")
     .selectAll()
-    .where("is_triggered", "=", true)
     .where("ended_at", "is", null)
+    .where(sql<boolean>`not ${hasActiveRun}`);
+
+/** The longest idle sessions of a workspace that have no machine; ephemeral ones first. */
+export function findEvictable(tx: Db, workspaceId: string, limit: number): Promise<SessionRow[]> {
+  return idleSessions(tx)
+    .where("workspace_id", "=", workspaceId)
     .where((eb) =>
       eb.not(
         eb.exists(
           eb
-            .selectFrom("agent_runs as r")
-            .select("r.id")
-            .whereRef("r.session_id", "=", "agent_sessions.id")
-            .where("r.status", "in", activeStatuses),
+            .selectFrom("agent_machines as m")
+            .select("m.session_id")
+            .whereRef("m.session_id", "=", "agent_sessions.id"),
         ),
       ),
-    );
-  if (wanted.workspaceId !== undefined) query = query.where("workspace_id", "=", wanted.workspaceId);
-  if (wanted.unusedSince !== undefined) query = query.where("last_used_at", "<", wanted.unusedSince);
-  return query.orderBy("last_used_at").limit(limit).execute();
+    )
+    .orderBy("is_ephemeral", "desc")
+    .orderBy("last_used_at")
+    .limit(limit)
+    .execute();
+}
+
+/** Sessions that end with their run, and whose run is over. */
+export function findEphemeral(db: Db, limit: number): Promise<SessionRow[]> {
+  return idleSessions(db).where("is_ephemeral", "=", true).limit(limit).execute();
+}
+
+/** Sessions that are unused since their `idle_minutes`, the longest idle first. */
+export function findExpired(db: Db, now: Date, limit: number): Promise<SessionRow[]> {
+  const since = sql<Date>`${now}::timestamptz - idle_minutes * interval '1 minute'`;
+  return (
+    idleSessions(db)
+      .where("last_used_at", "<", since)
+      // a run that took long ended later than the session was last used
+      .where((eb) =>
+        eb.not(
+          eb.exists(
+            eb
+              .selectFrom("agent_runs as r")
+              .select("r.id")
+              .whereRef("r.session_id", "=", "agent_sessions.id")
+              .where("r.finished_at", ">=", since),
+          ),
+        ),
+      )
+      .orderBy("last_used_at")
+      .limit(limit)
+      .execute()
+  );
 }
 
 /** With what else counts sessions and runs of the workspace held off until this transaction ends. */

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql and 0034_agent_triggers.sql say what they mean. */
+/** Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql and 0057_session_ends.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentSessionsTable {
@@ -12,7 +12,8 @@ export interface AgentSessionsTable {
   created_at: Date;
   last_used_at: Date;
   ended_at: Date | null;
-  is_triggered: Generated<boolean>;
+  idle_minutes: Generated<number>;
+  is_ephemeral: Generated<boolean>;
 }
 
 export interface AgentMessagesTable {

@@ -1,0 +1,42 @@
+/** Pages of this API's lists, newest first: where a page begins, and where the next one does. */
+import type { Actor } from "#accounts/actor.ts";
+import { openCursor, sealCursor } from "#accounts/cursor.ts";
+import type { App } from "#app.ts";
+import { invalidField } from "./errors.ts";
+
+type Needs = Pick<App, "secrets">;
+
+/** `createdAt` is PostgreSQL's text of the time, which keeps the microseconds that a Date drops. */
+export interface Position {
+  createdAt: string;
+  id: string;
+}
+
+/** `list` names the list and its filters, so that a cursor goes on in the same list alone. */
+export function positionOf(
+  app: Needs,
+  actor: Actor,
+  list: string,
+  cursor: string | undefined,
+): Position | undefined {
+  if (cursor === undefined) return undefined;
+  const position = openCursor<Position>(app, actor, list, cursor);
+  if (position === undefined)
+    throw invalidField(["cursor"], "is not a cursor of this list; begin without one");
+  return position;
+}
+
+/** The rows of a page and the cursor of the next one, from a query for one row more than the page has. */
+export function pageOf<Row extends { id: string; created_at_text: string }>(
+  app: Needs,
+  actor: Actor,
+  list: string,
+  rows: readonly Row[],
+  limit: number,
+): { page: Row[]; next_cursor: string | null } {
+  const page = rows.slice(0, limit);
+  const last = page.at(-1);
+  if (rows.length <= limit || last === undefined) return { page, next_cursor: null };
+  const position: Position = { createdAt: last.created_at_text, id: last.id };
+  return { page, next_cursor: sealCursor(app, actor, list, position) };
+}
