@@ -12,7 +12,7 @@ import { run } from "@kontor/runtime/exec.ts";
 import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
-import { findActor } from "#accounts/find-actor.ts";
+import { findActor, findActors } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
@@ -231,6 +231,7 @@ async function start(): Promise<void> {
   };
   const http = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
+    findActors: (credentials) => findActors(app, credentials),
     workspaceOf: (actor, target) => workspaceOf(db, actor, target),
     readiness: async () => ({ ready: true, templates: machines.images.status() }),
     front: ingress,

@@ -4,11 +4,12 @@
  * membership or a workspace in this process drops all of it, so that a revoked token ends at once. A change made by
  * another process (an operator's command) shows after two seconds at the latest.
  */
-import { type SqlBool, sql } from "kysely";
+import { type Selectable, type SqlBool, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { App } from "../app.ts";
 import type { Actor, Credential, ReachableWorkspace, Scope } from "./actor.ts";
 import { hashSecret } from "./secrets.ts";
+import type { ApiTokensTable, SessionsTable } from "./tables.ts";
 
 const keptMs = 2000;
 /** Most entries; a flood of tokens costs queries, never memory. */
@@ -42,10 +43,9 @@ export function forgetActors({ db }: Pick<App, "db">): void {
   cache.byHash.clear();
 }
 
-export async function findActor(
-  app: Pick<App, "db" | "clock" | "log">,
-  { kind, secret }: Credential,
-): Promise<Actor | undefined> {
+type Needs = Pick<App, "db" | "clock" | "log">;
+
+export async function findActor(app: Needs, { kind, secret }: Credential): Promise<Actor | undefined> {
   const hash = hashSecret(secret);
   const nowMs = app.clock.now().getTime();
   const cache = cacheOf(app.db);
@@ -54,12 +54,28 @@ export async function findActor(
   const kept = cache.byHash.get(key);
   if (kept && nowMs < kept.untilMs) return kept.actor;
   const { generation } = cache;
-  const found = kind === "token" ? await findToken(app, hash) : await findSession(app, hash);
+  const found = (await finders[kind](app, [hash])).get(hash);
   if (!found) return undefined;
   if (cache.byHash.size >= mostKept) cache.byHash.clear();
   const untilMs = Math.min(nowMs + keptMs, found.expiresAt?.getTime() ?? Number.POSITIVE_INFINITY);
   if (cache.generation === generation) cache.byHash.set(key, { actor: found.actor, untilMs });
   return found.actor;
+}
+
+/** Actors of many credentials, uncached: one query for tokens and one for sessions, however many there are. */
+export async function findActors(
+  app: Needs,
+  credentials: readonly Credential[],
+): Promise<(Actor | undefined)[]> {
+  const hashed = credentials.map(({ kind, secret }) => ({ kind, hash: hashSecret(secret) }));
+  const hashesOf = (wanted: Credential["kind"]) =>
+    hashed.filter(({ kind }) => kind === wanted).map(({ hash }) => hash);
+  const found = { token: new Map<string, Found>(), session: new Map<string, Found>() };
+  for (const kind of ["token", "session"] as const) {
+    const hashes = hashesOf(kind);
+    if (hashes.length > 0) found[kind] = await finders[kind](app, hashes);
+  }
+  return hashed.map(({ kind, hash }) => found[kind].get(hash)?.actor);
 }
 
 interface Found {
@@ -82,13 +98,17 @@ const reachable = (boundTo: ReturnType<typeof sql>) => sql<ReachableWorkspace[]>
   where (w.owner_user_id = u.id or m.user_id is not null) and (${boundTo})
 )`;
 
-async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): Promise<Found | undefined> {
+const among = (hashes: readonly string[]) => sql<string>`any(${sql.val([...hashes])}::text[])`;
+
+/** By the hashes of their secrets. */
+async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<string, Found>> {
   const now = app.clock.now();
-  const row = await app.db
+  const rows = await app.db
     .selectFrom("api_tokens as t")
     .innerJoin("users as u", "u.id", "t.user_id")
     .select([
       "t.id",
+      "t.token_hash",
       "t.name",
       "t.scopes",
       "t.class",
@@ -100,17 +120,24 @@ async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): 
     ])
     .select("u.is_operator")
     .select(reachable(sql<SqlBool>`t.workspace_id is null or w.id = t.workspace_id`).as("workspaces"))
-    .where("t.token_hash", "=", hash)
+    .where("t.token_hash", "=", among(hashes))
     .where("t.revoked_at", "is", null)
     .where((where) => where.or([where("t.expires_at", "is", null), where("t.expires_at", ">", now)]))
-    .executeTakeFirst();
-  if (!row) return undefined;
-  if (isStale(row.last_used_at, now)) {
-    touch(
-      app,
-      app.db.updateTable("api_tokens").set({ last_used_at: now }).where("id", "=", row.id).execute(),
-    );
+    .execute();
+  const stale = rows.filter((row) => isStale(row.last_used_at, now)).map(({ id }) => id);
+  if (stale.length > 0) {
+    const used = app.db.updateTable("api_tokens").set({ last_used_at: now }).where("id", "in", stale);
+    touch(app, used.execute());
   }
+  return new Map(rows.map((row) => [row.token_hash, foundToken(row)]));
+}
+
+type TokenRow = Pick<
+  Selectable<ApiTokensTable>,
+  "id" | "name" | "scopes" | "class" | "worker_id" | "user_id" | "workspace_id" | "expires_at"
+> & { is_operator: boolean; workspaces: ReachableWorkspace[] };
+
+function foundToken(row: TokenRow): Found {
   const isWorker = row.class === "agent";
   return {
     expiresAt: row.expires_at,
@@ -131,20 +158,39 @@ async function findToken(app: Pick<App, "db" | "clock" | "log">, hash: string): 
   };
 }
 
-async function findSession(app: Pick<App, "db" | "clock" | "log">, hash: string): Promise<Found | undefined> {
+async function findSessions(app: Needs, hashes: readonly string[]): Promise<Map<string, Found>> {
   const now = app.clock.now();
-  const row = await app.db
+  const rows = await app.db
     .selectFrom("sessions as s")
     .innerJoin("users as u", "u.id", "s.user_id")
-    .select(["s.id", "s.user_id", "s.expires_at", "s.last_seen_at", "u.email", "u.is_operator"])
+    .select([
+      "s.id",
+      "s.token_hash",
+      "s.user_id",
+      "s.expires_at",
+      "s.last_seen_at",
+      "u.email",
+      "u.is_operator",
+    ])
     .select(reachable(sql<SqlBool>`true`).as("workspaces"))
-    .where("s.token_hash", "=", hash)
+    .where("s.token_hash", "=", among(hashes))
     .where("s.expires_at", ">", now)
-    .executeTakeFirst();
-  if (!row) return undefined;
-  if (isStale(row.last_seen_at, now)) {
-    touch(app, app.db.updateTable("sessions").set({ last_seen_at: now }).where("id", "=", row.id).execute());
+    .execute();
+  const stale = rows.filter((row) => isStale(row.last_seen_at, now)).map(({ id }) => id);
+  if (stale.length > 0) {
+    const seen = app.db.updateTable("sessions").set({ last_seen_at: now }).where("id", "in", stale);
+    touch(app, seen.execute());
   }
+  return new Map(rows.map((row) => [row.token_hash, foundSession(row)]));
+}
+
+type SessionRow = Pick<Selectable<SessionsTable>, "user_id" | "expires_at"> & {
+  email: string;
+  is_operator: boolean;
+  workspaces: ReachableWorkspace[];
+};
+
+function foundSession(row: SessionRow): Found {
   return {
     expiresAt: row.expires_at,
     actor: {
@@ -161,6 +207,8 @@ async function findSession(app: Pick<App, "db" | "clock" | "log">, hash: string)
     },
   };
 }
+
+const finders = { token: findTokens, session: findSessions };
 
 function isStale(at: Date | null, now: Date): boolean {
   return at === null || now.getTime() - at.getTime() >= touchEveryMs;

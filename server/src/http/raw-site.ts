@@ -6,12 +6,18 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Logger } from "pino";
 import type { DomainError } from "#lib/errors.ts";
 import { renderError } from "./render-error.ts";
+import type { OpenStreams } from "./streams/open-streams.ts";
 
 export interface RawSite {
   /** `/git/` */
   prefix: string;
   /** `draining` is aborted when the server begins to end: what has no end of its own ends then. */
-  handle(request: IncomingMessage, response: ServerResponse, draining: AbortSignal): Promise<void>;
+  handle(
+    request: IncomingMessage,
+    response: ServerResponse,
+    draining: AbortSignal,
+    streams: OpenStreams,
+  ): Promise<void>;
 }
 
 /** True where the request is a site's, and is being answered. */
@@ -23,13 +29,14 @@ export function serveRaw(
     requestId: string;
     draining: AbortSignal;
     log: Pick<Logger, "info" | "error">;
+    streams: OpenStreams;
     /** Throws where the caller, who shows no credential, comes too often. */
     countAddress: () => void;
   },
 ): boolean {
   const site = sites.find(({ prefix }) => request.url?.startsWith(prefix));
   if (site === undefined) return false;
-  const { requestId, draining, log, countAddress } = options;
+  const { requestId, draining, log, streams, countAddress } = options;
   const began = performance.now();
   const { method } = request;
   const line = { request_id: requestId, method, route: `${site.prefix}*` };
@@ -47,7 +54,7 @@ export function serveRaw(
     refuse(response, error as DomainError);
     return true;
   }
-  site.handle(request, response, draining).catch((error: unknown) => {
+  site.handle(request, response, draining, streams).catch((error: unknown) => {
     const { status, headers, body, isFault } = renderError("platform", error, requestId);
     if (isFault) log.error({ ...line, error }, "request failed");
     if (response.headersSent) return void response.destroy();

@@ -35,6 +35,7 @@ import {
   parseIdempotencyKey,
   type StoredAnswer,
 } from "./idempotency.ts";
+import type { OpenStreams } from "./streams/open-streams.ts";
 import { compilePick, type Pick as PickFields } from "./pick.ts";
 import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
 import { addressHolder, addressRule, type RateNumbers, rateRules } from "./rate-rules.ts";
@@ -63,6 +64,9 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set by `authenticate`, before any handler. */
     actor: Actor;
+  }
+  interface FastifyInstance {
+    streams: OpenStreams;
   }
   interface FastifyContextConfig {
     api?: Route["api"];
@@ -120,11 +124,11 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   });
 }
 
-/** A handshake parsed by its own row, opened, and looked after for as long as what it came with holds. */
+/** A handshake parsed by its own row, and opened. */
 function compileSocket(
   route: Route,
   socket: SocketDefinition,
-  { findActor, publicOrigin, noteAccess }: RouteServices,
+  { noteAccess }: RouteServices,
 ): (request: FastifyRequest, reply: FastifyReply) => Promise<FastifyReply> {
   const validate = compileValidation({ ...route, query: socket.query });
   return async (request, reply) => {
@@ -133,10 +137,7 @@ function compileSocket(
     const { actor } = request;
     const serve = await socket.open({ actor, params, query });
     if (socket.audit) noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
-    await serveSocket(request, reply, serve, async () => {
-      const now = await authenticate(findActor, request, route, publicOrigin, true);
-      return rightsOf(now) === rightsOf(actor);
-    });
+    await serveSocket(request, reply, serve);
     return reply;
   };
 }
@@ -150,8 +151,6 @@ function noteOf(
   const target = { kind, id: audited.id(input.params), label: null };
   return { actor, action, target, workspace, detail: audited.detail?.(input) ?? {} };
 }
-
-const rightsOf = ({ scopes, workspaces }: Actor): string => JSON.stringify([scopes, workspaces]);
 
 function isStream(route: Route): boolean {
   return Object.values(route.responses).some(

@@ -32,12 +32,15 @@ import { RateLimiter } from "./rate-limit.ts";
 import { countAddress, defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
+import { type FindActors, OpenStreams } from "./streams/open-streams.ts";
 import { endAllSockets, takeHandshake, upgradeFilter } from "./web-socket.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
 export interface HttpOptions {
   findActor: FindActor;
+  /** The same for many at once; one by one where absent. */
+  findActors?: FindActors;
   /** Absent where no path names an owner. */
   workspaceOf?: WorkspaceOf;
   /** What `/readyz` says beside the database; 503 unless `ready`. */
@@ -96,11 +99,14 @@ export async function createHttpServer(
   const limiter = new RateLimiter(app.clock);
   const rateNumbers = config.rateLimits ? config : null;
   const isTrusted = trustedProxies(config.trustedProxies);
+  const { findActor, findActors = (credentials) => Promise.all(credentials.map(findActor)) } = options;
+  const streams = new OpenStreams(findActors, log);
   const serveSite = (request: IncomingMessage, response: ServerResponse): boolean =>
     serveRaw(options.raw ?? [], request, response, {
       requestId: requestIdOf(request.headers["x-request-id"]),
       draining: draining.signal,
       log,
+      streams,
       countAddress: () =>
         countAddress({ limiter, rateNumbers }, clientAddress(request, isTrusted) ?? undefined),
     });
@@ -127,7 +133,7 @@ export async function createHttpServer(
   });
   const keys = new IdempotencyKeys(app.db, app.clock, log);
   const services: RouteServices = {
-    findActor: options.findActor,
+    findActor,
     workspaceOf: options.workspaceOf ?? (async () => undefined),
     limiter,
     rateNumbers,
@@ -138,16 +144,17 @@ export async function createHttpServer(
   };
 
   fastify.decorateRequest("actor");
+  fastify.decorate("streams", streams);
   takeJsonOnly(fastify);
   observe(fastify, log, () => draining.signal.aborted);
   renderErrors(fastify, log);
   answerUnknown(fastify, Object.values(routes).flat());
-  const [streams, json] = partition(Object.values(routes).flat());
+  const [raw, json] = partition(Object.values(routes).flat());
   for (const route of json) registerRoute(fastify, route, services);
   await fastify.register(async (inner) => {
     inner.removeAllContentTypeParsers();
     inner.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
-    for (const route of streams) registerRoute(inner, route, services);
+    for (const route of raw) registerRoute(inner, route, services);
   });
   serveDocuments(fastify, routes);
   serveDocs(fastify);
@@ -167,6 +174,7 @@ export async function createHttpServer(
     async close(graceMs = 0) {
       draining.abort();
       keys.close();
+      streams.close();
       // They have no end to wait for.
       endAllSockets();
       const cut = setTimeout(() => {

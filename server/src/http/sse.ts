@@ -4,6 +4,7 @@
  */
 import { once } from "node:events";
 import type { FastifyReply, FastifyRequest } from "fastify";
+import { credentialOf } from "./credential.ts";
 
 export interface ServerSentEvent {
   /** JSON-encoded unless it is a string. */
@@ -60,13 +61,18 @@ export function openEventStream(
   const ping = setInterval(() => {
     if (!raw.writableNeedDrain) raw.write(": ping\n\n");
   }, pingEveryMs);
+  const credential = credentialOf(request.headers);
+  const end = (): void => controller.abort(new Error("the credential is not valid any more"));
+  const unwatch = credential && request.server.streams.add({ actor: request.actor, credential, end });
   const finish = (): void => {
     clearInterval(ping);
+    unwatch?.();
     open.delete(controller);
     controller.abort(new Error("the reader has gone"));
   };
   raw.once("close", finish);
   raw.on("error", finish);
+  if (raw.destroyed) finish();
   controller.signal.addEventListener("abort", () => raw.end(), { once: true });
   if (options.retryMs === undefined) raw.flushHeaders();
   else raw.write(`retry: ${options.retryMs}\n\n`);

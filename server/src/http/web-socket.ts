@@ -4,14 +4,14 @@
  * `kontor.bearer.<token>` beside the one that is spoken: a header as well, never a part of an address.
  *
  * An open socket is slowed, not buffered: a peer who reads slowly holds up `send`, and one whose messages nobody takes
- * is not read. Every half minute the peer must have shown a sign of life, and what it was let in with must still hold.
+ * is not read. Every half minute the peer must have shown a sign of life.
  */
 import { ServerResponse, type IncomingMessage } from "node:http";
 import type { Socket as NetSocket } from "node:net";
 import type { Duplex } from "node:stream";
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
 import { WebSocket, WebSocketServer } from "ws";
-import { DomainError } from "#lib/errors.ts";
+import { credentialOf } from "./credential.ts";
 import { type Route, subprotocol } from "./define-route.ts";
 import { badHandshake } from "./errors.ts";
 
@@ -98,12 +98,11 @@ export function checkHandshake({ headers }: FastifyRequest): void {
     throw badHandshake();
 }
 
-/** `stillHolds` is asked again and again; what it refuses, or finds changed, ends the socket. */
+/** Ends with the credential it was opened with. */
 export async function serveSocket(
   request: FastifyRequest,
   reply: FastifyReply,
   serve: (socket: Socket) => Promise<void>,
-  stillHolds: () => Promise<boolean>,
 ): Promise<void> {
   const handshake = handshakes.get(request.raw);
   if (!handshake) throw new Error("only a handshake becomes a socket");
@@ -111,7 +110,13 @@ export async function serveSocket(
   reply.hijack();
   reply.raw.detachSocket(socket);
   acceptor.handleUpgrade(request.raw, socket, head, (accepted) => {
-    const opened = new OpenSocket(accepted, stillHolds);
+    const opened = new OpenSocket(accepted);
+    const credential = credentialOf(request.headers);
+    const end = (): void => opened.close(rightsChanged, "the credential is not valid any more");
+    if (credential) {
+      const unwatch = request.server.streams.add({ actor: request.actor, credential, isWrite: true, end });
+      accepted.once("close", unwatch);
+    }
     void serve(opened).catch(() => opened.close(1011));
   });
 }
@@ -129,11 +134,11 @@ class OpenSocket implements Socket {
   #isAlive = true;
   #wake: () => void = () => {};
 
-  constructor(ws: WebSocket, stillHolds: () => Promise<boolean>) {
+  constructor(ws: WebSocket) {
     this.#ws = ws;
     this.messages = this.#take();
     open.add(this);
-    const looking = setInterval(() => void this.#look(stillHolds), lookEveryMs);
+    const looking = setInterval(() => this.#look(), lookEveryMs);
     ws.on("message", (data: Buffer, isBinary) => this.#keep(isBinary ? data : data.toString("utf8")));
     ws.on("pong", () => (this.#isAlive = true));
     // `close` follows.
@@ -171,13 +176,11 @@ class OpenSocket implements Socket {
     this.#wake();
   }
 
-  async #look(stillHolds: () => Promise<boolean>): Promise<void> {
+  #look(): void {
     // One that we do not read cannot answer.
     if (!this.#isAlive && !this.#ws.isPaused) return this.#ws.terminate();
     this.#isAlive = false;
     this.#ws.ping();
-    const holds = await stillHolds().catch((error: unknown) => !(error instanceof DomainError));
-    if (!holds) this.close(rightsChanged, "what this was opened with no longer holds");
   }
 
   #keep(message: Buffer | string): void {

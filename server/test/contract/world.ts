@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
-import { findActor } from "#accounts/find-actor.ts";
+import { findActor, findActors } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import type { Scope } from "#accounts/actor.ts";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
@@ -149,6 +149,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   };
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
+    findActors: (credentials) => findActors(app, credentials),
     workspaceOf: (actor, target) => workspaceOf(db, actor, target),
     noteAccess: (note) => accessLogOf(app).note(note),
   });

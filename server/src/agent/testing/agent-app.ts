@@ -1,6 +1,6 @@
 /** The agent API for tests of this room, through the real HTTP layer on a real database; machines where one asks for them. */
 import { afterAll } from "vitest";
-import { findActor } from "#accounts/find-actor.ts";
+import { findActor, findActors } from "#accounts/find-actor.ts";
 import type { Plan, Scope } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
@@ -77,7 +77,11 @@ export async function agentHost(
   const server = await createHttpServer(
     app,
     { platform: [], sandbox: box ? sandboxRoutes(app) : [], agent: agentRoutes(app, runs) },
-    { findActor: (credential) => findActor(app, credential), raw: agentSites(app) },
+    {
+      findActor: (credential) => findActor(app, credential),
+      findActors: (credentials) => findActors(app, credentials),
+      raw: agentSites(app),
+    },
   );
   afterAll(() => server.close());
   const port = await server.listen({ host: "127.0.0.1", port: Number(options.config?.port ?? 0) });

@@ -9,6 +9,7 @@ import { afterAll, afterEach, expect, test } from "vitest";
 import type { Actor, Plan } from "#accounts/actor.ts";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
+import { OpenStreams } from "#http/streams/open-streams.ts";
 import { FsBlobs } from "#lib/blobs/fs.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { silentLog, testDatabase } from "../../../test/harness.ts";
@@ -563,7 +564,7 @@ test("an address hands out one backup, whole or in part, for an hour, and no oth
   const { actor, ...ids } = addon;
   const site = downloadSite(backups);
   const server = createServer((request, response) => {
-    void site.handle(request, response, signal);
+    void site.handle(request, response, signal, new OpenStreams(async () => [], app.log));
   }).listen(0, "127.0.0.1");
   await once(server, "listening");
   try {

@@ -9,7 +9,7 @@ import { stat, statfs } from "node:fs/promises";
 import type { Writable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { payerOf } from "#accounts/payers.ts";
-import { type Actor, hasScope } from "#accounts/actor.ts";
+import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
 import { findActor } from "#accounts/find-actor.ts";
 import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
@@ -18,6 +18,7 @@ import { methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
 import { rateRules } from "#http/rate-rules.ts";
 import type { RawSite } from "#http/raw-site.ts";
+import type { OpenStreams } from "#http/streams/open-streams.ts";
 import { DomainError } from "#lib/errors.ts";
 import { FairSemaphore } from "#lib/fair-semaphore.ts";
 import { MinimumRate, TooSlow } from "#lib/minimum-rate.ts";
@@ -77,9 +78,9 @@ export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: nu
   const hosting = new Hosting(app, pushes, options.rateWindowMs ?? minimumRate.windowMs);
   return {
     prefix: "/git/",
-    handle: async (request, response, draining) => {
+    handle: async (request, response, draining, streams) => {
       try {
-        await hosting.answer(request, response, draining);
+        await hosting.answer(request, response, { draining, streams });
       } catch (error) {
         // Nobody is there to be told, and whatever broke off did so for that.
         if (response.destroyed) return;
@@ -112,9 +113,16 @@ class Hosting {
     this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
   }
 
-  async answer(request: IncomingMessage, response: ServerResponse, draining: AbortSignal): Promise<void> {
+  async answer(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { draining, streams }: { draining: AbortSignal; streams: OpenStreams },
+  ): Promise<void> {
     const wanted = parseTarget(request);
-    const actor = await this.#authenticate(request);
+    const { actor, credential } = await this.#authenticate(request);
+    const unwatch = streams.add({ actor, credential, end: () => request.socket.destroy() });
+    response.once("close", unwatch);
+    if (response.destroyed) unwatch();
     const isPush = wanted.service === "git-receive-pack";
     const scope = isPush ? "platform:write" : "platform:read";
     if (!hasScope(actor, scope)) throw missingScope(scope);
@@ -146,9 +154,10 @@ class Hosting {
     }
   }
 
-  async #authenticate(request: IncomingMessage): Promise<Actor> {
+  async #authenticate(request: IncomingMessage): Promise<{ actor: Actor; credential: Credential }> {
     const secret = secretOf(request.headers.authorization);
-    const actor = secret === undefined ? undefined : await findActor(this.#app, { kind: "token", secret });
+    const credential: Credential | undefined = secret === undefined ? undefined : { kind: "token", secret };
+    const actor = credential && (await findActor(this.#app, credential));
     if (!actor) throw tokenWanted();
     if (this.#app.config.rateLimits) {
       for (const rule of rateRules(this.#app.config, { api: "platform" }, actor)) {
@@ -156,7 +165,7 @@ class Hosting {
         if (!isAllowed) throw rateLimited(retryAfterSeconds);
       }
     }
-    return { ...actor, ip: clientAddress(request, this.#isTrusted) };
+    return { actor: { ...actor, ip: clientAddress(request, this.#isTrusted) }, credential };
   }
 
   async #projectOf(actor: Actor, slug: string, isPush: boolean): Promise<ProjectRow> {

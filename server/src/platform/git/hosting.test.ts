@@ -4,7 +4,7 @@ import { connect } from "node:net";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, onTestFinished, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { findActor, findActors, forgetActors } from "#accounts/find-actor.ts";
 import { createHttpServer } from "#http/server.ts";
 import { makePerson, makeTeam, makeToken } from "../../../test/factories.ts";
 import { testDatabase } from "../../../test/harness.ts";
@@ -56,7 +56,8 @@ const server = await createHttpServer(
   app,
   { platform: [], sandbox: [], agent: [] },
   {
-    findActor: async () => undefined,
+    findActor: (credential) => findActor(app, credential),
+    findActors: (credentials) => findActors(app, credentials),
     raw: [gitSite(app, pushes)],
   },
 );
@@ -147,6 +148,19 @@ test("whoever hangs up while it is deployed stops nothing, and has pushed", asyn
   expect((await push(directory, project)).stderr).toContain("Everything up-to-date");
 });
 
+test("the build log that follows a push ends with the token", { timeout: 60_000 }, async () => {
+  const project = await makeProject(app, workspace.id);
+  const { plaintext, row } = await makeToken(db, user.id);
+  deployments.hold = new Promise(() => {});
+  const pushing = userGit(await work(), ["push", urlOf(project, plaintext), "main"], {
+    okCodes: [0, 1, 128],
+  });
+  await expect.poll(() => deployments.followed).toBe(1);
+  await db.updateTable("api_tokens").set({ revoked_at: new Date() }).where("id", "=", row.id).execute();
+  expect((await pushing).code).not.toBe(0);
+  await expect.poll(() => deployments.followed).toBe(0);
+});
+
 test("only a branch that an environment follows is deployed, and the pusher is told what to do", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
@@ -234,7 +248,7 @@ test("requests are limited by the token's plan", async () => {
   const other = await createHttpServer(
     limited,
     { platform: [], sandbox: [], agent: [] },
-    { findActor: async () => undefined, raw: [site] },
+    { findActor: (credential) => findActor(app, credential), raw: [site] },
   );
   onTestFinished(() => other.close());
   const at = await other.listen({ host: "127.0.0.1", port: 0 });

@@ -1,0 +1,93 @@
+/**
+ * Long-lived responses of this process: event streams, WebSockets and git exchanges, each with the credential that
+ * opened it. Every two seconds one query looks up all of their credentials; a stream ends when its credential was
+ * revoked or has expired, or when its actor lost a scope or a workspace since.
+ */
+import type { Logger } from "pino";
+import type { Actor, Credential } from "#accounts/actor.ts";
+
+/** Actors by the credentials' places; undefined for one that is not valid any more. */
+export type FindActors = (credentials: readonly Credential[]) => Promise<readonly (Actor | undefined)[]>;
+
+export interface OpenStream {
+  /** As it was when the stream was opened. */
+  actor: Actor;
+  credential: Credential;
+  /** Takes input: it ends with a change of role or a suspension as well. */
+  isWrite?: boolean;
+  end(): void;
+}
+
+const checkEveryMs = 2_000;
+
+export class OpenStreams {
+  readonly #streams = new Set<OpenStream>();
+  readonly #findActors: FindActors;
+  readonly #log: Pick<Logger, "warn">;
+  #timer: NodeJS.Timeout | undefined;
+  #isChecking = false;
+
+  constructor(findActors: FindActors, log: Pick<Logger, "warn">) {
+    this.#findActors = findActors;
+    this.#log = log;
+  }
+
+  /** Returns what removes it again, for when the stream has ended by itself. */
+  add(stream: OpenStream): () => void {
+    this.#streams.add(stream);
+    this.#timer ??= setInterval(() => void this.check(), checkEveryMs).unref();
+    return () => {
+      this.#streams.delete(stream);
+      if (this.#streams.size === 0) this.close();
+    };
+  }
+
+  /** Streams that are open now. */
+  all(): Iterable<OpenStream> {
+    return this.#streams;
+  }
+
+  /** A database that does not respond ends no stream: the next check decides. */
+  async check(): Promise<void> {
+    if (this.#isChecking) return;
+    this.#isChecking = true;
+    try {
+      const checked = [...this.#streams];
+      const bySecret = new Map(checked.map(({ credential }) => [keyOf(credential), credential]));
+      const found = await this.#findActors([...bySecret.values()]);
+      const actors = new Map([...bySecret.keys()].map((key, place) => [key, found[place]]));
+      for (const stream of checked) {
+        if (!this.#streams.has(stream) || isStillAllowed(stream, actors.get(keyOf(stream.credential))))
+          continue;
+        this.#streams.delete(stream);
+        stream.end();
+      }
+    } catch (error) {
+      this.#log.warn({ error }, "credentials of open streams could not be checked");
+    } finally {
+      this.#isChecking = false;
+    }
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+}
+
+const keyOf = ({ kind, secret }: Credential): string => `${kind} ${secret}`;
+
+/** More rights than before are no reason to end it. */
+function isStillAllowed({ actor, isWrite = false }: OpenStream, now: Actor | undefined): boolean {
+  if (now === undefined) return false;
+  const hasScopes =
+    now.scopes === null || (actor.scopes?.every((scope) => now.scopes!.includes(scope)) ?? false);
+  return (
+    hasScopes &&
+    actor.workspaces.every((before) => {
+      const workspace = now.workspaces.find(({ id }) => id === before.id);
+      if (workspace === undefined) return false;
+      return !isWrite || (workspace.role === before.role && !workspace.suspended);
+    })
+  );
+}
