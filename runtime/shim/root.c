@@ -1,11 +1,13 @@
 /*
  * kontor-shim root: a machine's root filesystem of layers, as one mount.
  *
- *     kontor-shim root --at DIRECTORY [--map FIRST:COUNT --disk DIRECTORY --netns FILE [--volume DIRECTORY]] -- LAYER…
+ *     kontor-shim root --at DIRECTORY [--map FIRST:COUNT --users FILE --disk DIRECTORY --netns FILE
+ *                      [--volume DIRECTORY]] -- LAYER…
  *
  * The layers, the lowest first, are stacked by overlayfs at DIRECTORY, read-only. With --map it is a machine's own on
  * the host's kernel, whose root is the host's user FIRST:
  *
+ *  - its user namespace is made here, with limits, and is kept as a mount on the file of --users;
  *  - the layers are mapped (MOUNT_ATTR_IDMAP), so that many machines share files that root owns;
  *  - what it writes goes to the disk, which belongs to its users as it is;
  *  - /sys is a sysfs of its network namespace, so that it shows neither the host's interfaces nor anybody's control
@@ -17,7 +19,7 @@
  * mount at DIRECTORY, with those two below it, and no layer. There the layers have names of a few bytes, so that all
  * of them fit in the kernel's page of mount options, and a path may hold any character.
  *
- * Prints what went wrong on stderr and ends with 1; nothing is mounted then.
+ * Prints what went wrong on stderr and ends with 1; nothing is mounted at DIRECTORY then.
  */
 #define _GNU_SOURCE
 #include "root.h"
@@ -47,7 +49,7 @@
 enum { MAX_LAYERS = 128 };
 
 struct request {
-    const char *at, *disk, *netns, *volume;
+    const char *at, *users, *disk, *netns, *volume;
     unsigned long first, count;
     char **layers;
     int layer_count;
@@ -94,7 +96,29 @@ static void write_map(pid_t pid, const char *which, const struct request *reques
     close(fd);
 }
 
-/* A user namespace that has nobody in it, for its mapping alone. */
+/*
+ * Limits of the namespace this process is in (proc_sys_user(5)): inotify instances and watches of each of its users, and
+ * no namespaces of users within. Kernels without one of them have nothing to limit.
+ */
+static bool limit_users(void) {
+    static const char *const limits[][2] = {
+        {"/proc/sys/user/max_inotify_instances", "64"},
+        {"/proc/sys/user/max_inotify_watches", "65536"},
+        {"/proc/sys/user/max_user_namespaces", "0"},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        int fd = open(limits[i][0], O_WRONLY | O_CLOEXEC);
+        if (fd < 0 && errno == ENOENT) continue;
+        if (fd < 0 || write(fd, limits[i][1], strlen(limits[i][1])) < 0) return false;
+        close(fd);
+    }
+    return true;
+}
+
+/*
+ * A user namespace without processes. Its owner is the user FIRST and not root: the kernel counts what is used inside for
+ * the owner as well (inotify instances, for one), and root's share would be everybody's.
+ */
 static int make_userns(const struct request *request) {
     int ready[2];
     char path[64], byte = 0;
@@ -102,8 +126,10 @@ static int make_userns(const struct request *request) {
     pid_t child = fork();
     if (child < 0) fail("fork", "");
     if (child == 0) {
+        bool made = !seteuid((uid_t)request->first) && !unshare(CLONE_NEWUSER) && limit_users();
+        /* After the change of user, which clears it. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (unshare(CLONE_NEWUSER) || write(ready[1], &byte, 1) != 1) _exit(1);
+        if (!made || write(ready[1], &byte, 1) != 1) _exit(1);
         for (;;) pause();
     }
     close(ready[1]);
@@ -120,6 +146,16 @@ static int make_userns(const struct request *request) {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     return userns;
+}
+
+/* A mount keeps it while no process is in it. */
+static void keep_userns(int userns, const char *path) {
+    char source[64];
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) fail("create", path);
+    close(file);
+    snprintf(source, sizeof source, "/proc/self/fd/%d", userns);
+    if (mount(source, path, NULL, MS_BIND, NULL)) fail("mount", path);
 }
 
 static void make_directory(const char *path) {
@@ -177,6 +213,7 @@ static int make(const struct request *request) {
     bool own = request->count > 0;
     int layers[MAX_LAYERS], disk = -1, volume = -1;
     int userns = own ? make_userns(request) : -1;
+    if (own) keep_userns(userns, request->users);
     int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     if (home < 0) fail("open", "/proc/self/ns/mnt");
     for (int i = 0; i < request->layer_count; i++) {
@@ -216,6 +253,7 @@ int root_main(int argc, char **argv) {
     for (; at + 1 < argc && strcmp(argv[at], "--") != 0; at += 2) {
         const char *value = argv[at + 1];
         if (!strcmp(argv[at], "--at")) request.at = value;
+        else if (!strcmp(argv[at], "--users")) request.users = value;
         else if (!strcmp(argv[at], "--disk")) request.disk = value;
         else if (!strcmp(argv[at], "--netns")) request.netns = value;
         else if (!strcmp(argv[at], "--volume")) request.volume = value;
@@ -225,6 +263,7 @@ int root_main(int argc, char **argv) {
     request.layer_count = argc - at - 1;
     bool own = request.count > 0;
     if (!request.at || request.layer_count < 1 || request.layer_count > MAX_LAYERS) return -1;
+    if (own != (request.users != NULL)) return -1;
     if (own != (request.disk != NULL) || own != (request.netns != NULL) || (request.volume && !own)) return -1;
     return make(&request);
 }

@@ -79,8 +79,8 @@ static void report(int status_fd, int failure_fd, int status) {
 
 static int usage(void) {
     fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n"
-          "       kontor-shim root --at DIRECTORY [--map FIRST:COUNT --disk DIRECTORY --netns FILE"
-          " [--volume DIRECTORY]] -- LAYER...\n"
+          "       kontor-shim root --at DIRECTORY [--map FIRST:COUNT --users FILE --disk DIRECTORY"
+          " --netns FILE [--volume DIRECTORY]] -- LAYER...\n"
           "       kontor-shim keep --listen ADDRESS:PORT... -- PROGRAM [ARGUMENT...]\n",
           stderr);
     return 64;

@@ -2,12 +2,13 @@
 import { dataDirectory, inProduct } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
 import { aptStep } from "../setup/apt.ts";
+import { hostLimitsStep } from "../setup/host-limits.ts";
 import { nativeStep } from "../setup/native.ts";
 import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
 
 export async function dev(options: { port?: string; data?: string }): Promise<void> {
-  await setUp([aptStep(serverPackages), nativeStep]);
+  await setUp([aptStep(serverPackages), nativeStep, hostLimitsStep()]);
   const env = {
     KONTOR_LOG_FORMAT: "pretty",
     ...process.env,

@@ -22,6 +22,7 @@ import {
   type Started,
 } from "../serve/start.ts";
 import { aptStep } from "../setup/apt.ts";
+import { hostLimitsStep } from "../setup/host-limits.ts";
 import { nativeStep } from "../setup/native.ts";
 import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
@@ -40,7 +41,7 @@ export async function up(options: UpOptions): Promise<void> {
   const running = findRunning(data);
   if (running) return alreadyRunning(running, data, options);
 
-  await setUp([aptStep(serverPackages), nativeStep]);
+  await setUp([aptStep(serverPackages), nativeStep, hostLimitsStep()]);
   if (!isRoot()) throw new Failure("Booting machines needs root.", { hint: `Run: ${asRoot()}` });
   await refuseTakenPorts(config);
 

@@ -14,6 +14,7 @@ import { readiness } from "../serve/api.ts";
 import { findRunning } from "../serve/server-file.ts";
 import { distribution } from "../setup/apt.ts";
 import { type Engine, holesOf } from "./known-holes.ts";
+import { lowLimits } from "../setup/host-limits.ts";
 
 export interface Finding {
   name: string;
@@ -72,6 +73,15 @@ const looks: Record<string, Look> = {
   "mount namespaces": async () => trial(["unshare", "--mount", "true"], "This user needs CAP_SYS_ADMIN."),
   "loop devices": async () =>
     trial(["losetup", "--find"], "The kernel needs the loop module (modprobe loop)."),
+  "host limits": async () => {
+    const low = lowLimits();
+    if (low.length === 0) return { ok: true, found: "inotify, pipes and keys are ample" };
+    return {
+      ok: false,
+      found: low.map(({ name, value }) => `${name} = ${value}`).join(", "),
+      advice: `As root: sysctl ${low.map(({ name, atLeast }) => `${name}=${atLeast}`).join(" ")}`,
+    };
+  },
   "certificate authorities": async () => {
     const bundle = "/etc/ssl/certs/ca-certificates.crt";
     if (!existsSync(bundle))

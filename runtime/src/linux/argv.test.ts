@@ -46,9 +46,15 @@ test("a native machine's disk has an inode for each 16 KiB", () => {
 test("a root is layers, the lowest first, and what is a machine's own", () => {
   const root = { at: "/at", layers: ["/low", "/-high:with,signs"] };
   expect(sharedRootArgv("shim", root)).toEqual(["shim", "root", "--at", "/at", "--", ...root.layers]);
-  const own = { ...root, map: { first: 100_000, count: 65_536 }, disk: "/disk", netns: "/run/netns/n" };
+  const own = {
+    ...root,
+    map: { first: 100_000, count: 65_536 },
+    users: "/users",
+    disk: "/disk",
+    netns: "/run/netns/n",
+  };
   expect(ownRootArgv("shim", { ...own, volume: "/volume" }).join(" ")).toBe(
-    "shim root --at /at --map 100000:65536 --disk /disk --netns /run/netns/n --volume /volume -- /low /-high:with,signs",
+    "shim root --at /at --map 100000:65536 --users /users --disk /disk --netns /run/netns/n --volume /volume -- /low /-high:with,signs",
   );
   expect(ownRootArgv("shim", own)).not.toContain("--volume");
 });

@@ -24,15 +24,21 @@ export interface OwnRoot {
   layers: string[];
   /** Users inside from 0 on are these on the host. */
   map: { first: number; count: number };
+  /** Where its user namespace is kept. */
+  users: string;
   disk: string;
   netns: string;
   volume?: string;
 }
 
 /** A native machine's root: its layers, its disk, its volume and what its kernel says of its network. */
-export function ownRootArgv(shim: string, { at, layers, map, disk, netns, volume }: OwnRoot): string[] {
+export function ownRootArgv(
+  shim: string,
+  { at, layers, map, users, disk, netns, volume }: OwnRoot,
+): string[] {
   const more = volume === undefined ? [] : ["--volume", volume];
-  const own = ["--map", `${map.first}:${map.count}`, "--disk", disk, "--netns", netns, ...more];
+  const space = ["--map", `${map.first}:${map.count}`, "--users", users];
+  const own = [...space, "--disk", disk, "--netns", netns, ...more];
   return [shim, "root", "--at", at, ...own, "--", ...layers];
 }
 

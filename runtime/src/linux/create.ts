@@ -57,6 +57,7 @@ export async function bootMachine(
   const begin = performance.now();
   await mkdir(paths.directory, { recursive: true, mode: 0o700 });
   await writeRecord(paths.record, machine.record, { durable: true });
+  await mkdir(paths.runDirectory, { recursive: true, mode: 0o710 });
   const [{ netnsPath }] = await together(
     network.attach(slot, spec.network, spec.privateNetwork?.group),
     mkdir(paths.guestDirectory, { recursive: true, mode: 0o755 }).then(() => machine.connections.listen()),
@@ -72,7 +73,7 @@ export async function bootMachine(
     shim: needs.shimBinary,
     maskProcSysNet: engine.maskProcSysNet,
     log: paths.log,
-    argv: start?.argv ?? engine.runArgv(machine),
+    argv: start?.argv ?? engine.runArgv(machine, netnsPath),
     ...(start === undefined ? {} : { timeoutMs: start.timeoutMs }),
   });
   const started = performance.now();

@@ -61,8 +61,8 @@ import { GUEST_PROGRAM, RESOLV_CONF } from "./inside.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
 import type { Platform } from "../gvisor/runsc.ts";
 import { NativeEngine } from "../runc/engine.ts";
-import { ownLimits } from "../runc/spec.ts";
-import { FIRST_USER } from "../runc/users.ts";
+import { ownLimits } from "../runc/limits.ts";
+import { UserRanges } from "../runc/users.ts";
 import { RunscBuilds } from "../gvisor/builds.ts";
 import { GvisorEngine } from "../gvisor/engine.ts";
 import { ImageRoots, makeMountPoints } from "../rootfs/layers.ts";
@@ -116,6 +116,7 @@ export class LinuxDriver implements Driver {
   readonly #slots = new Set<number>();
   /** Volume's directory → the machine that has it. */
   readonly #volumes = new Map<string, MachineId>();
+  readonly #users: UserRanges;
   readonly #turns = new Turns<MachineId>();
   readonly #runsc: RunscBuilds;
   readonly #verifying = new Map<string, Promise<void>>();
@@ -134,6 +135,7 @@ export class LinuxDriver implements Driver {
     this.#host = hostPaths(options.stateDir, options.instance);
     this.#runsc = new RunscBuilds(this.#host.runsc, options.runsc);
     this.#network = new HostNetwork({ ...options, machineIn: (slot) => this.#machineIn(slot) });
+    this.#users = new UserRanges({ directory: this.#host.users, instance: options.instance });
     this.#leftovers = new Leftovers({ remove: (id) => this.#removeLeftover(id), log: options.log });
     this.#images = new Images({ directory: options.imagesDirectory ?? this.#host.images });
     this.#roots = new ImageRoots({
@@ -147,10 +149,10 @@ export class LinuxDriver implements Driver {
     for (const directory of [this.#host.machines, this.#host.run]) {
       await mkdir(directory, { recursive: true, mode: 0o700 });
     }
-    // A native machine's root goes this way to its files; nobody else of the host does.
+    // The root of a native machine passes here on the way to its files. The machine's directory lets it alone pass.
     for (const directory of [dirname(this.#host.run), this.#host.run]) {
-      await chown(directory, 0, FIRST_USER);
-      await chmod(directory, 0o710);
+      await chown(directory, 0, 0);
+      await chmod(directory, 0o711);
     }
     await this.#runsc.open();
     await makeMountPoints(this.#host.mountPoints);
@@ -348,11 +350,17 @@ export class LinuxDriver implements Driver {
       if (image === undefined) throw new RuntimeError("not_found", `there is no image ${spec.image}`);
       await this.#leftovers.release(spec.id);
       const engine = await builds();
+      const users = spec.isolation === "native" ? { firstUser: await this.#users.lease(spec.id) } : {};
       const slot = freeSlot(this.#slots);
-      if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
-      this.#takeVolume(spec);
+      try {
+        if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+        this.#takeVolume(spec);
+      } catch (error) {
+        await this.#users.release(spec.id);
+        throw error;
+      }
       this.#slots.add(slot);
-      const record: MachineRecord = { version: 1, slot, imageEnv: image.env, ...engine, spec };
+      const record: MachineRecord = { version: 1, slot, imageEnv: image.env, ...engine, spec, ...users };
       const machine = new LinuxMachine(this.#host, record);
       try {
         const timings = await boot(
@@ -575,6 +583,7 @@ export class LinuxDriver implements Driver {
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
+    await this.#users.release(machine.id);
     if (machine.spec.volume !== undefined) this.#volumes.delete(machine.spec.volume.directory);
     // A slot that could not be shut is given to nobody until the next `open` sweeps it.
     const detached = this.#network.detach(machine.slot).then(() => this.#slots.delete(machine.slot));
@@ -651,10 +660,13 @@ export class LinuxDriver implements Driver {
     ]);
     const isLeftover = (id: string) => !this.#machines.has(id) && isMachineId(id);
     await Promise.all([...leftovers].filter(isLeftover).map((id) => this.#leftovers.remove(id)));
+    const remaining = new Set(this.#leftovers.remaining);
+    await this.#users.open((id) => this.#machines.has(id) || remaining.has(id));
   }
 
   async #removeLeftover(id: MachineId): Promise<void> {
     await cleanUp(this.#cgroups, id, machinePaths(this.#host, id), LEFTOVER_TIMEOUT_MS);
+    await this.#users.release(id);
     this.#options.log("leftover_removed", { machine: id });
   }
 
@@ -664,6 +676,9 @@ export class LinuxDriver implements Driver {
     machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
     if ((await this.#cgroups.processes(machine.id)).length > 0) {
       await mkdir(machine.paths.guestDirectory, { recursive: true });
+      // Those of older servers were open to everybody who may pass the directories above.
+      await chown(machine.paths.runDirectory, 0, machine.firstUser ?? 0);
+      await chmod(machine.paths.runDirectory, 0o710);
       // A held one has its guest back once it is thawed.
       if (!machine.isHeld) await machine.connections.listen();
     }

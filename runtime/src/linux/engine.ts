@@ -26,5 +26,5 @@ export interface Engine {
   /** Lays the bundle, once the machine's disk, volume, control group and network are there. Undone by `cleanUp`. */
   prepare(bundle: Bundle): Promise<void>;
   /** Starts what was prepared and returns. */
-  runArgv(machine: LinuxMachine): string[];
+  runArgv(machine: LinuxMachine, netnsPath: string): string[];
 }

@@ -5,7 +5,7 @@
 import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
-import { FIRST_USER } from "../runc/users.ts";
+import { SHARED_FIRST_USER } from "../runc/users.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 
@@ -17,6 +17,8 @@ export class LinuxMachine {
   readonly runtimeBuild: string | undefined;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
+  /** The host's user that is root inside a native machine. */
+  readonly firstUser: number | undefined;
   readonly connections: GuestConnections;
   readonly guest: GuestClient;
   spec: MachineSpec;
@@ -34,11 +36,9 @@ export class LinuxMachine {
     this.spec = record.spec;
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
-    this.connections = new GuestConnections(
-      this.paths.guestSocket,
-      // Its root is no root here: the socket is its own, or it could not dial.
-      this.isolation === "native" ? FIRST_USER : undefined,
-    );
+    this.firstUser = this.isolation === "native" ? (record.firstUser ?? SHARED_FIRST_USER) : undefined;
+    // Its root is no root here: the socket is its own, or it could not dial.
+    this.connections = new GuestConnections(this.paths.guestSocket, this.firstUser);
     this.guest = new GuestClient(this.connections);
   }
 
@@ -47,9 +47,10 @@ export class LinuxMachine {
   }
 
   get record(): MachineRecord {
-    const { slot, imageEnv, guestBuild, runtimeBuild, spec, isHeld } = this;
+    const { slot, imageEnv, guestBuild, runtimeBuild, spec, isHeld, firstUser } = this;
     const engine = runtimeBuild === undefined ? {} : { runtimeBuild };
-    return { version: 1, slot, imageEnv, guestBuild, ...engine, spec, isHeld };
+    const users = firstUser === undefined ? {} : { firstUser };
+    return { version: 1, slot, imageEnv, guestBuild, ...engine, spec, isHeld, ...users };
   }
 
   /** Tells PID 1 the machine's name and the environment of all it starts from now on. */

@@ -18,6 +18,8 @@
  *     /run/kontor/<n>/<id>/guest/guest.sock PID 1 inside dials this; the directory is /.kontor/run inside, read-only
  *     /run/kontor/<n>/<id>/runsc/           runsc's or runc's own state: one root per machine, so ids cannot be mixed up
  *     /run/kontor/<n>/<id>/root/            where a native machine's root filesystem is mounted
+ *     /run/kontor/<n>/<id>/users            where its user namespace is mounted
+ *     /run/kontor/users/<range>             leases of the host's user ids, of all installations (../runc/users.ts)
  */
 import { join } from "node:path";
 import type { MachineId } from "../driver.ts";
@@ -34,6 +36,7 @@ export interface MachinePaths {
   guestSocket: string;
   engineRoot: string;
   root: string;
+  users: string;
 }
 
 export interface HostPaths {
@@ -45,6 +48,7 @@ export interface HostPaths {
   mountPoints: string;
   roots: string;
   run: string;
+  users: string;
 }
 
 export function hostPaths(stateDir: string, instance: number): HostPaths {
@@ -57,6 +61,7 @@ export function hostPaths(stateDir: string, instance: number): HostPaths {
     mountPoints: join(stateDir, "mount-points"),
     roots: join(stateDir, "roots"),
     run: `/run/kontor/${instance}`,
+    users: "/run/kontor/users",
   };
 }
 
@@ -75,6 +80,7 @@ export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
     guestSocket: join(runDirectory, "guest", "guest.sock"),
     engineRoot: join(runDirectory, "runsc"),
     root: join(runDirectory, "root"),
+    users: join(runDirectory, "users"),
   };
 }
 

@@ -18,6 +18,8 @@ export interface MachineRecord {
   guestBuild: string;
   /** The runsc that runs it; absent for native machines and in records of older servers. */
   runtimeBuild?: string;
+  /** The host's user that is root inside a native machine; absent in records of older servers. */
+  firstUser?: number;
   /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
   isHeld?: boolean;
 }

@@ -65,6 +65,9 @@ function startError(
   }
   if (status === `error exec ${ENOENT}`)
     return { kind: "host_unsupported", message: `${argv[0]} is not installed` };
+  // As nsenter and prlimit, like a shell, end where the program they are to become is not there.
+  if (status === "exit 127")
+    return { kind: "host_unsupported", message: "a program that starts machines is not installed" };
   return { kind: "failed", message: "the machine could not be started" };
 }
 

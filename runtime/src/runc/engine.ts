@@ -3,16 +3,18 @@
  * into it below a writable layer on the machine's disk, a filter of system calls, and a fraction of root's
  * capabilities. 60 ms less to start than gVisor, and no price for a system call; nothing can be checkpointed.
  */
-import { chmod, mkdir, writeFile } from "node:fs/promises";
+import { chmod, chown, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 import { ownRootArgv } from "../linux/argv.ts";
 import type { Bundle, Engine } from "../linux/engine.ts";
 import type { LinuxMachine } from "../linux/machine.ts";
 import { together } from "../together.ts";
 import { runcArgv } from "./runc.ts";
-import { nativeSpec, type OwnLimits } from "./spec.ts";
-import { FIRST_USER, USERS } from "./users.ts";
+import { machineLimits, type OwnLimits } from "./limits.ts";
+import { nativeSpec } from "./spec.ts";
+import { USERS } from "./users.ts";
 
 export interface NativeOptions {
   runc: string;
@@ -33,15 +35,18 @@ export class NativeEngine implements Engine {
   }
 
   async prepare({ machine, image, ...bundle }: Bundle): Promise<void> {
-    const { paths, spec } = machine;
-    const { shimBinary, mountPoints, limits } = this.#options;
+    const { paths, spec, firstUser } = machine;
+    if (firstUser === undefined) throw new RuntimeError("failed", "the machine has no users on the host");
+    const { shimBinary, mountPoints } = this.#options;
     await mkdir(paths.root, { recursive: true, mode: 0o755 });
     // The machine's root looks for its files from the host's root on, until they are all it sees.
-    await chmod(paths.runDirectory, 0o711);
+    await chown(paths.runDirectory, 0, firstUser);
+    await chmod(paths.runDirectory, 0o710);
     const root = ownRootArgv(shimBinary, {
       at: paths.root,
       layers: [...image.layers, mountPoints],
-      map: { first: FIRST_USER, count: USERS },
+      map: { first: firstUser, count: USERS },
+      users: paths.users,
       disk: paths.disk,
       netns: bundle.netnsPath,
       ...(spec.volume === undefined ? {} : { volume: paths.volume }),
@@ -49,15 +54,21 @@ export class NativeEngine implements Engine {
     const oci = nativeSpec({
       ...bundle,
       paths,
+      firstUser,
       hostname: spec.hostname,
-      maxProcesses: spec.resources.maxProcesses,
-      limits,
       architecture: process.arch,
     });
     await together(run(root), writeFile(join(paths.directory, "config.json"), JSON.stringify(oci)));
   }
 
-  runArgv({ paths, id }: LinuxMachine): string[] {
-    return runcArgv({ runc: this.#options.runc, paths, id });
+  runArgv({ paths, id, spec }: LinuxMachine, netnsPath: string): string[] {
+    const { runc, limits } = this.#options;
+    return runcArgv({
+      runc,
+      paths,
+      id,
+      netnsPath,
+      limits: machineLimits(limits, spec.resources.maxProcesses),
+    });
   }
 }

@@ -15,6 +15,32 @@ import { DNS_ADDRESS, METADATA_ADDRESS, startInternet, WEB_ADDRESS } from "../ne
 const exec = promisify(execFile);
 const MIB = 1024 * 1024;
 
+/** A message with `$count` descriptors, as sendmsg(2) takes it. Pointers into it are valid while its parts are. */
+const MESSAGE = `
+  sub message { my $count = shift; our $data = "x"; our $iov = pack("P Q", $data, 1);
+    our $control = pack("Q l l l*", 16 + 4 * $count, 1, 1, (2) x $count);
+    $control .= "\\0" x (-length($control) % 8);
+    pack("Q L x4 P Q P Q i x4", 0, 0, $iov, 1, $control, length $control, 0) }`;
+
+/** Takes inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. */
+const TAKE_ALL = `use Socket; ${MESSAGE} my (%taken, @held);
+  for my $user (0 .. 3) { $> = $user; $taken{inotify}++ while syscall(294, 0) >= 0; $taken{ofOneUser} ||= $taken{inotify}; $> = 0 }
+  my @key = ("user", "k", "v"); syscall(248, @key, 1, -4); $taken{key} = $! + 0;
+  my $message = message(253);
+  until (($taken{sendmsg} // 0) == 109) {
+    socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or last; push @held, $a, $b;
+    1 while syscall(46, fileno $a, $message, 0x4040) >= 0; $taken{sendmsg} = $! + 0 }
+  while (pipe(my $r, my $w)) { push @held, $r, $w; $taken{pipe} = fcntl($w, 1032, 0); last if $taken{pipe} < 65536 }
+  while (1) { my $child = fork; if (!defined $child) { $taken{fork} = $! + 0; last } if (!$child) { sleep 600; exit } }
+  open my $file, ">", "/tmp/new"; print $file "{", join(",", map("\\"$_\\":$taken{$_}", keys %taken)), "}"; close $file;
+  rename "/tmp/new", "/tmp/taken"; sleep 600`;
+
+const PROBE = `use Socket; ${MESSAGE} my $ok = sub { shift() ? "ok" : "fails: $!" };
+  print "inotify ", $ok->(syscall(294, 0) >= 0); pipe(my $r, my $w); print ", pipe ", fcntl($w, 1032, 0);
+  socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, PF_UNSPEC); my $message = message(1);
+  print ", descriptor ", $ok->(syscall(46, fileno $a, $message, 0x4040) >= 0);
+  my $child = fork; exit if defined $child && !$child; print ", fork ", $ok->(defined $child)`;
+
 const native = async () => ({ ...(await make()), isolation: "native" as const });
 
 conformance("native", native, { isolation: true, checkpoints: false, processesContinue: false });
@@ -42,6 +68,10 @@ describe("what only a machine on the host's kernel promises", () => {
     resources: { ...machineSpec("").resources, ...small },
   });
   const out = async (id: MachineId, shell: string) => (await execute(driver, id, shell)).stdout.toString();
+
+  /** The host's user that is root inside. */
+  const firstUser = async (id: MachineId) =>
+    Number((await out(id, "cat /proc/self/uid_map")).trim().split(/ +/)[1]);
 
   function exitOf(id: MachineId): Promise<MachineExit["reason"]> {
     return new Promise((resolve) => {
@@ -71,8 +101,9 @@ describe("what only a machine on the host's kernel promises", () => {
 
   test("its root is nobody on the host, with few rights and a filter of system calls", async () => {
     const { id } = await boot();
+    const first = await firstUser(id);
     expect(await out(id, "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '")).toBe(
-      " 0 100000 65536\n".repeat(2),
+      ` 0 ${first} 65536\n`.repeat(2),
     );
     const status = await out(id, "cat /proc/self/status");
     for (const line of [
@@ -83,7 +114,7 @@ describe("what only a machine on the host's kernel promises", () => {
     ])
       expect(status).toContain(line);
     const [pid] = await cgroups.processes(id);
-    expect(await readFile(`/proc/${pid}/status`, "utf8")).toMatch(/^Uid:\t100000\t100000\t100000\t100000$/m);
+    expect(await readFile(`/proc/${pid}/status`, "utf8")).toContain(`Uid:${`\t${first}`.repeat(4)}\n`);
   });
 
   test("what looks at the host or would change it is refused", async () => {
@@ -131,6 +162,25 @@ describe("what only a machine on the host's kernel promises", () => {
       perl -e 'use Socket; socket S,2,1,0; bind S,sockaddr_in(80,INADDR_ANY) or die; listen S,9; print "listens\\n"'`;
     expect(await out(id, shell)).toBe("1000:1000\n65534\nlistens\n");
   });
+
+  // Numbers of system calls are those of x86_64.
+  test.skipIf(process.arch !== "x64")(
+    "a machine that takes all it can of the kernel's per-user resources takes none of another's or the host's",
+    async () => {
+      const small = withResources({ maxProcesses: 60 });
+      const [greedy, neighbour] = await Promise.all([boot(small), boot(small)]);
+      await driver.guest(greedy.id).startCommand({ id: "cmd_take", argv: ["perl", "-e", TAKE_ALL] });
+      await expect.poll(() => out(greedy.id, "cat /tmp/taken 2>/dev/null"), { timeout: 60_000 }).not.toBe("");
+      const taken = JSON.parse(await out(greedy.id, "cat /tmp/taken")) as Record<string, number>;
+      // 64 for each of its users; add_key is refused (EPERM), sendmsg and fork come to their limits (ETOOMANYREFS, EAGAIN).
+      expect(taken["inotify"]).toBeGreaterThanOrEqual(64);
+      expect(taken).toMatchObject({ ofOneUser: 64, key: 1, sendmsg: 109, fork: 11 });
+      expect(taken["pipe"]).toBeLessThan(65_536);
+      const unharmed = "inotify ok, pipe 65536, descriptor ok, fork ok";
+      expect(await out(neighbour.id, `perl -e '${PROBE}'`)).toBe(unharmed);
+      expect((await exec("perl", ["-e", PROBE])).stdout).toBe(unharmed);
+    },
+  );
 
   test("memory that runs out ends the process that has most, and not the machine", async () => {
     const { id } = await boot(withResources({ memoryBytes: 256 * MIB }));

@@ -1,17 +1,20 @@
 import { expect, test } from "vitest";
+import { machineLimits, ownLimits } from "./limits.ts";
 import { runcArgv } from "./runc.ts";
-import { nativeSpec, ownLimits } from "./spec.ts";
+import { nativeSpec } from "./spec.ts";
 import { systemCallFilter } from "./system-calls.ts";
 
 const input = {
-  paths: { guestDirectory: "/run/kontor/0/m1/guest", root: "/run/kontor/0/m1/root" },
+  paths: {
+    guestDirectory: "/run/kontor/0/m1/guest",
+    root: "/run/kontor/0/m1/root",
+    users: "/run/kontor/0/m1/users",
+  },
+  firstUser: 2 ** 24,
   guestBinary: "/opt/kontor-guest",
   resolvConf: "/state/resolv.conf",
   hostname: "box",
-  netnsPath: "/run/netns/kv0-3",
   cgroupsPath: "/kontor0/m1",
-  maxProcesses: 200,
-  limits: { openFiles: 20_000, processes: 90_000 },
   architecture: "x64",
 };
 
@@ -21,7 +24,6 @@ const specOf = (change: Partial<typeof input> = {}) =>
       args: string[];
       noNewPrivileges: boolean;
       capabilities: Record<string, string[]>;
-      rlimits: { type: string; hard: number; soft: number }[];
     };
     hostname: string;
     mounts: { destination: string; type: string; options: string[] }[];
@@ -36,9 +38,9 @@ const specOf = (change: Partial<typeof input> = {}) =>
 
 test("a machine has namespaces of its own, and users that are nobody on the host", () => {
   const { linux } = specOf();
-  expect(linux.namespaces.map(({ type }) => type)).toEqual(["pid", "ipc", "uts", "mount", "user", "network"]);
-  expect(linux.namespaces).toContainEqual({ type: "network", path: "/run/netns/kv0-3" });
-  expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 100_000, size: 65_536 }]);
+  expect(linux.namespaces.map(({ type }) => type)).toEqual(["pid", "ipc", "uts", "mount", "user"]);
+  expect(linux.namespaces).toContainEqual({ type: "user", path: "/run/kontor/0/m1/users" });
+  expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 2 ** 24, size: 65_536 }]);
 });
 
 test("its root has eight of the capabilities, gains no others, and may open no device", () => {
@@ -55,14 +57,14 @@ test("what is bound in of the host's is read-only", () => {
 });
 
 test("limits are never above this process's own, which cannot be raised", () => {
-  expect(specOf().process.rlimits).toEqual([
-    { type: "RLIMIT_NOFILE", soft: 20_000, hard: 20_000 },
-    { type: "RLIMIT_NPROC", soft: 200, hard: 1056 },
-    { type: "RLIMIT_CORE", soft: 0, hard: 0 },
-  ]);
-  const small = specOf({ limits: { openFiles: Infinity, processes: 100 } }).process.rlimits;
-  expect(small[0]).toMatchObject({ hard: 65_536 });
-  expect(small[1]).toMatchObject({ soft: 100, hard: 100 });
+  expect(machineLimits({ openFiles: 20_000, processes: 90_000 }, 200)).toEqual({
+    openFiles: 20_000,
+    processes: { soft: 200, hard: 1056 },
+  });
+  expect(machineLimits({ openFiles: Infinity, processes: 100 }, 200)).toEqual({
+    openFiles: 65_536,
+    processes: { soft: 100, hard: 100 },
+  });
 });
 
 test("this process's own limits are the hard ones", () => {
@@ -103,7 +105,14 @@ test("runc is started with the machine's own state, log and bundle", () => {
     log: "/state/machines/m1/engine.log",
     engineRoot: "/run/m1/runsc",
   };
-  expect(runcArgv({ runc: "runc", paths, id: "m1" })).toEqual([
+  const limits = { openFiles: 20_000, processes: { soft: 200, hard: 1056 } };
+  expect(runcArgv({ runc: "runc", paths, id: "m1", netnsPath: "/run/netns/kv0-3", limits })).toEqual([
+    "nsenter",
+    "--net=/run/netns/kv0-3",
+    "prlimit",
+    "--nofile=20000:20000",
+    "--nproc=200:1056",
+    "--core=0:0",
     "runc",
     "--root=/run/m1/runsc",
     "--log=/state/machines/m1/engine.log",

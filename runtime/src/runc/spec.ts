@@ -1,31 +1,22 @@
 /**
  * The OCI spec (config.json) of a native machine: a value computed from a value. `/sys` and the volume are in its root
- * already, which the shim put together.
+ * already, which the shim put together with its user namespace. It has no network namespace: the shim starts runc in the
+ * machine's, which nothing can enter from within the user namespace, and under the machine's limits (limits.ts).
  */
-import { hostTaskLimit } from "../cgroup/layout.ts";
 import { GUEST_ARGV, ourMounts, type OurFiles } from "../linux/inside.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 import { systemCallFilter } from "./system-calls.ts";
-import { FIRST_USER, USERS } from "./users.ts";
+import { USERS } from "./users.ts";
 
 export interface NativeSpecInput extends OurFiles {
-  paths: Pick<MachinePaths, "guestDirectory" | "root">;
+  paths: Pick<MachinePaths, "guestDirectory" | "root" | "users">;
+  /** The host's user that is root inside, as the namespace at `paths.users` maps it. */
+  firstUser: number;
   hostname: string;
-  netnsPath: string;
   cgroupsPath: string;
-  maxProcesses: number;
-  limits: OwnLimits;
   /** Node's word for it. */
   architecture: string;
 }
-
-/** What this process may have at most, and so what it may give: raising a limit takes CAP_SYS_RESOURCE. */
-export interface OwnLimits {
-  openFiles: number;
-  processes: number;
-}
-
-const MAX_OPEN_FILES = 65_536;
 
 /** Enough to install packages, serve low ports and become another user; over files and processes of its own users only. */
 const CAPABILITIES = [
@@ -64,10 +55,7 @@ const MASKED = [
 const READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
-  const limit = (type: string, soft: number, hard = soft) => ({ type, soft, hard });
-  const mapping = [{ containerID: 0, hostID: FIRST_USER, size: USERS }];
-  const openFiles = Math.min(input.limits.openFiles, MAX_OPEN_FILES);
-  const processes = Math.min(input.limits.processes, hostTaskLimit(input.maxProcesses));
+  const mapping = [{ containerID: 0, hostID: input.firstUser, size: USERS }];
   return {
     ociVersion: "1.0.2",
     process: {
@@ -78,13 +66,6 @@ export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
       env: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
       capabilities: { bounding: CAPABILITIES, effective: CAPABILITIES, permitted: CAPABILITIES },
       noNewPrivileges: true,
-      rlimits: [
-        limit("RLIMIT_NOFILE", openFiles),
-        // The soft one stops a fork bomb: EAGAIN inside and the machine lives, for PID 1 has the hard one. Counted for
-        // each user of the namespace; the control group's is the fence behind it.
-        limit("RLIMIT_NPROC", Math.min(input.maxProcesses, processes), processes),
-        limit("RLIMIT_CORE", 0),
-      ],
     },
     root: { path: input.paths.root, readonly: false },
     hostname: input.hostname,
@@ -102,8 +83,7 @@ export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
         { type: "ipc" },
         { type: "uts" },
         { type: "mount" },
-        { type: "user" },
-        { type: "network", path: input.netnsPath },
+        { type: "user", path: input.paths.users },
       ],
       uidMappings: mapping,
       gidMappings: mapping,
@@ -119,13 +99,4 @@ export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
 
 function mount(destination: string, type: string, options: string[]) {
   return { destination, type, source: type, options };
-}
-
-/** Of `/proc/self/limits` (proc_pid_limits(5)): the hard ones, Infinity where there is none. */
-export function ownLimits(text: string): OwnLimits {
-  const hard = (name: string) => {
-    const value = new RegExp(`^${name} +\\S+ +(\\S+)`, "m").exec(text)?.[1];
-    return value === undefined || value === "unlimited" ? Infinity : Number(value);
-  };
-  return { openFiles: hard("Max open files"), processes: hard("Max processes") };
 }

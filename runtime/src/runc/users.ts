@@ -1,7 +1,87 @@
 /**
- * Whom the users of native machines are on the host: user 0 inside is FIRST_USER, and so on. The same for every machine of
- * every installation on a host: what keeps machines apart is that none has a path to another's files or processes. Nobody
- * else on the host should be given these numbers (subuid(5)).
+ * Ranges of the host's user ids for native machines: user 0 inside is the first of the machine's range, and so on. Two
+ * machines that run at the same time have different ranges, because the kernel counts inotify instances, pipe pages,
+ * descriptors in flight, keys and processes by user. Files on volumes keep their owners whatever the range is: they are
+ * mapped (../../shim/root.c).
+ *
+ * A lease is a symbolic link `/run/kontor/users/<range>` to the machine's run directory. Only one process can create it,
+ * so installations on one host share the ranges, and it outlives the server, as the machine does. Nobody else on the host
+ * should be given these ids (subuid(5)).
  */
-export const FIRST_USER = 100_000;
+import { mkdir, readdir, readlink, symlink, unlink } from "node:fs/promises";
+import { join } from "node:path";
+import { RuntimeError, type MachineId } from "../driver.ts";
+
+/** Users of a range: enough for `nobody`, 65534. */
 export const USERS = 65_536;
+/** The range of all machines that older servers started; machines of today have others. */
+export const SHARED_FIRST_USER = 100_000;
+/** From 2^24, above what distributions give to people and to subuid(5), to 2^29: builds have ids from 2^30 on. */
+const FIRST_RANGE = 2 ** 24 / USERS;
+const END_RANGE = 2 ** 29 / USERS;
+
+export class UserRanges {
+  readonly #directory: string;
+  readonly #instance: number;
+  readonly #leases = new Map<MachineId, number>();
+
+  constructor(options: { directory: string; instance: number }) {
+    this.#directory = options.directory;
+    this.#instance = options.instance;
+  }
+
+  /** Takes over the leases of this installation's machines, and ends those of machines that are gone. */
+  async open(isThere: (id: MachineId) => boolean): Promise<void> {
+    await mkdir(this.#directory, { recursive: true, mode: 0o700 });
+    const own = this.#target("");
+    for (const name of await readdir(this.#directory)) {
+      const path = join(this.#directory, name);
+      const target = await readlink(path).catch(nothing);
+      if (target === undefined || !target.startsWith(own)) continue;
+      const id = target.slice(own.length);
+      if (isThere(id)) this.#leases.set(id, Number(name));
+      else await unlink(path);
+    }
+  }
+
+  /** The host's user that is root inside; fails with `no_capacity` once every range is leased. */
+  async lease(id: MachineId): Promise<number> {
+    const earlier = this.#leases.get(id);
+    if (earlier !== undefined) return earlier * USERS;
+    const own = new Set(this.#leases.values());
+    for (let range = FIRST_RANGE; range < END_RANGE; range += 1) {
+      if (own.has(range) || !(await this.#claim(range, id))) continue;
+      this.#leases.set(id, range);
+      return range * USERS;
+    }
+    const count = END_RANGE - FIRST_RANGE;
+    throw new RuntimeError(
+      "no_capacity",
+      `all ${count} user ranges of the host are leased; stop some machines`,
+    );
+  }
+
+  /** To be called once no process of the machine is left. */
+  async release(id: MachineId): Promise<void> {
+    const range = this.#leases.get(id);
+    if (range === undefined) return;
+    await unlink(join(this.#directory, String(range))).catch(nothing);
+    this.#leases.delete(id);
+  }
+
+  async #claim(range: number, id: MachineId): Promise<boolean> {
+    try {
+      await symlink(this.#target(id), join(this.#directory, String(range)));
+      return true;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+      return false;
+    }
+  }
+
+  #target(id: string): string {
+    return `../${this.#instance}/${id}`;
+  }
+}
+
+const nothing = () => undefined;

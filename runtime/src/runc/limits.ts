@@ -1,0 +1,34 @@
+/** Resource limits (setrlimit(2)) of a native machine's processes. runc is started under them and hands them on. */
+import { hostTaskLimit } from "../cgroup/layout.ts";
+
+/** What this process may have at most, and so what it may give: raising a limit takes CAP_SYS_RESOURCE. */
+export interface OwnLimits {
+  openFiles: number;
+  processes: number;
+}
+
+export interface MachineLimits {
+  openFiles: number;
+  processes: { soft: number; hard: number };
+}
+
+const MAX_OPEN_FILES = 65_536;
+
+export function machineLimits(own: OwnLimits, maxProcesses: number): MachineLimits {
+  const hard = Math.min(own.processes, hostTaskLimit(maxProcesses));
+  // The soft one stops a fork bomb: EAGAIN inside and the machine lives, for PID 1 has the hard one. Counted for each
+  // user of the namespace; the control group's is the fence behind it.
+  return {
+    openFiles: Math.min(own.openFiles, MAX_OPEN_FILES),
+    processes: { soft: Math.min(maxProcesses, hard), hard },
+  };
+}
+
+/** Of `/proc/self/limits` (proc_pid_limits(5)): the hard ones, Infinity where there is none. */
+export function ownLimits(text: string): OwnLimits {
+  const hard = (name: string) => {
+    const value = new RegExp(`^${name} +\\S+ +(\\S+)`, "m").exec(text)?.[1];
+    return value === undefined || value === "unlimited" ? Infinity : Number(value);
+  };
+  return { openFiles: hard("Max open files"), processes: hard("Max processes") };
+}
