@@ -5,7 +5,7 @@ import { type RunEvent, toEvent } from "./schema.ts";
 import { isOver } from "./states.ts";
 import { eventsAfter, findState, type RunView } from "./store.ts";
 
-/** What one reader has in memory at a time. */
+/** Of one page in memory; readers at the same place share it. */
 const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 
 /** For whoever was allowed to see it. Ends after the last event of a run that is over. */
@@ -16,28 +16,36 @@ export async function* follow(
   after: number,
   signal: AbortSignal,
 ): AsyncGenerator<RunEvent> {
-  let seq = after;
-  while (!signal.aborted) {
-    const waiting = new AbortController();
-    const news = runs.next(run.id, AbortSignal.any([signal, waiting.signal]));
-    try {
-      const { rows, isAll } = await eventsAfter(app.db, run.id, seq, atOnce);
+  const watch = runs.watch(run.id);
+  const waiting = new AbortController();
+  const ended = AbortSignal.any([signal, waiting.signal]);
+  try {
+    let news: Promise<unknown> | undefined;
+    for (let seq = after; !signal.aborted;) {
+      news ??= watch.next(ended);
+      const { rows, isAll, isRead } = await watch.read(String(seq), () => page(app, run.id, seq));
       for (const row of rows) {
         seq = row.seq;
         yield toEvent(run, row, app.clock.now());
       }
+      if (isRead) return;
       if (!isAll) continue;
-      const last = rows.at(-1);
-      if (last ? last.type === "run.completed" || last.type === "run.failed" : await isRead(app, run.id, seq))
-        return;
       await news;
-    } finally {
-      waiting.abort();
+      news = undefined;
     }
+  } finally {
+    waiting.abort();
+    watch.end();
   }
 }
 
-async function isRead(app: Pick<App, "db">, id: string, seq: number): Promise<boolean> {
+/** Shared by all who are at this place. `isRead`: nothing comes behind it. */
+async function page(app: Pick<App, "db">, id: string, seq: number) {
+  const { rows, isAll } = await eventsAfter(app.db, id, seq, atOnce);
+  if (!isAll) return { rows, isAll, isRead: false };
+  const last = rows.at(-1);
+  if (last) return { rows, isAll, isRead: last.type === "run.completed" || last.type === "run.failed" };
   const state = await findState(app.db, id);
-  return !state || (isOver(state.status) && seq >= state.last_event_id);
+  const isRead = !state || (isOver(state.status) && seq >= state.last_event_id);
+  return { rows, isAll, isRead };
 }

@@ -4,12 +4,12 @@
  * taken over gets a new number, and what the earlier holder still writes is refused. One that waits for a person is
  * held by nobody.
  */
-import { EventEmitter } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { isPassing } from "#db/passing.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
+import { type Watch, Watcher } from "#lib/watcher.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { expireDue } from "../approvals/expire.ts";
 import { mcpConnections } from "../mcp/connections.ts";
@@ -25,7 +25,7 @@ import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
 import { failureOf, RunFailure } from "./failure.ts";
 import { forgetOutputs } from "./forget.ts";
-import { findOrphans, findState, releaseRun, type RunRow, takeRun } from "./store.ts";
+import { findOrphans, findState, releaseRun, type RunRow, statesOf, takeRun } from "./store.ts";
 import { isOver, type RunStatus } from "./states.ts";
 import { traceEnded } from "./trace-ended.ts";
 import { LostRun, RunWriter } from "./writer.ts";
@@ -35,8 +35,8 @@ const atOnceMax = 1_000;
 /** Of one workspace: whoever has much to do, or tools that take a day, keeps nobody else waiting. */
 const ofOneMax = 50;
 const lookEveryMs = 1_000;
-/** Of what another process stores nobody here is told. */
-const pollMs = 500;
+/** What another process stores shows at the next look at all runs that are followed here. */
+const followMs = 500;
 /** One that has seen so many processes go is the likelier cause of that. */
 const attemptsMax = 10;
 
@@ -67,7 +67,7 @@ export class AgentRuns {
     }
   >();
   readonly #committing = new Set<string>();
-  readonly #changes = new EventEmitter().setMaxListeners(0);
+  readonly #watcher: Watcher<RunStatus>;
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
   #api: OwnApi | undefined;
@@ -97,6 +97,7 @@ export class AgentRuns {
     this.#app = app;
     this.#forgetEveryMs = options.forgetEveryMs ?? 60_000;
     this.#hostId = options.hostId ?? null;
+    this.#watcher = new Watcher(followMs, (ids) => statesOf(app.db, ids));
     this.#pauseMs = options.pauseMs ?? 500;
     this.#gatherMs = options.gatherMs;
     this.#ofOneMax = options.ofOneMax ?? ofOneMax;
@@ -180,7 +181,7 @@ export class AgentRuns {
   changed(id: string, status?: RunStatus): void {
     const held = this.#carriedOut.get(id);
     if (held) held.status = status;
-    this.#changes.emit(id, status);
+    this.#watcher.notify(id, status);
   }
 
   /** Nobody decided in time: the run goes on, or is over. */
@@ -197,32 +198,26 @@ export class AgentRuns {
     this.changed(id);
   }
 
-  /** Resolves when something of the run was stored, with its status where that is known, or soon; ask before looking. */
-  next(id: string, signal: AbortSignal): Promise<RunStatus | undefined> {
-    return new Promise((resolve) => {
-      const finish = (status?: RunStatus) => {
-        clearTimeout(timer);
-        this.#changes.off(id, finish);
-        signal.removeEventListener("abort", late);
-        resolve(status);
-      };
-      const late = () => finish();
-      const timer = setTimeout(late, pollMs);
-      this.#changes.once(id, finish);
-      signal.addEventListener("abort", late, { once: true });
-    });
+  /** For a reader of the run, until it ends the watch; its news are the run's status, where that is known. */
+  watch(id: string): Watch<RunStatus> {
+    return this.#watcher.watch(id);
   }
 
   /** Resolves when the run is over or waits for a person, or the time is up. */
   async settled(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(Math.ceil(withinMs)), this.#stopping.signal]);
-    let told = this.#carriedOut.get(id)?.status;
-    while (!signal.aborted) {
-      const news = this.next(id, signal);
-      const status = told ?? (await findState(this.#app.db, id))?.status;
-      if (!status || isOver(status) || status === "pending_approval") return;
-      told = await news;
+    const watch = this.watch(id);
+    try {
+      let told = this.#carriedOut.get(id)?.status;
+      while (!signal.aborted) {
+        const news = watch.next(signal);
+        const status = told ?? (await findState(this.#app.db, id))?.status;
+        if (!status || isOver(status) || status === "pending_approval") return;
+        told = await news;
+      }
+    } finally {
+      watch.end();
     }
   }
 

@@ -4,6 +4,7 @@ import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startToolServer } from "../testing/tool-server.ts";
+import { follow } from "./follow.ts";
 
 const model = await startModelServer();
 const tools = await startToolServer();
@@ -26,8 +27,7 @@ const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_
 await owner.post("/v1/agents", { name: "clerk", config });
 
 /** Texts of what is sent to the database while this goes on. */
-async function sentDuring(work: () => Promise<unknown>): Promise<string[]> {
-  const sent: string[] = [];
+async function sentDuring(work: () => Promise<unknown>, sent: string[] = []): Promise<string[]> {
   const client = pg.Client.prototype as unknown as { query: (...given: unknown[]) => unknown };
   const { query } = client;
   client.query = function (this: unknown, ...given: unknown[]) {
@@ -72,4 +72,43 @@ test("one in a session that goes on is twenty-one, and the session's end seven",
   for (let n = 0; n < 4; n += 1) sessions.push(await ask());
   const end = () => owner.call("DELETE", `/v1/agents/clerk/sessions/${sessions.pop()}`);
   expect(await fewest(end)).toBe(7);
+});
+
+test("readers of one run share what is read of its log, while it waits and when it ends", async () => {
+  const asking = { ...config, toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }] };
+  await owner.post("/v1/agents", { name: "asker", config: asking });
+  const { json } = await owner.post("/v1/agents/asker/invoke", { input: "Go." });
+  expect(json.status).toBe("pending_approval");
+  const run = await host.app.db
+    .selectFrom("agent_runs")
+    .select(["id", "session_id", "expired", "output_expires_at"])
+    .where("id", "=", json.run_id as string)
+    .executeTakeFirstOrThrow();
+  const leave = new AbortController();
+  const last: string[] = [];
+  const readers = Array.from({ length: 40 }, async (_, reader) => {
+    for await (const { type } of follow(host.app, host.runs, run, 0, leave.signal)) last[reader] = type;
+  });
+  try {
+    const sent: string[] = [];
+    const pagesOf = (from: number) =>
+      sent.slice(from).filter((text) => text.includes("from agent_events")).length;
+    const looks = () => sent.filter((text) => /"last_event_id" from "agent_runs".*= any/.test(text)).length;
+    const all = (type: string) => () => last.filter((one) => one === type).length;
+    await sentDuring(async () => {
+      await expect.poll(all("run.pending_approval"), { timeout: 20_000 }).toBe(readers.length);
+      const from = sent.length;
+      const before = looks();
+      await expect.poll(looks, { timeout: 20_000 }).toBeGreaterThan(before + 2);
+      // The first look wakes them once: nothing was known of the run before.
+      expect(pagesOf(from)).toBeLessThanOrEqual(2);
+      await owner.post(`/v1/agents/runs/${run.id}/cancel`);
+      await Promise.all(readers);
+      expect(pagesOf(from)).toBeLessThan(10);
+    }, sent);
+    expect(new Set(last)).toEqual(new Set(["run.failed"]));
+  } finally {
+    leave.abort();
+    await Promise.all(readers);
+  }
 });

@@ -299,6 +299,16 @@ export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "
     .executeTakeFirst();
 }
 
+/** How far each run is, as one text. */
+export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
+  const rows = await db
+    .selectFrom("agent_runs")
+    .select(["id", "status", "last_event_id"])
+    .where("id", "=", anyOf(ids))
+    .execute();
+  return rows.map(({ id, status, last_event_id }) => [id, `${status} ${last_event_id}`]);
+}
+
 // ---- forgetting
 
 /** Runs whose output's hour is over, the oldest first. */

@@ -1,0 +1,126 @@
+/**
+ * Rows that many readers follow, looked at by one query for all that were not notified of lately. A reader waits for a change of its row and
+ * reads what is new; readers of one row that stand at the same place share that read, and its result.
+ */
+
+/** One text for each row: it differs once the row has changed. Rows that are gone are left out. */
+export type Look = (ids: readonly string[]) => Promise<Iterable<readonly [id: string, state: string]>>;
+
+interface Row<News> {
+  watches: number;
+  /** Watched or notified since the last look: its readers know as much as a look would show. */
+  isFresh: boolean;
+  /** Undefined until the first look. */
+  state: string | undefined;
+  waiting: Set<(news?: News) => void>;
+  /** Under way, by place. */
+  reads: Map<string, Promise<unknown>>;
+}
+
+export interface Watch<News> {
+  /** Resolves after a change, with its news where they are known, or when the signal aborts. Call it before reading. */
+  next(signal: AbortSignal): Promise<News | undefined>;
+  /** The result of `work`, shared with every other reader who wants the same place before the next change. */
+  read<T>(place: string, work: () => Promise<T>): Promise<T>;
+  end(): void;
+}
+
+export class Watcher<News = never> {
+  readonly #everyMs: number;
+  readonly #look: Look;
+  readonly #rows = new Map<string, Row<News>>();
+  #timer: NodeJS.Timeout | undefined;
+  #isLooking = false;
+
+  constructor(everyMs: number, look: Look) {
+    this.#everyMs = everyMs;
+    this.#look = look;
+  }
+
+  watch(id: string): Watch<News> {
+    const row = this.#rows.get(id) ?? newRow<News>();
+    this.#rows.set(id, row);
+    row.watches += 1;
+    this.#timer ??= setInterval(() => void this.#lookAtAll(), this.#everyMs).unref();
+    let isOpen = true;
+    return {
+      next: (signal) => wait(row, signal),
+      read: (place, work) => share(row, place, work),
+      end: () => {
+        if (!isOpen) return;
+        isOpen = false;
+        row.watches -= 1;
+        if (row.watches === 0) this.#rows.delete(id);
+        if (this.#rows.size > 0) return;
+        clearInterval(this.#timer);
+        this.#timer = undefined;
+      },
+    };
+  }
+
+  /** The row changed in this process: its readers need not wait for the next look. */
+  notify(id: string, news?: News): void {
+    const row = this.#rows.get(id);
+    if (!row) return;
+    row.isFresh = true;
+    wake(row, news);
+  }
+
+  async #lookAtAll(): Promise<void> {
+    if (this.#isLooking) return;
+    const quiet = [...this.#rows].filter(([, row]) => !row.isFresh);
+    for (const row of this.#rows.values()) row.isFresh = false;
+    if (quiet.length === 0) return;
+    this.#isLooking = true;
+    try {
+      const states = new Map(await this.#look(quiet.map(([id]) => id)));
+      for (const [id, row] of quiet) {
+        const state = states.get(id) ?? "gone";
+        if (state === row.state) continue;
+        row.state = state;
+        wake(row);
+      }
+    } catch {
+      // The database is away: each reader finds out by its own read.
+      for (const [, row] of quiet) wake(row);
+    } finally {
+      this.#isLooking = false;
+    }
+  }
+}
+
+function newRow<News>(): Row<News> {
+  return { watches: 0, isFresh: true, state: undefined, waiting: new Set(), reads: new Map() };
+}
+
+function wake<News>(row: Row<News>, news?: News): void {
+  // What is under way began before the change, and may not show it.
+  row.reads.clear();
+  const waiting = [...row.waiting];
+  row.waiting.clear();
+  for (const resolve of waiting) resolve(news);
+}
+
+function wait<News>(row: Row<News>, signal: AbortSignal): Promise<News | undefined> {
+  return new Promise((resolve) => {
+    const finish = (news?: News) => {
+      row.waiting.delete(finish);
+      signal.removeEventListener("abort", abort);
+      resolve(news);
+    };
+    const abort = () => finish();
+    if (signal.aborted) return finish();
+    row.waiting.add(finish);
+    signal.addEventListener("abort", abort, { once: true });
+  });
+}
+
+function share<News, T>(row: Row<News>, place: string, work: () => Promise<T>): Promise<T> {
+  const running = row.reads.get(place) as Promise<T> | undefined;
+  if (running) return running;
+  const read = work().finally(() => {
+    if (row.reads.get(place) === read) row.reads.delete(place);
+  });
+  row.reads.set(place, read);
+  return read;
+}
