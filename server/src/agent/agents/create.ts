@@ -6,7 +6,7 @@ import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { render, requireName, target } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
-import { pointerToScope, requireHeld } from "../workers/grant.ts";
+import { requireHeld } from "../workers/grant.ts";
 import { agentLimitReached, nameTaken } from "./errors.ts";
 import { agentsMax, firstAlias } from "./limits.ts";
 import { versionValues } from "./publish.ts";
@@ -20,7 +20,7 @@ export async function create(
 ): Promise<Agent> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   requireName(input.name);
-  requireHeld(actor, input.config, pointerToScope);
+  requireHeld(actor, input.config);
   await requireSchema(workspace, input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {

@@ -31,7 +31,7 @@ export async function promote(
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["name"], why);
     const { version, config } = await getVersion(tx, agent, String(wanted));
-    requireHeld(actor, config as AgentConfig, () => "/version");
+    requireHeld(actor, config as AgentConfig, "/version");
     await requireUsable(app, tx, workspaceOf(actor, agent), config as AgentConfig).catch((error: unknown) => {
       if (!(error instanceof DomainError) || error.code !== invalidField.code) throw error;
       throw invalidField(["version"], `${version} can't run any more: ${error.detail}`);

@@ -4,7 +4,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
-import { pointerToScope, requireHeld } from "../workers/grant.ts";
+import { requireHeld } from "../workers/grant.ts";
 import { lockWritableAgent, renderVersion, target, workspaceOf } from "./agents.ts";
 import { requireSchema, requireUsable } from "./checks.ts";
 import type { AgentConfig } from "./config.ts";
@@ -23,7 +23,7 @@ export async function publish(
     const why = whyNotAlias(name);
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
-  requireHeld(actor, input.config, pointerToScope);
+  requireHeld(actor, input.config);
   await requireSchema(homeWorkspace(actor), input.config);
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {

@@ -11,6 +11,7 @@ import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
+import { requireServedHeld } from "../workers/grant.ts";
 import { scheduleLimitReached, scheduleNotFound } from "./errors.ts";
 import { type Schedule, type ScheduleCreate, type ScheduleUpdate, toSchedule } from "./schema.ts";
 import {
@@ -47,6 +48,7 @@ export async function create(
 ): Promise<Schedule> {
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
+    await requireServedHeld(tx, actor, agent);
     const now = wholeSecond(app.clock.now());
     const plan = { schedule: input.schedule, timezone: input.timezone, anchor: now };
     const next = requireNext(plan, now);
@@ -82,6 +84,8 @@ export async function update(
 ): Promise<Schedule> {
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
+    // Switching it off takes no more than is held.
+    if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await lockOwn(tx, agent, id);
     const { enabled, ...said } = Object.fromEntries(
       Object.entries(input).filter(([, value]) => value !== undefined),

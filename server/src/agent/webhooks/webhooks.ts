@@ -10,6 +10,7 @@ import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
+import { requireServedHeld } from "../workers/grant.ts";
 import { dayOf } from "./day.ts";
 import { webhookLimitReached, webhookNotFound } from "./errors.ts";
 import {
@@ -58,6 +59,7 @@ export async function create(
   const secret = newWebhookSecret();
   const row = await app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
+    await requireServedHeld(tx, actor, agent);
     if ((await lockAndCount(tx, agent.id)) >= webhooksMax) throw webhookLimitReached(webhooksMax);
     const now = app.clock.now();
     const made = await insertWebhook(tx, {
@@ -87,6 +89,8 @@ export async function update(
   requireTemplate(input.input_template);
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
+    // Switching it off takes no more than is held.
+    if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await changeWebhook(tx, agent.id, id, {
       ...(input.name === undefined ? {} : { name: input.name }),
       ...(input.input_template === undefined ? {} : { input_template: input.input_template }),

@@ -1,24 +1,59 @@
-/** Who may let an agent act: nobody gives away what they do not have. */
-import { type Actor, hasScope } from "#accounts/actor.ts";
+/** An agent may do what its publisher may do: its config is held against the token that publishes or starts it. */
+import { type Actor, hasScope, type Scope } from "#accounts/actor.ts";
+import type { Db } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
+import { type AgentRecord, getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 
 /** The code of every scope that is missing. */
-export const scopeNotHeld = defineError("missing_scope", 403, (scope: string, pointer: string) => ({
-  detail: `The config grants ${scope}, which this token does not have itself; use one that has it, or a config without it.`,
-  meta: { scope, pointer },
-}));
+export const scopeNotHeld = defineError(
+  "missing_scope",
+  403,
+  (scope: string, field: string, pointer: string) => ({
+    detail: `${field} grants the agent ${scope}, which this token does not have itself; use a token that has it, or remove ${field}.`,
+    meta: { scope, pointer },
+  }),
+);
 
-/** `pointerTo`: where the body names the scope of that place. */
-export function requireHeld(
-  actor: Actor,
-  { platform }: AgentConfig,
-  pointerTo: (place: number) => string,
-): void {
-  for (const [place, scope] of (platform?.scopes ?? []).entries()) {
-    if (!hasScope(actor, scope)) throw scopeNotHeld(scope, pointerTo(place));
+interface Grant {
+  scope: Scope;
+  /** Below the config. */
+  field: readonly (string | number)[];
+}
+
+/** A machine is a root shell in a sandbox, with what its volume holds and what its network reaches. */
+function grantsOf({ platform, vm }: AgentConfig): Grant[] {
+  const scope = "sandboxes:write";
+  const inMachine = vm?.enabled
+    ? [
+        ...(vm.volume === null ? [] : [{ scope, field: ["vm", "volume"] } as const]),
+        ...(vm.network === "open" ? [{ scope, field: ["vm", "network"] } as const] : []),
+        { scope, field: ["vm"] } as const,
+      ]
+    : [];
+  const scopes = (platform?.scopes ?? []).map((one, place) => ({
+    scope: one,
+    field: ["platform", "scopes", place],
+  }));
+  return [...scopes, ...inMachine];
+}
+
+/** `pointer`: the body's field that names the version; absent where the body holds the config. */
+export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string): void {
+  for (const { scope, field } of grantsOf(config)) {
+    if (hasScope(actor, scope)) continue;
+    const path = ["config", ...field];
+    throw scopeNotHeld(scope, path.join("."), pointer ?? `/${path.join("/")}`);
   }
 }
 
-/** In a body that holds the config. */
-export const pointerToScope = (place: number): string => `/config/platform/scopes/${place}`;
+/** Schedules and webhooks run the version at the alias `prod`. No field of their body names it: the pointer is the whole. */
+export async function requireServedHeld(
+  db: Db,
+  actor: Actor,
+  agent: Pick<AgentRecord, "id" | "latest_version">,
+): Promise<void> {
+  if (actor.scopes === null) return;
+  const { config } = await getVersion(db, agent, "prod");
+  requireHeld(actor, config as AgentConfig, "");
+}
