@@ -1,6 +1,7 @@
 import { sql } from "kysely";
 import { expect, test } from "vitest";
-import { agentHost } from "../testing/agent-app.ts";
+import { agentHost, modelConfig } from "../testing/agent-app.ts";
+import { startModelServer } from "../testing/model-server.ts";
 
 const host = await agentHost({ config: { allowPrivateHosts: "127.0.0.1" } });
 const owner = await host.person();
@@ -65,4 +66,29 @@ test("only a person or a full-access token adds and removes keys", async () => {
   expect((await owner.call("DELETE", `/v1/model-credentials/${items[0].id}`)).json).toMatchObject({
     code: "model_credential_not_found",
   });
+});
+
+test("rotates a key for open sessions and old versions, and keeps the address", async () => {
+  const model = await startModelServer();
+  const config = await modelConfig(owner, model.url);
+  const path = `/v1/model-credentials/${config.model.credential_id}`;
+  await owner.post("/v1/agents", { name: "rotated", config });
+  model.script([{ text: ["Yes."] }]);
+  const first = (await owner.post("/v1/agents/rotated/invoke", { input: "Hi" })).json;
+  const fresh = "sk-fresh-0123456789-ABCD";
+  const { status, json } = await owner.call("PATCH", path, { api_key: fresh, name: "new" });
+  expect([status, json]).toMatchObject([200, { hint: "…ABCD", name: "new", base_url: expect.any(String) }]);
+  const body = { input: "Again", session_id: first.session_id };
+  expect((await owner.post("/v1/agents/rotated/invoke", body)).json.status).toBe("completed");
+  expect(model.authorizations.at(-1)).toBe(`Bearer ${fresh}`);
+  for (const bad of [{}, { base_url: "https://example.com" }, { api_key: "a b" }, { provider: "openai" }])
+    expect((await owner.call("PATCH", path, bad)).status, JSON.stringify(bad)).toBe(400);
+  const stranger = await host.person();
+  expect((await stranger.call("PATCH", path, { api_key: fresh })).json.code).toBe(
+    "model_credential_not_found",
+  );
+  const as = { authorization: `Bearer ${await owner.tokenWith(["agents:write"])}` };
+  expect((await owner.call("PATCH", path, { name: "x" }, as)).json.code).toBe("full_access_required");
+  const { rows } = await sql`select t::text as row from activity as t`.execute(host.app.db);
+  expect(JSON.stringify(rows)).not.toContain(fresh);
 });

@@ -12,7 +12,7 @@ import { AddressError, checkAddress } from "#lib/checked-lookup.ts";
 import { newId } from "#lib/ids.ts";
 import { invalidField } from "../errors.ts";
 import { credentialLimitReached, credentialNotFound, fullAccessRequired } from "./errors.ts";
-import { type Credential, type CredentialCreate, toCredential } from "./schema.ts";
+import { type Credential, type CredentialCreate, type CredentialUpdate, toCredential } from "./schema.ts";
 import {
   type CredentialRow,
   credentialsByIds,
@@ -20,6 +20,7 @@ import {
   insertCredential,
   listCredentials,
   lockAndCount,
+  updateCredential,
 } from "./store.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
@@ -67,6 +68,26 @@ export async function get(app: Needs, actor: Actor, id: string): Promise<Credent
   const found = (await list(app, actor)).items.find((credential) => credential.id === id);
   if (!found) throw credentialNotFound();
   return found;
+}
+
+/** Runs use a new key from their next call on. The address stays: a key goes only where it was first meant for. */
+export async function update(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  { name, api_key: key }: CredentialUpdate,
+): Promise<Credential> {
+  requireFullAccess(actor);
+  const row = await app.db.transaction().execute(async (tx) => {
+    const updated = await updateCredential(tx, id, workspaceIds(actor), {
+      ...(name === undefined ? {} : { name }),
+      ...(key === undefined ? {} : { api_key_sealed: app.secrets.seal(key, place(id)), hint: hintOf(key) }),
+    });
+    if (!updated) throw credentialNotFound();
+    await recordActivity(tx, actor, "model_credential.updated", target(updated), updated.workspace_id);
+    return updated;
+  });
+  return toCredential(row);
 }
 
 /** Versions that name it stay; a run of one fails with `credential_missing`. */

@@ -2,9 +2,15 @@ import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { invalidField } from "../errors.ts";
-import { add, get, list, remove } from "./credentials.ts";
+import { add, get, list, remove, update } from "./credentials.ts";
 import { credentialLimitReached, credentialNotFound, fullAccessRequired } from "./errors.ts";
-import { Credential, CredentialCreate, CredentialList, CredentialParams } from "./schema.ts";
+import {
+  Credential,
+  CredentialCreate,
+  CredentialList,
+  CredentialParams,
+  CredentialUpdate,
+} from "./schema.ts";
 
 const common = { api: "agent", tag: "Model credentials" } as const;
 
@@ -38,6 +44,22 @@ export const credentialRoutes = (app: App): Route[] => [
       render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
     },
     handler: ({ actor, body }) => add(app, actor, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: "/v1/model-credentials/{id}",
+    operationId: "updateModelCredential",
+    summary: "Rotate the key of a model, or rename it",
+    description:
+      "By a signed-in person or with a full-access token. Every version and open session that names the credential uses the new key from its next call on. The provider and `base_url` cannot change: create another credential for another address.",
+    scope: "agents:write",
+    extension: true,
+    params: CredentialParams,
+    body: CredentialUpdate,
+    responses: { 200: Credential },
+    errors: [fullAccessRequired, credentialNotFound, accountSuspended],
+    handler: ({ actor, params, body }) => update(app, actor, params.id, body),
   }),
   defineRoute({
     ...common,

@@ -5,16 +5,19 @@ import type { CredentialRow } from "./store.ts";
 
 export const CredentialParams = z.strictObject({ id: z.string().max(64) });
 
+const name = z.string().min(1).max(64).describe("Display name, for example `production`.");
+const apiKey = z
+  .string()
+  .min(1)
+  .max(4096)
+  .regex(/^[\x21-\x7e]+$/, { error: "must be printable ASCII without spaces" })
+  .describe("Key of the provider. Sealed at rest and never returned. Any text for a server that needs none.");
+
 export const CredentialCreate = z
   .strictObject({
     provider: z.enum(providers),
-    name: z.string().min(1).max(64),
-    api_key: z
-      .string()
-      .min(1)
-      .max(4096)
-      .regex(/^[\x21-\x7e]+$/, { error: "must be printable ASCII without spaces" })
-      .describe("Sealed at rest, and never answered. Where a model asks for no key, any word."),
+    name,
+    api_key: apiKey,
     base_url: z
       .string()
       .max(2048)
@@ -27,6 +30,12 @@ export const CredentialCreate = z
   })
   .meta({ id: "ModelCredentialCreate" });
 export type CredentialCreate = z.output<typeof CredentialCreate>;
+
+export const CredentialUpdate = z
+  .strictObject({ name: name.optional(), api_key: apiKey.optional() })
+  .refine((change) => Object.keys(change).length > 0, { error: "must name `api_key` or `name`" })
+  .meta({ id: "ModelCredentialUpdate" });
+export type CredentialUpdate = z.output<typeof CredentialUpdate>;
 
 export const Credential = z
   .object({

@@ -45,6 +45,21 @@ export function credentialsByIds(
     .execute();
 }
 
+export function updateCredential(
+  tx: Db,
+  id: string,
+  workspaceIds: readonly string[],
+  change: Partial<Pick<CredentialRow, "name" | "api_key_sealed" | "hint">>,
+): Promise<CredentialRow | undefined> {
+  return tx
+    .updateTable("model_credentials")
+    .set(change)
+    .where("id", "=", id)
+    .where("workspace_id", "=", among(workspaceIds))
+    .returningAll()
+    .executeTakeFirst();
+}
+
 export function deleteCredential(
   tx: Db,
   id: string,

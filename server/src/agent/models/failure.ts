@@ -65,9 +65,12 @@ function tidy(message: string, secret: string): string {
   return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
 }
 
-function retryAfter(headers: Record<string, string> | undefined): number | null {
-  const seconds = Number(headers?.["retry-after"]);
-  return headers?.["retry-after"] !== undefined && Number.isFinite(seconds) && seconds >= 0
-    ? seconds * 1000
-    : null;
+/** Milliseconds until the time that the header names, as seconds or as an HTTP date (RFC 9110, 10.2.3). */
+export function retryAfter(headers: Record<string, string> | undefined, now = Date.now()): number | null {
+  const value = headers?.["retry-after"]?.trim();
+  if (!value) return null;
+  const milliseconds = /^\d+(?:\.\d+)?$/.test(value)
+    ? Number(value) * 1000
+    : (value.endsWith("GMT") ? Date.parse(value) : Number.NaN) - now;
+  return Number.isFinite(milliseconds) ? Math.max(0, milliseconds) : null;
 }

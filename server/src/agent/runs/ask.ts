@@ -20,8 +20,10 @@ import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "./writer.ts";
 
 const triesOfEach = 3;
-/** A provider that wants a longer pause is passed over for the next. */
+/** A provider that wants a longer pause is passed over for the next in this round. */
 const pauseMaxMs = 20_000;
+/** Longest wait between rounds where no provider names a time. */
+const waitMaxMs = 60_000;
 
 export interface Asking {
   config: AgentConfig;
@@ -34,6 +36,8 @@ export interface Asking {
   fetch: Fetch;
   /** Of the first pause; each is twice the one before. */
   pauseMs: number;
+  /** Time of `performance.now()` at which the run is out of time. */
+  deadline: number;
   trace?: RunTrace | undefined;
 }
 
@@ -46,7 +50,7 @@ export interface Answered {
 
 /** The same; where all models refuse the conversation as too long, once more with a shorter one, if there is one. */
 export async function askAgainShorter(
-  app: Pick<App, "db" | "secrets">,
+  app: Pick<App, "db" | "secrets" | "clock">,
   asking: Asking,
   shorter: () => Prompt | undefined,
 ): Promise<Answered> {
@@ -60,8 +64,38 @@ export async function askAgainShorter(
   }
 }
 
-/** Throws a `RunFailure`. */
-export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered> {
+/**
+ * Tries the model and its fallbacks; while all that could answer are overloaded, waits and tries them again for as long
+ * as the run has time. Throws a `RunFailure`.
+ */
+export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
+  for (let round = 0; ; round += 1) {
+    const outcome = await askEach(app, asking);
+    if ("answer" in outcome) return outcome;
+    const { last, tooLong, overloaded } = outcome;
+    if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
+    if (tooLong) throw new PromptTooLong(tooLong.message);
+    if (!overloaded) throw new RunFailure("model_error", last.message);
+    const pauseMs =
+      overloaded.retryAfterMs ?? Math.min(waitMaxMs, asking.pauseMs * 2 ** (triesOfEach + round));
+    const waitMs = pauseMs * (1 + Math.random() / 4);
+    if (performance.now() + waitMs >= asking.deadline)
+      throw new RunFailure("model_rate_limited", overloaded.message);
+    const until = new Date(app.clock.now().getTime() + waitMs);
+    asking.writer.add("model.waiting", { step: asking.step, retry_at: until.toISOString() });
+    await pause(waitMs, asking.signal);
+  }
+}
+
+interface Failures {
+  last: ModelFailure | undefined;
+  tooLong: ModelFailure | undefined;
+  /** The overloaded model that wants the shortest wait. */
+  overloaded: ModelFailure | undefined;
+}
+
+/** One round: each candidate is tried a few times, with short pauses. */
+async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered | Failures> {
   const { model } = asking.config;
   const candidates = [{ id: model.id, credential_id: model.credential_id }, ...(model.fallbacks ?? [])];
   const known = await findCredentials(
@@ -69,13 +103,13 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
     asking.workspaceId,
     candidates.map(({ credential_id }) => credential_id),
   );
-  let last: ModelFailure | undefined;
-  let tooLong: ModelFailure | undefined;
+  const failures: Failures = { last: undefined, tooLong: undefined, overloaded: undefined };
   for (const { id, credential_id } of candidates) {
     const credential = known.get(credential_id);
     if (!credential) continue;
     const { provider, base_url: baseUrl } = credential;
     const address = { credentialId: credential_id, provider, baseUrl, apiKey: openKey(app, credential), id };
+    let last: ModelFailure | undefined;
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
         return await askOnce(asking, address);
@@ -84,23 +118,24 @@ export async function ask(app: Pick<App, "db" | "secrets">, asking: Asking): Pro
         last = error;
       }
       const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
-      if (last.kind === "too_long") tooLong = last;
-      if (
-        last.kind === "refused" ||
-        last.kind === "too_long" ||
-        attempt === triesOfEach ||
-        pauseMs > pauseMaxMs
-      )
-        break;
+      const isFinal = last.kind === "refused" || last.kind === "too_long" || attempt === triesOfEach;
+      if (isFinal || pauseMs > pauseMaxMs) break;
       // A little apart, so that runs which failed together do not come back together.
-      await sleep(pauseMs * (1 + Math.random() / 4), undefined, { signal: asking.signal }).catch(() => {
-        asking.signal.throwIfAborted();
-      });
+      await pause(pauseMs * (1 + Math.random() / 4), asking.signal);
     }
+    failures.last = last;
+    if (last?.kind === "too_long") failures.tooLong = last;
+    if (last?.kind === "overloaded") failures.overloaded = sooner(failures.overloaded, last);
   }
-  if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
-  if (tooLong) throw new PromptTooLong(tooLong.message);
-  throw new RunFailure(last.kind === "overloaded" ? "model_rate_limited" : "model_error", last.message);
+  return failures;
+}
+
+function sooner(one: ModelFailure | undefined, other: ModelFailure): ModelFailure {
+  return one === undefined || (other.retryAfterMs ?? 0) < (one.retryAfterMs ?? 0) ? other : one;
+}
+
+async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  await sleep(milliseconds, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
 async function askOnce(

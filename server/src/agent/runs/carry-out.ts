@@ -41,7 +41,7 @@ export async function carryOut(app: App, carried: Carried, given: Work): Promise
   // A timer's longest is 24 days; a day is the config's.
   const clock = setTimeout(() => stop.abort(outOfTime), Math.max(0, leftMs));
   const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
-  const work = { ...given, access };
+  const work = { ...given, access, deadline: performance.now() + Math.max(0, leftMs) };
   try {
     if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
       writer.add("step.reset", { step: taken.steps + 1 });
@@ -74,8 +74,13 @@ function accessOf(
 }
 
 /** Answers whether the run goes on. */
-async function takeStep(app: App, config: AgentConfig, going: Going, work: Work): Promise<boolean> {
-  const { writer, stop, fetch, pauseMs } = work;
+async function takeStep(
+  app: App,
+  config: AgentConfig,
+  going: Going,
+  work: Work & { deadline: number },
+): Promise<boolean> {
+  const { writer, stop, fetch, pauseMs, deadline } = work;
   const { conversation } = going;
   requireWithinLimits(config, going.run);
   if ((await settleCalls(app, config, going, work)) === "waiting") return false;
@@ -107,6 +112,7 @@ async function takeStep(app: App, config: AgentConfig, going: Going, work: Work)
     signal: stop.signal,
     fetch,
     pauseMs,
+    deadline,
     trace: work.trace,
   };
   const answered = await askAgainShorter(app, asking, () => {

@@ -172,7 +172,6 @@ test("a model that is overloaded is asked again, and then its fallbacks in their
 });
 
 test.each([
-  [{ status: 429 }, "model_rate_limited"],
   [{ status: 500 }, "model_error"],
   [{ status: 401, error: "who are you" }, "model_error"],
   [{ raw: "data: {nonsense\n\n" }, "model_error"],
@@ -183,6 +182,24 @@ test.each([
   model.script([turn]);
   const { status, json } = await invoke(await agent());
   expect([status, json]).toMatchObject([200, { status: "failed", error_code: code, output: null }]);
+});
+
+test("waits for an overloaded model beyond its first tries, and shows the wait in the stream", async () => {
+  const busy = Array.from({ length: 7 }, () => ({ status: 429 }));
+  model.script([...busy, { text: ["at last"] }]);
+  const { json } = await invoke(await agent());
+  expect(json).toMatchObject({ status: "completed", output: "at last" });
+  expect(model.asked).toHaveLength(8);
+  const waits = (await eventsOf(json.run_id)).filter(({ type }) => type === "model.waiting");
+  expect(waits).toHaveLength(2);
+  expect(waits[0]).toMatchObject({ step: 1, retry_at: expect.stringMatching(/Z$/) });
+});
+
+test("fails a run whose model stays overloaded past the run's time", async () => {
+  model.script([{ status: 429 }]);
+  const { json } = await invoke(await agent({ limits: { max_seconds: 1 } }));
+  expect(json).toMatchObject({ status: "failed", output: null });
+  expect(["model_rate_limited", "limit_time"]).toContain(json.error_code);
 });
 
 test("what was said before a break is void, and the log says so", async () => {

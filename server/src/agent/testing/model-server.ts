@@ -36,6 +36,8 @@ export interface ModelServer {
   /** Bodies of all requests, in their order. */
   // oxlint-disable-next-line typescript/no-explicit-any -- a body's shape is what tests look at
   asked: any[];
+  /** `Authorization` headers of the requests since the last script. */
+  authorizations: (string | undefined)[];
   /** What each next request is answered with, the last one from then on; or what a request's body asks for. */
   script: (turns: readonly Turn[] | Answerer) => void;
 }
@@ -48,9 +50,11 @@ export async function startModelServer(): Promise<ModelServer> {
   const model: ModelServer = {
     url: "",
     asked: [],
+    authorizations: [],
     script: (next) => {
       turns = typeof next === "function" ? next : [...next];
       model.asked = [];
+      model.authorizations = [];
     },
   };
   async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -58,6 +62,7 @@ export async function startModelServer(): Promise<ModelServer> {
     for await (const piece of request.setEncoding("utf8")) body += String(piece);
     const asked: unknown = JSON.parse(body);
     model.asked.push(asked);
+    model.authorizations.push(request.headers.authorization);
     const turn =
       (typeof turns === "function" ? turns(asked) : turns.length > 1 ? turns.shift() : turns[0]) ?? {};
     await turn.until;
