@@ -1,4 +1,5 @@
 /** Accounts through the real HTTP layer, on a real database. */
+import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
@@ -8,8 +9,9 @@ import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
 import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
-import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
+import { silentLog, testClock, testConfig, testDatabase, testSecrets } from "../../test/harness.ts";
 import type { App } from "../app.ts";
+import { accessLogOf } from "./activity/access-log.ts";
 import { recordActivity, systemActor, withoutSecrets } from "./activity/activity.ts";
 import { bootstrapOperator, type OperatorSecrets } from "./bootstrap.ts";
 import { findActor } from "./find-actor.ts";
@@ -30,7 +32,13 @@ const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
   error: (...line: unknown[]) => lines.push(JSON.stringify(line)),
 });
 // The verbs under test take no more of App than this.
-const app = { config: testConfig({ rateLimits: "off" }), db, clock, log } as unknown as App;
+const app = {
+  config: testConfig({ rateLimits: "off" }),
+  db,
+  clock,
+  log,
+  secrets: testSecrets(),
+} as unknown as App;
 /** Workspace → how many of them it holds. */
 const ships = new Map<string, number>();
 const addons = new Addons(app);
@@ -118,13 +126,15 @@ test("a session signs in, reads, and is gone after sign-out, a password reset, a
   await createUser(app, operator, { email: "Ann@Example.test", name: "Ann", password: "ann's password" });
   const signIn = async (password = "ann's password") => {
     const answer = await call(null, "POST", "/session", { email: "ann@example.TEST", password });
-    return { ...answer, cookie: String(answer.headers["set-cookie"] ?? "").split(";")[0]! };
+    const [device = "", session = ""] = [answer.headers["set-cookie"] ?? []].flat();
+    return { ...answer, device, session, cookie: session.split(";")[0]! };
   };
-  const { status, cookie, headers, json } = await signIn();
+  const { status, cookie, session, device, json } = await signIn();
   expect(status).toBe(201);
-  expect(headers["set-cookie"]).toMatch(
-    /^kontor_session=kse_\w{40}; Path=\/; Max-Age=1209600; HttpOnly; SameSite=Lax$/,
+  expect(device).toMatch(
+    /^kontor_device=[\w.-]+; Path=\/api\/v1\/session; Max-Age=31536000; HttpOnly; SameSite=Strict$/,
   );
+  expect(session).toMatch(/^kontor_session=kse_\w{40}; Path=\/; Max-Age=1209600; HttpOnly; SameSite=Lax$/);
   expect(json.user).toMatchObject({ email: "ann@example.test", is_operator: false });
   expect((await call(cookie, "GET", "/session")).status).toBe(200);
   expect((await call(cookie, "DELETE", "/session", undefined, { origin: "http://evil.test" })).status).toBe(
@@ -153,6 +163,41 @@ test("guessing passwords is slowed down, for known and unknown addresses alike",
     expect(answers.slice(10)).toEqual([429, 429]);
     clock.advance(600_000);
   }
+});
+
+test("locks nobody out of an account from another address, and notes refused sign-ins", async () => {
+  const password = "a long password";
+  const email = `locked-${randomUUID()}@example.test`;
+  await createUser(app, operator, { email, name: "Locked", password });
+  const attempt = (remoteAddress: string, given: string, cookie?: string) =>
+    server.fastify.inject({
+      method: "POST",
+      url: "/api/v1/session",
+      remoteAddress,
+      payload: { email, password: given },
+      headers: cookie === undefined ? {} : { cookie },
+    });
+  const own = await attempt("198.51.100.1", password);
+  const device = [own.headers["set-cookie"]].flat()[0]!.split(";")[0]!;
+  const guesses = [];
+  for (let n = 0; n < 12; n++) guesses.push((await attempt("203.0.113.9", "guess")).statusCode);
+  expect(guesses).toEqual([...Array(10).fill(401), 429, 429]);
+  expect((await attempt("198.51.100.2", password)).statusCode).toBe(201);
+  expect((await attempt("203.0.113.9", password, `${device}x`)).statusCode).toBe(429);
+  expect((await attempt("203.0.113.9", password, device)).statusCode).toBe(201);
+  await accessLogOf(app).flush();
+  const noted = await db.selectFrom("activity").selectAll().where("target_label", "=", email).execute();
+  const by = (action: string) => noted.filter((entry) => entry.action === action);
+  expect(by("session.refused")).toHaveLength(10);
+  expect(by("session.refused")[0]).toMatchObject({
+    ip: "203.0.113.9",
+    actor_kind: "system",
+    is_access: false,
+  });
+  expect(by("session.refused")[0]!.workspace_id).toBe(by("session.created")[0]!.workspace_id);
+  // One a minute for each address.
+  expect(by("session.limited")).toMatchObject([{ ip: "203.0.113.9" }]);
+  expect(JSON.stringify(noted)).not.toContain("guess");
 });
 
 test("a token's plaintext is answered once; the list has hashes, and revoking ends it at once", async () => {
@@ -390,7 +435,7 @@ test("no password and no token is found in logs, activity or stored answers", as
   const password = "canary-password-9000";
   await createUser(app, operator, { email: "canary@example.test", name: "Canary", password });
   const session = await call(null, "POST", "/session", { email: "canary@example.test", password });
-  const cookie = String(session.headers["set-cookie"]).split(";")[0]!;
+  const cookie = [session.headers["set-cookie"]].flat()[1]!.split(";")[0]!;
   const token = await call(
     cookie,
     "POST",

@@ -15,7 +15,7 @@ export function credentialOf(headers: IncomingHttpHeaders): Credential | undefin
   return secret === undefined ? undefined : { kind: "session", secret };
 }
 
-function cookieValue(header: string, name: string): string | undefined {
+export function cookieValue(header: string, name: string): string | undefined {
   for (const part of header.split(";")) {
     const [key, ...value] = part.split("=");
     if (key?.trim() === name) return value.join("=").trim();

@@ -8,7 +8,7 @@ import type { IncomingHttpHeaders } from "node:http";
 const tokenHeader = "x-service-preview-token";
 /** Of the cookie and of the query parameter. */
 const tokenName = "svc_preview_token";
-const ownCookies = new Set([tokenName, "kontor_session"]);
+const ownCookies = new Set([tokenName, "kontor_session", "kontor_device"]);
 
 export interface Shown {
   /** Every token the visitor showed, wherever. */

@@ -80,7 +80,16 @@ function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
   }
   if (query.person !== undefined) {
     const person = query.person.toLowerCase();
-    entries = entries.where(person.includes("@") ? "person_email" : "person_id", "=", person);
+    const [own, target] = person.includes("@")
+      ? (["person_email", "target_label"] as const)
+      : (["person_id", "target_id"] as const);
+    // Refused sign-ins have no person of their own, and are about one.
+    entries = entries.where((where) =>
+      where.or([
+        where(own, "=", person),
+        where.and([where("target_kind", "=", "user"), where(target, "=", person)]),
+      ]),
+    );
   }
   if (query.action?.includes(".")) entries = entries.where("action", "=", query.action);
   else if (query.action !== undefined) {

@@ -30,7 +30,9 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
       person: z
         .union([z.guid(), z.email()])
         .optional()
-        .describe("Id or e-mail address of a person: their sessions, tokens and workers."),
+        .describe(
+          "Id or e-mail address of a person: what their sessions, tokens and workers did, and what was done to their account.",
+        ),
       action: z
         .string()
         .regex(/^[a-z_]{1,64}(\.[a-z_]{1,64})?$/, "must be an action such as file.read, or its noun alone")

@@ -2,12 +2,11 @@ import { z } from "zod";
 import { credentialOf, sessionCookie } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { addressLimited } from "#http/errors.ts";
-import { RateLimiter } from "#http/rate-limit.ts";
-import { addressHolder } from "#http/rate-rules.ts";
 import type { App } from "../../app.ts";
 import { scopes } from "../actor.ts";
 import { signInLimited } from "../errors.ts";
-import { describeCaller, sessionSeconds, signIn, signInRefused, signOut } from "./sessions.ts";
+import { describeCaller, noteRefusal, sessionSeconds, signIn, signInRefused, signOut } from "./sessions.ts";
+import { SignInLimits } from "./sign-in-routes.ts";
 
 const SessionCreate = z
   .object({ email: z.string().min(1).max(254), password: z.string().min(1).max(1024) })
@@ -32,19 +31,8 @@ const SessionResponse = z
   })
   .meta({ id: "SessionResponse" });
 
-/** Guesses at one account, and from one address: a person mistypes a few times, a dictionary needs thousands. */
-const perAccount = { name: "sign-in of an account", perMinute: 5, burst: 10 };
-const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 };
-
-export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">): Route[] => {
-  const limiter = new RateLimiter(app.clock);
-  const allowSignIn = (email: string, ip: string): void => {
-    // The address first: one that is refused makes no bucket for each account it names.
-    const address = limiter.take(addressHolder(ip), perAddress);
-    if (!address.isAllowed) throw addressLimited(address.retryAfterSeconds);
-    const account = limiter.take(email.toLowerCase(), perAccount);
-    if (!account.isAllowed) throw signInLimited(account.retryAfterSeconds);
-  };
+export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" | "secrets">): Route[] => {
+  const limits = new SignInLimits(app);
   return [
     defineRoute({
       api: "platform",
@@ -58,10 +46,19 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">)
       body: SessionCreate,
       responses: { 201: SessionResponse },
       errors: [signInRefused, signInLimited, addressLimited],
-      handler: async ({ body, request }) => {
-        allowSignIn(body.email, request.ip);
-        const userAgent = request.headers["user-agent"] ?? null;
-        const { secret, actor } = await signIn(app, { ...body, ip: request.ip, userAgent });
+      handler: async ({ body, request, reply }) => {
+        const { ip } = request;
+        const { cookie: cookies, "user-agent": userAgent = null } = request.headers;
+        try {
+          limits.allowSignIn({ email: body.email, ip, cookies });
+        } catch (error) {
+          if (limits.shouldNoteRefusal(ip))
+            await noteRefusal(app, "session.limited", { email: body.email, ip });
+          throw error;
+        }
+        const { secret, actor } = await signIn(app, { ...body, ip, userAgent });
+        // Beside the session's cookie, which the answer sets.
+        reply.header("set-cookie", limits.deviceCookie(body.email, secureAttribute(app.config.publicUrl)));
         return answer(201, await describeCaller(app, actor), {
           "set-cookie": cookie(secret, sessionSeconds, app.config.publicUrl),
         });
@@ -99,6 +96,8 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config">)
 
 /** `Secure` where the server is reached by https; on plain loopback a browser would drop such a cookie. */
 function cookie(secret: string, maxAgeSeconds: number, publicUrl: string | null): string {
-  const secure = publicUrl?.startsWith("https:") ? "; Secure" : "";
-  return `${sessionCookie}=${secret}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secure}`;
+  return `${sessionCookie}=${secret}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secureAttribute(publicUrl)}`;
 }
+
+const secureAttribute = (publicUrl: string | null): string =>
+  publicUrl?.startsWith("https:") ? "; Secure" : "";

@@ -7,7 +7,8 @@ import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
-import { recordActivity } from "../activity/activity.ts";
+import { accessLogOf, type WorkspacesOf } from "../activity/access-log.ts";
+import { recordActivity, systemActor } from "../activity/activity.ts";
 import { findActor, forgetActors } from "../find-actor.ts";
 import { isPassword, pretendPassword } from "../passwords.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
@@ -31,15 +32,14 @@ export interface SignIn {
 }
 
 export async function signIn(app: Needs, input: SignIn): Promise<{ secret: string; actor: Actor }> {
-  const user = await app.db
-    .selectFrom("users")
-    .select(["id", "password_hash"])
-    .where("email", "=", input.email.toLowerCase())
-    .executeTakeFirst();
+  const user = await findUser(app.db, input.email);
   const isRight = user
     ? await isPassword(input.password, user.password_hash)
     : await pretendPassword(input.password);
-  if (!user || !isRight) throw signInRefused();
+  if (!user || !isRight) {
+    await noteRefusal(app, "session.refused", input, user?.id ?? null);
+    throw signInRefused();
+  }
   const secret = newSecret("kse_");
   const now = app.clock.now();
   await app.db
@@ -62,6 +62,40 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
   await app.db.deleteFrom("sessions").where("user_id", "=", user.id).where("expires_at", "<", now).execute();
   return { secret, actor: from };
 }
+
+/** A sign-in that came to nothing, for the account's owner and the operator to see. */
+export async function noteRefusal(
+  app: Pick<App, "db" | "log">,
+  action: "session.refused" | "session.limited",
+  { email, ip }: { email: string; ip: string | null },
+  userId?: string | null,
+): Promise<void> {
+  const id = userId === undefined ? ((await findUser(app.db, email))?.id ?? null) : userId;
+  accessLogOf(app).note({
+    actor: { ...systemActor("sign-in"), ip },
+    action,
+    // What is no address may be a password in the wrong field.
+    target: { kind: "user", id, label: /^[^@\s]+@[^@\s]+$/.test(email) ? email.toLowerCase() : null },
+    workspace: personalWorkspacesOf,
+    isAccess: false,
+  });
+}
+
+const findUser = (db: App["db"], email: string) =>
+  db
+    .selectFrom("users")
+    .select(["id", "password_hash"])
+    .where("email", "=", email.toLowerCase())
+    .executeTakeFirst();
+
+const personalWorkspacesOf: WorkspacesOf = async (db, ids) => {
+  const rows = await db
+    .selectFrom("workspaces")
+    .select(["id", "owner_user_id"])
+    .where("owner_user_id", "=", sql<string>`any(${sql.val([...ids])}::uuid[])`)
+    .execute();
+  return rows.map(({ id, owner_user_id }) => ({ id: owner_user_id!, workspace_id: id }));
+};
 
 /** Ends the session; one that is gone already is as good. */
 export async function signOut(app: Needs, actor: Actor, secret: string): Promise<void> {

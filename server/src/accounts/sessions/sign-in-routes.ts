@@ -1,0 +1,84 @@
+/**
+ * The sign-in route counts guesses by address, by account and address together, and by account, so that a stranger cannot
+ * close an account to its owner.
+ * A device that signed in to the account before has a limit of its own
+ * and is exempt from all of these. Its cookie is signed for the account, and opens nothing.
+ */
+import { randomUUID } from "node:crypto";
+import { addressLimited } from "#http/errors.ts";
+import { cookieValue } from "#http/credential.ts";
+import { RateLimiter } from "#http/rate-limit.ts";
+import { addressHolder } from "#http/rate-rules.ts";
+import type { App } from "../../app.ts";
+import { signInLimited } from "../errors.ts";
+
+/** A person mistypes a few times, a dictionary needs thousands. */
+const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 };
+const perPair = { name: "sign-in to an account from an address", perMinute: 5, burst: 10 };
+/** More than the addresses of one person need; a guesser with many addresses gets no further. */
+const perAccount = { name: "sign-in to an account", perMinute: 30, burst: 60 };
+const perDevice = { name: "sign-in from a known device", perMinute: 5, burst: 10 };
+const perPerson = { name: "password of a signed-in person", perMinute: 5, burst: 10 };
+/** Refusals of one address are in the audit log once a minute: a flood of them must not fill it. */
+const notedRefusals = { name: "noted refusals", perMinute: 1 };
+
+const deviceCookie = "kontor_device";
+const deviceSeconds = 365 * 86_400;
+const purpose = "sign-in device";
+
+export class SignInLimits {
+  readonly #app: Pick<App, "clock" | "secrets">;
+  readonly #limiter: RateLimiter;
+
+  constructor(app: Pick<App, "clock" | "secrets">) {
+    this.#app = app;
+    this.#limiter = new RateLimiter(app.clock);
+  }
+
+  /** Throws where it is too many. */
+  allowSignIn({ email, ip, cookies }: { email: string; ip: string; cookies: string | undefined }): void {
+    const account = email.toLowerCase();
+    const device = this.#knownDevice(account, cookies);
+    if (device !== undefined) {
+      const verdict = this.#limiter.take(device, perDevice);
+      if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
+      return;
+    }
+    // The address first: one that is refused makes no counter for each account it names.
+    const address = addressHolder(ip);
+    const fromAddress = this.#limiter.take(address, perAddress);
+    if (!fromAddress.isAllowed) throw addressLimited(fromAddress.retryAfterSeconds);
+    for (const verdict of [
+      this.#limiter.take(`${address} ${account}`, perPair),
+      this.#limiter.take(account, perAccount),
+    ]) {
+      if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
+    }
+  }
+
+  /** For a person who is signed in and gives their password once more. */
+  allowPassword(userId: string): void {
+    const verdict = this.#limiter.take(userId, perPerson);
+    if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
+  }
+
+  shouldNoteRefusal(ip: string): boolean {
+    return this.#limiter.take(addressHolder(ip), notedRefusals).isAllowed;
+  }
+
+  /** For a device that just signed in to the account; `secure` as in the session's cookie. */
+  deviceCookie(email: string, secure: string): string {
+    const [id, at] = [randomUUID(), Math.floor(this.#app.clock.now().getTime() / 1000)];
+    const value = `${id}.${at}.${this.#app.secrets.sign(purpose, [id, at, email.toLowerCase()])}`;
+    return `${deviceCookie}=${value}; Path=/api/v1/session; Max-Age=${deviceSeconds}; HttpOnly; SameSite=Strict${secure}`;
+  }
+
+  #knownDevice(account: string, cookies: string | undefined): string | undefined {
+    const value = cookies === undefined ? undefined : cookieValue(cookies, deviceCookie);
+    const [, id, at, signature] = /^([0-9a-f-]{36})\.(\d{1,12})\.([\w-]{43})$/.exec(value ?? "") ?? [];
+    if (id === undefined || signature === undefined) return undefined;
+    const isFresh = this.#app.clock.now().getTime() / 1000 - Number(at) < deviceSeconds;
+    const isOurs = this.#app.secrets.verify(purpose, [id, Number(at), account], signature);
+    return isFresh && isOurs ? id : undefined;
+  }
+}
