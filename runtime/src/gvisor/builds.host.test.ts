@@ -5,7 +5,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { execute, failureKind, machineId, machineSpec } from "../conformance.ts";
+import { run } from "../exec.ts";
 import { makeDriver } from "../linux/testing/driver.ts";
+import { RunscBuilds } from "./builds.ts";
 
 test("restores and checkpoints with the runsc that ran a machine, after a newer one took its place", async () => {
   const directory = await mkdtemp(join(tmpdir(), "kontor-builds-"));
@@ -58,4 +60,15 @@ exec runsc "$@"
   await driver.pruneRuntimes([]);
   expect((await driver.facts()).runtimeBuilds).toEqual([runtimeBuild]);
   expect(await failureKind(driver.restore({ ...paused, id: machineId() }, place))).toBe("not_restorable");
+});
+
+test("starts runsc from its own place where the data directory is mounted noexec", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "kontor-builds-"));
+  onTestFinished(() => rm(directory, { recursive: true, force: true }));
+  await run(["mount", "-t", "tmpfs", "-o", "noexec,size=64m", "none", directory]);
+  onTestFinished(async () => void (await run(["umount", directory])));
+  const builds = new RunscBuilds(join(directory, "kept"), "runsc");
+  await builds.open();
+  expect(builds.path()).not.toContain(directory);
+  expect((await run([builds.path(), "--version"])).stdout).toContain(`runsc version ${builds.current}\n`);
 });

@@ -3,7 +3,7 @@
  * runs it, and a checkpoint restores only with the build that wrote it: a newer runsc must not take the older away from
  * machines that run, or that are paused. A build that nothing needs any more is pruned.
  */
-import { constants, copyFile, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
+import { access, constants, copyFile, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
 import { delimiter, isAbsolute, join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
@@ -16,6 +16,7 @@ export class RunscBuilds {
   readonly #program: string;
   readonly #kept = new Set<string>();
   #current: string | undefined;
+  #currentPath = "";
 
   /** `program` is a path, or a name on PATH: the build that new machines are started with. */
   constructor(directory: string, program: string) {
@@ -32,8 +33,15 @@ export class RunscBuilds {
     }
     await mkdir(this.#directory, { recursive: true, mode: 0o700 });
     for (const name of await readdir(this.#directory)) if (!name.endsWith(".new")) this.#kept.add(name);
-    await this.#keep(build);
+    const source = await find(this.#program);
+    await this.#keep(build, source);
     this.#current = build;
+    // Not executable where the data directory is mounted noexec: the program is then started from its own place.
+    const copy = join(this.#directory, build);
+    this.#currentPath = await access(copy, constants.X_OK).then(
+      () => copy,
+      () => source,
+    );
   }
 
   /** The build that new machines are started with. */
@@ -53,27 +61,27 @@ export class RunscBuilds {
 
   /** The program of that build; the current one where a record of an older server names none. */
   path(build: string = this.current): string {
-    return join(this.#directory, build);
+    return build === this.#current ? this.#currentPath : join(this.#directory, build);
   }
 
   /** Removes every build but the current one and those that are needed. */
   async prune(needed: ReadonlySet<string>): Promise<void> {
     for (const build of this.#kept) {
       if (build === this.#current || needed.has(build)) continue;
-      await rm(this.path(build), { force: true });
+      await rm(join(this.#directory, build), { force: true });
       this.#kept.delete(build);
     }
   }
 
   /** A package may be rebuilt under the same version: the copy is replaced where size or time differ. */
-  async #keep(build: string): Promise<void> {
-    const source = await find(this.#program);
-    const [given, kept] = await Promise.all([stat(source), stat(this.path(build)).catch(() => undefined)]);
+  async #keep(build: string, source: string): Promise<void> {
+    const copy = join(this.#directory, build);
+    const [given, kept] = await Promise.all([stat(source), stat(copy).catch(() => undefined)]);
     if (kept?.size !== given.size || kept.mtime.getTime() !== given.mtime.getTime()) {
-      const aside = `${this.path(build)}.new`;
+      const aside = `${copy}.new`;
       await copyFile(source, aside, constants.COPYFILE_FICLONE);
       await utimes(aside, given.atime, given.mtime);
-      await rename(aside, this.path(build));
+      await rename(aside, copy);
     }
     this.#kept.add(build);
   }
