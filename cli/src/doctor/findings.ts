@@ -55,16 +55,15 @@ const looks: Record<string, Look> = {
     ...(isRoot() ? {} : { advice: "Booting machines needs root: run kontor with sudo." }),
   }),
   "control groups": async () => cgroups(),
-  runsc: async (data) => engine("runsc", enginePath("runsc", data)),
+  runsc: (data) => engineFindings("runsc", data),
   runc: async (data) => {
-    const program = enginePath("runc", data);
-    const [found, ...holes] = await engine("runc", program);
+    const [found, ...holes] = await engineFindings("runc", data);
     const [major = 0, minor = 0] = (found?.found ?? "").split(".").map(Number);
     // 1.1 opens what it binds into a machine before it becomes the machine's root, who may not see it
     if (found?.ok !== true || major > 1 || minor >= 1) return [...(found ? [found] : []), ...holes];
     return [{ ...found, ok: false, advice: "runc 1.1 or newer is needed." }, ...holes];
   },
-  buildah: async () => engine("buildah", findProgram("buildah")),
+  buildah: (data) => engineFindings("buildah", data),
   "runsc platform": async (data) => platforms(enginePath("runsc", data)),
   nftables: async () =>
     trial(["nft", "list", "tables"], "The kernel needs nf_tables, and this user CAP_NET_ADMIN."),
@@ -177,7 +176,8 @@ function settings(data: string): ReturnType<typeof loadConfig> | undefined {
 }
 
 /** The version of a program, and a row for each known hole that it has. */
-async function engine(name: Engine, program: string | undefined): Promise<Finding[]> {
+export async function engineFindings(name: Engine, data: string): Promise<Finding[]> {
+  const program = name === "buildah" ? findProgram(name) : enginePath(name, data);
   if (!program) return [{ name, ok: false, found: "missing", advice: "kontor up installs it." }];
   const { output } = await run([program, "--version"], { timeoutMs: 10_000 });
   const version = new RegExp(`^${name} version (\\S+)`, "m").exec(output)?.[1] ?? "unknown";
