@@ -3,6 +3,7 @@
  * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
  */
 import { Command } from "commander";
+import type { AttackOptions } from "./commands/attack.ts";
 import { restart } from "./commands/restart.ts";
 import { check, test } from "./commands/test.ts";
 import { config } from "./commands/config.ts";
@@ -44,6 +45,15 @@ program
   .command("check")
   .description("format, lint, layers, types, generated files and unit tests")
   .action(check);
+program
+  .command("attack")
+  .description(
+    "send hostile requests to every operation of an in-process server, and report what it gets wrong",
+  )
+  .option("--minutes <n>", "how long", "10")
+  .option("--seed <n>", "first seed (random); a finding names its own")
+  .option("--only <operation>", "one operationId of the OpenAPI documents")
+  .action(async (options: AttackOptions) => (await import("./commands/attack.ts")).attack(options));
 program
   .command("doctor")
   .description("what this host can do, and what is missing")

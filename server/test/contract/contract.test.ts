@@ -5,12 +5,11 @@
  */
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
-import { hasScope, scopes, type Scope } from "#accounts/actor.ts";
-import type { Api, Route } from "#http/define-route.ts";
-import { openApiDocument } from "#http/openapi.ts";
+import { hasScope, scopes } from "#accounts/actor.ts";
 import { cases } from "./cases/all.ts";
 import type { Call } from "./cases/case.ts";
 import documentedOperations from "./documented.json" with { type: "json" };
+import { anyPath, isPublic, jsonBodyOf, type Operation, operationsOf } from "./operations.ts";
 import { openWorld } from "./world.ts";
 
 /** The operations of the three API documents. */
@@ -24,48 +23,8 @@ const documented: readonly {
 
 const world = await openWorld();
 
-interface Operation {
-  api: Api;
-  id: string;
-  method: string;
-  path: string;
-  route: Route;
-  /** As the document says it. */
-  document: {
-    security?: unknown[];
-    parameters?: { name: string; in: string; schema: { format?: string } }[];
-    requestBody?: { content: Record<string, { schema: unknown }> };
-    "x-kontor-scope"?: Scope;
-  };
-}
-
-const operations: Operation[] = Object.entries(world.routes).flatMap(([api, routes]) => {
-  const { paths } = openApiDocument(api as Api, routes) as {
-    paths: Record<string, Record<string, Operation["document"] & { operationId: string }>>;
-  };
-  return Object.entries(paths).flatMap(([path, item]) =>
-    Object.entries(item).map(([method, document]) => ({
-      api: api as Api,
-      id: document.operationId,
-      method: method.toUpperCase(),
-      path,
-      document,
-      route: routes.find(({ operationId }) => operationId === document.operationId)!,
-    })),
-  );
-});
-
-const isPublic = ({ document }: Operation): boolean => document.security?.length === 0;
-const takesJson = ({ document }: Operation): boolean =>
-  document.requestBody?.content["application/json"] !== undefined;
-
-/** The path with values that are well-formed and name nothing. */
-function anyPath({ path, document }: Operation): string {
-  return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
-    const parameter = document.parameters?.find((known) => known.in === "path" && known.name === name);
-    return parameter?.schema.format === "uuid" ? "99999999-9999-4999-8999-999999999999" : "x";
-  });
-}
+const operations = operationsOf(world.routes);
+const takesJson = (operation: Operation): boolean => jsonBodyOf(operation) !== undefined;
 
 function filled(operation: Operation, call: Call): string {
   const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>

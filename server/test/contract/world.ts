@@ -74,7 +74,7 @@ export interface World {
   callRaw(
     method: string,
     path: string,
-    options: { token: string | null; payload?: string; headers?: Readonly<Record<string, string>> },
+    options: { token: string | null; payload?: string | Buffer; headers?: Readonly<Record<string, string>> },
   ): Promise<Reply>;
 }
 

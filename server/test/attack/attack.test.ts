@@ -1,0 +1,123 @@
+/**
+ * Every operation of the three documents under attack: each credential, ids of other tenants and kinds, hostile values in
+ * each field, hostile bodies, content types and queries. No answer may be a fault of the server, leak, or break its schema.
+ *
+ * In `./kontor test` a seed chooses a part. `./kontor attack` sets KONTOR_ATTACK_MINUTES, and goes on with new seeds until
+ * they are over; then a request that costs much CPU time is a finding as well. KONTOR_ATTACK_SEED and
+ * KONTOR_ATTACK_ONLY (an operation's id) repeat a finding.
+ */
+import { writeSync } from "node:fs";
+import { describe, expect, test } from "vitest";
+import { cases } from "../contract/cases/all.ts";
+import { jsonBodyOf, type Operation, operationsOf } from "../contract/operations.ts";
+import { openWorld, type Reply } from "../contract/world.ts";
+import { type Attack, attacksOn } from "./attacks.ts";
+import { openCallers } from "./callers.ts";
+import { faultOf } from "./judge.ts";
+import { Random } from "./random.ts";
+
+const minutes = Number(process.env["KONTOR_ATTACK_MINUTES"] ?? 0);
+const firstSeed = Number(process.env["KONTOR_ATTACK_SEED"] ?? 1);
+const only = process.env["KONTOR_ATTACK_ONLY"];
+
+const world = await openWorld();
+const callers = await openCallers(world);
+const operations = operationsOf(world.routes).filter(({ id }) => only === undefined || id === only);
+const ids = new Set<string>();
+
+/** One that does not answer by then holds up only itself. */
+const givenUpMs = 10_000;
+/** Of one request in a long run, twice in a row: far above what the dearest ordinary one costs. */
+const maxCpuMs = 500;
+
+interface Finding {
+  operation: string;
+  seed: number;
+  attack: string;
+  request: string;
+  answer: string;
+}
+
+async function send({ method }: Operation, { path, token, payload, headers }: Attack) {
+  const options = { token, headers: headers ?? {}, ...(payload === undefined ? {} : { payload }) };
+  const before = process.cpuUsage();
+  const late = Promise.withResolvers<undefined>();
+  const timer = setTimeout(() => late.resolve(undefined), givenUpMs);
+  const reply = await Promise.race([world.callRaw(method, path, options), late.promise]);
+  clearTimeout(timer);
+  const { user, system } = process.cpuUsage(before);
+  return { reply, cpuMs: (user + system) / 1000 };
+}
+
+async function attack(operation: Operation, seed: number, sampled: number): Promise<Finding[]> {
+  const known = cases[operation.id];
+  // What a call needs is dear to make; without a body to change, the contract tests have made that call already.
+  const isMade = jsonBodyOf(operation) !== undefined || minutes > 0;
+  const call = (isMade && (await known?.success(world))) || {};
+  for (const id of Object.values(call.params ?? {})) ids.add(id);
+  const random = new Random(seed, operation.id);
+  const findings: Finding[] = [];
+  for (const one of attacksOn({ world, callers, operation, known, call, ids, random, sampled })) {
+    const { reply, cpuMs } = await send(operation, one);
+    // A stream of events answers when it ends.
+    if (reply === undefined && isStream(operation)) continue;
+    const fault = reply === undefined ? "is missing" : wrongWith(operation, one, reply);
+    const isDear = minutes > 0 && cpuMs > maxCpuMs && (await send(operation, one)).cpuMs > maxCpuMs;
+    const what = fault ?? (isDear ? `took ${Math.round(cpuMs)} ms of CPU time` : undefined);
+    // A wait is no fault in a test, whose host may be busy.
+    if (what === undefined || (reply === undefined && minutes === 0)) continue;
+    findings.push({
+      operation: operation.id,
+      seed,
+      attack: one.name,
+      request: `${operation.method} ${one.path.slice(0, 200)} ${String(one.payload ?? "").slice(0, 300)}`,
+      answer: `${what}: ${reply?.status} ${reply?.text.slice(0, 300)}`,
+    });
+  }
+  return findings;
+}
+
+const isStream = ({ document }: Operation): boolean =>
+  Object.values(document.responses).some(({ content }) => content?.["text/event-stream"]);
+
+function wrongWith(operation: Operation, { expects }: Attack, reply: Reply): string | undefined {
+  const fault = faultOf(operation, reply, minutes > 0);
+  return fault ?? (expects?.(reply) === false ? "is not the one expected" : undefined);
+}
+
+describe.skipIf(minutes > 0)("one seed", () => {
+  test.each(operations)("$id withstands hostile requests", async (operation) => {
+    expect(await attack(operation, firstSeed, 1)).toEqual([]);
+  });
+});
+
+test.skipIf(minutes === 0)(
+  "every operation withstands hostile requests for as long as is asked for",
+  { timeout: (minutes + 10) * 60_000, retry: 0 },
+  async () => {
+    const end = Date.now() + minutes * 60_000;
+    const found = new Map<string, Finding>();
+    for (let seed = firstSeed; Date.now() < end; seed++) {
+      for (const operation of operations) {
+        if (Date.now() >= end) break;
+        for (const finding of await attack(operation, seed, 6)) {
+          const key = `${finding.operation} ${finding.answer.slice(0, 80)}`;
+          if (found.has(key)) continue;
+          found.set(key, finding);
+          report(
+            `✗ ${finding.operation}: ${finding.attack}\n    ${finding.request}\n    ${finding.answer}\n` +
+              `    again: ./kontor attack --minutes 1 --seed ${seed} --only ${finding.operation}`,
+          );
+        }
+      }
+      const left = Math.max(0, Math.round((end - Date.now()) / 1000));
+      report(`· seed ${seed} is through; ${found.size} findings so far, ${left} s to go`);
+    }
+    expect([...found.values()]).toEqual([]);
+  },
+);
+
+/** Past the reporter, which shows what a test prints when it is over. */
+function report(line: string): void {
+  writeSync(2, `${line}\n`);
+}

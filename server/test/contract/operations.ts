@@ -1,0 +1,79 @@
+/** Every operation of the three OpenAPI documents, as its document describes it, beside the route that serves it. */
+import type { Scope } from "#accounts/actor.ts";
+import type { Api, Route } from "#http/define-route.ts";
+import { openApiDocument } from "#http/openapi.ts";
+import type { Routes } from "#http/server.ts";
+
+export interface Parameter {
+  name: string;
+  in: string;
+  schema: Schema;
+}
+
+/** JSON Schema, as far as it is read here. */
+export interface Schema {
+  $ref?: string;
+  type?: string;
+  format?: string;
+  properties?: Record<string, Schema>;
+  items?: Schema;
+  const?: unknown;
+  additionalProperties?: boolean | Schema;
+  anyOf?: Schema[];
+  oneOf?: Schema[];
+  allOf?: Schema[];
+}
+
+export interface Operation {
+  api: Api;
+  id: string;
+  method: string;
+  path: string;
+  route: Route;
+  document: {
+    security?: unknown[];
+    parameters?: Parameter[];
+    requestBody?: { content: Record<string, { schema: Schema }> };
+    responses: Record<string, { "x-kontor-codes"?: string[]; content?: Record<string, unknown> }>;
+    "x-kontor-scope"?: Scope;
+  };
+  /** Named schemas of its document, by reference. */
+  schemas: Record<string, Schema>;
+}
+
+export function operationsOf(all: Routes): Operation[] {
+  return Object.entries(all).flatMap(([api, routes]) => {
+    const { paths, components } = openApiDocument(api as Api, routes) as {
+      paths: Record<string, Record<string, Operation["document"] & { operationId: string }>>;
+      components: { schemas: Record<string, Schema> };
+    };
+    const named = Object.entries(components.schemas);
+    const schemas = Object.fromEntries(
+      named.map(([name, schema]) => [`#/components/schemas/${name}`, schema]),
+    );
+    return Object.entries(paths).flatMap(([path, item]) =>
+      Object.entries(item).map(([method, document]) => ({
+        api: api as Api,
+        id: document.operationId,
+        method: method.toUpperCase(),
+        path,
+        document,
+        schemas,
+        route: routes.find(({ operationId }) => operationId === document.operationId)!,
+      })),
+    );
+  });
+}
+
+export const isPublic = ({ document }: Operation): boolean => document.security?.length === 0;
+
+export const jsonBodyOf = ({ document }: Operation): Schema | undefined =>
+  document.requestBody?.content["application/json"]?.schema;
+
+/** The path with values that are well-formed and name nothing. */
+export function anyPath({ path, document }: Operation): string {
+  return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
+    const parameter = document.parameters?.find((known) => known.in === "path" && known.name === name);
+    return parameter?.schema.format === "uuid" ? "99999999-9999-4999-8999-999999999999" : "x";
+  });
+}
