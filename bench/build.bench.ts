@@ -23,6 +23,7 @@ import { percentile, timed } from "./measure.ts";
 export const name = "build";
 
 const app = fileURLToPath(new URL("../e2e/apps/express", import.meta.url));
+const shimBinary = fileURLToPath(new URL("../runtime/shim/build/kontor-shim", import.meta.url));
 const rounds = 5;
 /** Of the numbers that are left to what drives the runtime without a server. */
 const instance = 60;
@@ -43,6 +44,8 @@ export async function run(context: BenchContext): Promise<void> {
   const builder = new OciBuilder({
     directory: join(directory, "oci"),
     cgroupParent: `kontor-bench-${process.pid}-builds`,
+    instance,
+    shimBinary,
     recipes: new Map((await loadRecipes()).map((recipe) => [recipe.name, recipe])),
     base: async (recipe) => {
       const image = await images.ensure(recipe);

@@ -1,6 +1,6 @@
 /*
- * kontor-shim: the parent of one machine's processes. (And what puts its root filesystem together: root.c;
- * and what keeps the server's own doors open: keep.c.)
+ * kontor-shim: the parent of one machine's processes. Other commands put a root filesystem together (root.c), keep the
+ * server's listening sockets (keep.c), enclose an image builder (enclose.c) and mark overlay layers (opaque.c).
  *
  *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
  *
@@ -32,7 +32,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "enclose.h"
 #include "keep.h"
+#include "opaque.h"
 #include "root.h"
 
 /* What the child writes when it cannot come as far as PROGRAM. */
@@ -81,19 +83,24 @@ static int usage(void) {
     fputs("usage: kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT...]\n"
           "       kontor-shim root --at DIRECTORY [--map FIRST:COUNT --users FILE --disk DIRECTORY"
           " --netns FILE [--volume DIRECTORY]] -- LAYER...\n"
+          "       kontor-shim enclose --root DIRECTORY --first USER --parent PID [--netns FILE] [--resolver ADDRESS]"
+          " [--cgroup FILE]... [--read PATH DIRECTORY]... [--write PATH DIRECTORY]... -- PROGRAM [ARGUMENT...]\n"
+          "       kontor-shim opaque LAYER...\n"
           "       kontor-shim keep --listen ADDRESS:PORT... -- PROGRAM [ARGUMENT...]\n",
           stderr);
     return 64;
 }
 
+static const struct {
+    const char *name;
+    int (*run)(int count, char **arguments);
+} commands[] = {{"root", root_main}, {"keep", keep_main}, {"enclose", enclose_main}, {"opaque", opaque_main}};
+
 int main(int argc, char **argv) {
     int status_fd = -1, mask = 0, at = 2;
-    if (argc >= 2 && strcmp(argv[1], "root") == 0) {
-        int code = root_main(argc - 2, argv + 2);
-        return code < 0 ? usage() : code;
-    }
-    if (argc >= 2 && strcmp(argv[1], "keep") == 0) {
-        int code = keep_main(argc - 2, argv + 2);
+    for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        int code = commands[i].run(argc - 2, argv + 2);
         return code < 0 ? usage() : code;
     }
     if (argc < 2 || strcmp(argv[1], "run") != 0) return usage();

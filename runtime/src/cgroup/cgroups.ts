@@ -226,7 +226,12 @@ export class Cgroups {
 
   /** Makes a group in the group, to hold processes; answers the files that one joins it by. */
   async makeLeaf(name: string, leaf: string): Promise<string[]> {
-    const directories = this.#ourTrees().map((tree) => join(tree, this.#parent, name, leaf));
+    // A hybrid host's tree of v2 as well: what is in no group of it would be in the server's.
+    const trees = new Set([
+      ...this.#ourTrees(),
+      ...(this.layout.unified === undefined ? [] : [this.layout.unified]),
+    ]);
+    const directories = [...trees].map((tree) => join(tree, this.#parent, name, leaf));
     await Promise.all(directories.map((directory) => mkdir(directory, { recursive: true })));
     return directories.map((directory) => join(directory, "cgroup.procs"));
   }

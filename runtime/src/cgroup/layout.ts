@@ -15,6 +15,8 @@ export interface CgroupLayout {
   trees: Record<Controller, string>;
   /** Every tree of the host, an empty v2 one included: runsc and runc make a group in each of them. */
   allTrees: string[];
+  /** The v2 tree, with controllers or without; absent where v2 is not mounted. */
+  unified?: string;
 }
 
 /**
@@ -39,12 +41,17 @@ export function parseLayout(mountinfo: string): CgroupLayout | undefined {
     const trees = CONTROLLERS.map((controller) => [controller, v1.get(controller)] as const);
     if (trees.some(([, tree]) => tree === undefined)) return undefined;
     const allTrees = v2 === undefined ? allV1 : [...allV1, v2];
-    return { version: "v1", trees: Object.fromEntries(trees) as Record<Controller, string>, allTrees };
+    return {
+      version: "v1",
+      trees: Object.fromEntries(trees) as Record<Controller, string>,
+      allTrees,
+      ...(v2 === undefined ? {} : { unified: v2 }),
+    };
   }
   if (v2 === undefined) return undefined;
   const tree = v2;
   const trees = Object.fromEntries(CONTROLLERS.map((controller) => [controller, tree]));
-  return { version: "v2", trees: trees as Record<Controller, string>, allTrees: [tree] };
+  return { version: "v2", trees: trees as Record<Controller, string>, allTrees: [tree], unified: tree };
 }
 
 /** `optional`: the file is missing on kernels built without it (memsw without swap accounting). */

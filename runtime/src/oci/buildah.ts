@@ -3,6 +3,11 @@
  * Paths are those of the enclosure it runs in. Pure.
  */
 
+import { stepSystemCallFilter } from "../runc/system-calls.ts";
+
+/** The filter of every step, in the build's directory. `seccomp_profile` of containers.conf is ignored by `bud`. */
+const SYSTEM_CALLS = "seccomp.json";
+
 /** Where things lie in the enclosure. */
 export const inside = {
   /** The store of the bases; read-only but for their own import. */
@@ -51,7 +56,7 @@ export function configuration(limits: StepLimits): Record<string, string> {
     "containers.conf": `[containers]
 default_capabilities = ${list(capabilities)}
 default_ulimits = ${list(ulimits)}
-pids_limit = ${limits.processes}
+pids_limit = 0
 [engine]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
@@ -62,6 +67,7 @@ events_logger = "none"
     "storage.conf": storageConf(inside.store, [inside.bases]),
     "bases.conf": storageConf(inside.bases, []),
     "policy.json": `{"default":[{"type":"insecureAcceptAnything"}]}\n`,
+    [SYSTEM_CALLS]: JSON.stringify(stepSystemCallFilter(process.arch)),
     // No credential of the host's is anybody's.
     "auth.json": "{}\n",
   };
@@ -78,10 +84,15 @@ additionalimagestores = [${stores}]
 `;
 }
 
+/** The builder's whole environment. */
 export function environment(storage: "storage.conf" | "bases.conf"): Record<string, string> {
   return {
     PATH: "/usr/sbin:/usr/bin:/sbin:/bin",
     HOME: "/root",
+    // It is root of a user namespace already. Without this, containers/storage mounts overlays as the host's root does.
+    _CONTAINERS_USERNS_CONFIGURED: "done",
+    _CONTAINERS_ROOTLESS_UID: "0",
+    _CONTAINERS_ROOTLESS_GID: "0",
     LC_ALL: "C.UTF-8",
     // Cache mounts lie below it.
     TMPDIR: inside.caches,
@@ -95,10 +106,8 @@ export function environment(storage: "storage.conf" | "bases.conf"): Record<stri
 export interface Bud {
   /** Image as the Dockerfile names it → the one of a store. */
   contexts: ReadonlyMap<string, string>;
-  /** The builder's own is the steps' as well; null: they have none. */
+  /** The builder's own is the steps' as well; null: a loopback interface alone. */
   network: { resolver: string } | null;
-  /** From the root of each cgroup tree. */
-  cgroup: string;
   /** Name of the image. */
   name: string;
   /** Ids of secrets, files of the same name in the build's directory. */
@@ -113,16 +122,17 @@ export function budArgv(bud: Bud): string[] {
     "bud",
     // Dates of a base are none, so that its digest says what is in it.
     ...(bud.isBase ? ["--timestamp=0"] : ["--layers"]),
-    "--isolation=oci",
+    // Steps share the builder's user namespace and its view of its group, which is read-only.
+    "--isolation=rootless",
+    "--cgroupns=host",
+    "--network=host",
+    `--security-opt=seccomp=${inside.build}/${SYSTEM_CALLS}`,
     "--runtime=runc",
     "--runtime-flag=root=/run/runc",
     "--pull-never",
     "--format=oci",
     `--signature-policy=${inside.build}/policy.json`,
-    ...(bud.network === null
-      ? ["--network=none"]
-      : ["--network=/proc/1/ns/net", `--dns=${bud.network.resolver}`]),
-    `--cgroup-parent=${bud.cgroup}/steps`,
+    ...(bud.network === null ? [] : [`--dns=${bud.network.resolver}`]),
     ...Array.from(bud.contexts, ([name, image]) => `--build-context=${name}=docker-image://${image}`),
     ...bud.secrets.map((id) => `--secret=id=${id},src=${inside.build}/${id}`),
     `--ignorefile=${inside.build}/ignore`,

@@ -1,15 +1,15 @@
 /**
  * App images, made of a directory and a Dockerfile by buildah. Both are anybody's. Instructions are read before the
- * builder sees them (dockerfile.ts); the builder runs in a root that holds nothing of the host's (enclosure.ts), in
- * process and network namespaces and a control group of its own, and ends with this process, however that ends; steps
- * are containers inside of that, with a slot of the machines' network, so that they reach the internet and neither the
- * host nor anybody else's machine.
+ * builder sees them (dockerfile.ts); the builder runs as root of a user namespace, in a root directory that holds nothing
+ * of the host's (runtime/shim/enclose.c), in namespaces and a control group of its own, and ends with this process,
+ * however that ends; steps are containers inside of that, with a slot of the machines' network, so that they reach the
+ * internet and neither the host nor anybody else's machine.
  *
  * Every workspace has a store of its own, with its layers and its caches: what one builds is never taken for another's.
  * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
  * in it is removed before the next. A failed build leaves nothing, and cached layers only stay below a number of bytes.
  */
-import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, realpath, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { Cgroups } from "../cgroup/cgroups.ts";
@@ -23,9 +23,10 @@ import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
 import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import { LogLines } from "./log.ts";
 import { authoritiesPath, type PackageSources } from "./registries.ts";
-import { bytesBelow, type Run, runEnclosed } from "./run-enclosed.ts";
+import { bytesBelow, NOT_STARTED, type Run, runEnclosed } from "./enclosure/run.ts";
 import { stampsOf } from "./stamps.ts";
-import { hasContainers, layersOf, readConfig, readStore, type ImageConfig } from "./store.ts";
+import { hasContainers, layersOf, layerDirectory, readConfig, readStore, type ImageConfig } from "./store.ts";
+import { UserRanges } from "./enclosure/user-ranges.ts";
 
 /** What makes images of directories. */
 export interface AppBuilder {
@@ -48,6 +49,9 @@ export interface BuilderOptions {
   directory: string;
   /** Parent of the builds' control groups: one path component, of this installation alone. */
   cgroupParent: string;
+  /** Number of the installation on its host: enclosures of each have user ids of their own. */
+  instance: number;
+  shimBinary: string;
   /** By name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
   /** Makes the image of a recipe where it is not there, and says where its root filesystem lies. */
@@ -112,6 +116,7 @@ const HOUSEKEEPING_MS = 2 * 60_000;
 /** Without a route a registry's name fails at once; with one, a large base takes minutes. */
 const PULL_MS = 5 * 60_000;
 const IMPORT_MS = 10 * 60_000;
+const MARK_MS = 10 * 60_000;
 /** Of all builds together, where others want the processors too; the server's own process has 1024. */
 const CPU_WEIGHT = 512;
 const BASES = "bases";
@@ -122,25 +127,38 @@ export class OciBuilder implements AppBuilder {
   readonly #turns = new Turns<string>();
   readonly #pulling = new Map<string, Promise<string>>();
   readonly #closing = new AbortController();
+  readonly #users: UserRanges;
+  /** Without a symlink on its way, once it is open: in an enclosure's paths none is followed. */
+  #directory: string;
   #cgroups: Cgroups | undefined;
 
   constructor(options: BuilderOptions) {
     this.#options = options;
+    this.#users = new UserRanges(options.instance);
+    this.#directory = options.directory;
   }
 
   /** Removes what builds of a server that is no more have left. */
   async open(): Promise<void> {
     for (const name of ["builds", "images", "workspaces", `${BASES}/store`])
       await mkdir(this.#path(name), { recursive: true, mode: 0o700 });
+    this.#directory = await realpath(this.#options.directory);
     this.#cgroups = await Cgroups.detect(this.#options.cgroupParent);
     await this.#cgroups.open();
     await this.#cgroups.setWeight(CPU_WEIGHT);
-    for (const name of await this.#cgroups.list()) await this.#cgroups.removeTree(name);
+    for (const name of await this.#cgroups.list())
+      await this.#cgroups
+        .removeTree(name)
+        .catch((error: unknown) => this.#notCleanedUp({ group: name, error }));
     await unmountBelow(this.#path("builds"));
     await rm(this.#path("builds"), { recursive: true, force: true });
     await mkdir(this.#path("builds"), { mode: 0o700 });
     const stores = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
-    for (const store of [...stores, BASES]) await this.#turns.take(store, () => this.#tidy(store));
+    await this.#convert(stores);
+    for (const store of [...stores, BASES])
+      await this.#turns
+        .take(store, () => this.#tidy(store))
+        .catch((error: unknown) => this.#notCleanedUp({ workspace: store, error }));
   }
 
   /** Ends builds that are under way. The host is left as it was found; images and caches stay. */
@@ -188,14 +206,7 @@ export class OciBuilder implements AppBuilder {
           };
           await this.#enclosed(
             { ...build, group: build.id, store: build.workspace, network, files, context, signal, lines },
-            (cgroup) =>
-              budArgv({
-                contexts,
-                network,
-                cgroup,
-                name: nameOf(build.id),
-                secrets: given.map(({ id }) => id),
-              }),
+            budArgv({ contexts, network, name: nameOf(build.id), secrets: given.map(({ id }) => id) }),
           );
           return await this.#finished(build, before);
         } catch (error) {
@@ -256,6 +267,7 @@ export class OciBuilder implements AppBuilder {
     const image = own.images.find(({ names }) => names.includes(nameOf(build.id)));
     if (!image) throw new RuntimeError("failed", "the builder ended well and left no image");
     const { directories, sizeBytes } = layersOf(image, [own, shared]);
+    await this.#markOpaque(directories.filter((layer) => layer.startsWith(`${own.directory}/`)));
     const config = await readConfig(own.directory, image.id);
     const record: ImageRecord = { workspace: build.workspace, image: image.id };
     const file = this.#path("images", `${build.id}.json`);
@@ -283,7 +295,7 @@ export class OciBuilder implements AppBuilder {
     try {
       await this.#enclosed(
         { ...build, group: build.id, store: build.workspace, files: {}, timeoutMs: PULL_MS, ...context },
-        () => pullArgv(full),
+        pullArgv(full),
       );
       return full;
     } catch (error) {
@@ -339,7 +351,14 @@ export class OciBuilder implements AppBuilder {
       await mkdir(context, { mode: 0o700 });
       try {
         // As an archive: of a directory the builder takes the files and not their owners.
-        const archive = ["tar", "--create", "--numeric-owner", "--one-file-system", "--xattrs"];
+        const archive = [
+          "tar",
+          "--create",
+          "--numeric-owner",
+          "--one-file-system",
+          "--xattrs",
+          "--exclude=./dev/*",
+        ];
         await run([...archive, "--file", join(context, "rootfs.tar"), "--directory", rootfs, "."], {
           timeoutMs: IMPORT_MS,
         });
@@ -360,8 +379,7 @@ export class OciBuilder implements AppBuilder {
             timeoutMs: IMPORT_MS,
             signal: new AbortController().signal,
           },
-          (cgroup) =>
-            budArgv({ contexts: new Map(), network: null, cgroup, name: local, secrets: [], isBase: true }),
+          budArgv({ contexts: new Map(), network: null, name: local, secrets: [], isBase: true }),
         );
       } catch (error) {
         await this.#tidy(BASES);
@@ -375,12 +393,34 @@ export class OciBuilder implements AppBuilder {
 
   #enclosed(
     { store, ...spec }: Omit<Run, "store"> & { store: string },
-    argv: (cgroup: string) => string[],
+    argv: readonly string[],
   ): Promise<void> {
     const isBase = store === BASES;
     const home = isBase ? this.#path(BASES) : this.#workspace(store);
-    const host = { cgroups: this.#opened, builds: this.#path("builds"), log: this.#options.log };
+    const { shimBinary, log } = this.#options;
+    const host = { cgroups: this.#opened, shimBinary, users: this.#users, builds: this.#path("builds"), log };
     return runEnclosed(host, { ...spec, store: { home, bases: this.#path(BASES), isBase } }, argv);
+  }
+
+  /** Machines' overlays are mounted by the host and builds' in a user namespace; each reads marks of its own kind. */
+  async #markOpaque(layers: readonly string[]): Promise<void> {
+    if (layers.length === 0) return;
+    await run([this.#options.shimBinary, "opaque", ...layers], { timeoutMs: MARK_MS });
+  }
+
+  /** Layers that were made before builds had a user namespace; once for each installation. */
+  async #convert(workspaces: readonly string[]): Promise<void> {
+    const done = this.#path("layers-are-marked");
+    if (await stat(done).catch(() => undefined)) return;
+    for (const workspace of workspaces) {
+      const { directory, layers } = await this.#store(workspace);
+      await this.#markOpaque([...layers.keys()].map((id) => layerDirectory(directory, id)));
+    }
+    await writeFile(done, "");
+  }
+
+  #notCleanedUp({ error, ...fields }: { error: unknown; group?: string; workspace?: string }): void {
+    this.#options.log("build_not_cleaned_up", { ...fields, error: String(error) });
   }
 
   /** Removes containers that a build left in the store, when none is under way in it. */
@@ -402,7 +442,7 @@ export class OciBuilder implements AppBuilder {
     // The newest first: an image that others were made on stays until they are gone.
     const ids = gone.toSorted((a, b) => b.createdAt.getTime() - a.createdAt.getTime()).map(({ id }) => id);
     await this.#housekeep(workspace, removeImagesArgv(ids)).catch((error: unknown) =>
-      this.#options.log("build_not_cleaned_up", { workspace, error: String(error) }),
+      this.#notCleanedUp({ workspace, error }),
     );
   }
 
@@ -419,7 +459,7 @@ export class OciBuilder implements AppBuilder {
         timeoutMs: HOUSEKEEPING_MS,
         signal: new AbortController().signal,
       },
-      () => argv,
+      argv,
     );
   }
 
@@ -461,7 +501,7 @@ export class OciBuilder implements AppBuilder {
   }
 
   #path(...names: string[]): string {
-    return join(this.#options.directory, ...names);
+    return join(this.#directory, ...names);
   }
 
   get #opened(): Cgroups {
@@ -479,7 +519,14 @@ function nameOf(id: string): string {
 function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;
-  if (!isBuilders) return error;
+  if (!isBuilders || error.details["code"] === NOT_STARTED) return error;
+  const [, file] = /\blchown (\S+): invalid argument/.exec(last) ?? [];
+  if (file !== undefined)
+    return new RuntimeError(
+      "image_failed",
+      `The file ${file} belongs to a user or group above 65535, and images here have none. Give it another owner, as COPY and ADD do with --chown.`,
+      { cause: error },
+    );
   // `Error: building at STEP "RUN false": while running runtime: exit status 1`
   const [, step = "", why = ""] =
     /building at STEP "(.*)": (?:while running runtime: )?(.*)$/s.exec(last) ?? [];

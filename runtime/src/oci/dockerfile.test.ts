@@ -69,6 +69,32 @@ test.each([
   expect(refusal(`FROM debian:12-slim\n${line}\n`)).toContain("cannot be built here");
 });
 
+test.each([
+  "RUN --mount=type=cache,id=d,target=/dev true",
+  "RUN --mount=type=tmpfs,target=/proc/acpi true",
+  "RUN --mount=type=tmpfs,dst=//sys/./fs/cgroup true",
+  "RUN --mount=type=secret,id=x,target=/proc/x true",
+  "WORKDIR /a\nWORKDIR /\nRUN --mount=type=cache,target=dev true",
+  "VOLUME /dev",
+  "VOLUME /d\\ev",
+  "ENV A=/\nWORKDIR $A\nRUN --mount=type=cache,target=dev true",
+  "VOLUME /data /proc/",
+  'VOLUME ["/data", "/a/../sys"]',
+])("refuses a mount or volume on devices and the kernel's files: %s", (lines) => {
+  expect(refusal(`FROM debian:12-slim\n${lines}\n`)).toContain(
+    "below /dev, /proc or /sys; choose another path",
+  );
+});
+
+test.each([
+  "WORKDIR /srv\nRUN --mount=type=cache,target=dev true",
+  "RUN --mount=type=cache,target=/devices true",
+  "VOLUME /data",
+  'VOLUME ["/var/lib/sys"]',
+])("takes a mount or volume of a similar name: %s", (lines) => {
+  expect(refusal(`FROM debian:12-slim\n${lines}\n`)).toBe("");
+});
+
 test("what a builder takes for an instruction and we do not is refused", () => {
   expect(refusal("FROM debian:12\nHEREDOC <<E\n")).toContain("no instruction");
   expect(refusal("# escape=`\nFROM debian:12\n")).toContain("escape");

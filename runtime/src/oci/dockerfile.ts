@@ -4,6 +4,7 @@
  * than instructions from one: image names that are paths of the host, mounts that are. What is not understood here is
  * refused here, so that nothing can be smuggled between two readings of the same text. Pure.
  */
+import { posix } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { StageFiles } from "./stage-files.ts";
 import type { Step } from "./uses.ts";
@@ -57,6 +58,8 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
   const lines: string[] = [];
   const files = new StageFiles();
   let count = 0;
+  // Working directory as far as the text tells; "/" where that leaves it open.
+  let at = "/";
   for (const line of logicalLines(source)) {
     const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
     const keyword = word.toUpperCase();
@@ -68,6 +71,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       // A stage's number stands for it as well.
       const base = stages.has(image.toLowerCase()) ? image.toLowerCase() : image;
       if (base !== "scratch" && !stages.has(base)) bases.add(checkedName(base));
+      at = "/";
       lines.push(`FROM ${base}${alias === undefined ? "" : ` AS ${alias}`}`);
       files.begin(base, alias === undefined ? [String(count)] : [String(count), alias]);
       stages.add(String(count));
@@ -88,6 +92,9 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       files.copy(behind(options, rest), from);
       if (from !== undefined && !stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
+    if (keyword === "WORKDIR") at = rest.includes("$") ? "/" : posix.resolve(at, unquoted(rest));
+    if (keyword === "VOLUME")
+      for (const path of execForm(rest) ?? rest.split(/\s+/)) checkPlace(at, unquoted(path));
     if (keyword !== "RUN") {
       lines.push(`${keyword} ${rest}`);
       continue;
@@ -96,7 +103,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     const command = behind(words, rest);
     for (const [name, value] of words) {
       if (name !== "mount") throw refused(`RUN --${name} is not supported`);
-      for (const from of checkMount(value, options.isPlainPath ?? (() => false)))
+      for (const from of checkMount(value, at, options.isPlainPath ?? (() => false)))
         if (!stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
     // Whatever else looks like one would be read by the builder and was not by us.
@@ -190,8 +197,10 @@ const mountKeys: Readonly<Record<string, readonly string[]>> = {
   tmpfs: ["target", "dst", "destination"],
 };
 
+const kernelPlaces = /^\/(?:dev|proc|sys)(?:\/|$)/;
+
 /** Images that the mount takes its files from. */
-function checkMount(value: string, isPlainPath: (path: string) => boolean): string[] {
+function checkMount(value: string, at: string, isPlainPath: (path: string) => boolean): string[] {
   const pairs = value.split(",").map((pair) => {
     const [key = "", ...given] = pair.split("=");
     return [key, given.join("=")] as const;
@@ -206,6 +215,7 @@ function checkMount(value: string, isPlainPath: (path: string) => boolean): stri
     if (!plainValue.test(given) || given.split("/").includes(".."))
       throw refused(`${quoted(given)} is not supported in a mount`);
   }
+  for (const [key, given] of pairs) if (["target", "dst", "destination"].includes(key)) checkPlace(at, given);
   const id = of.get("id");
   if (type === "cache" && id !== undefined && !/^[\w-][\w.-]*$/.test(id))
     throw refused("the id of a cache is letters, digits, dots and dashes");
@@ -221,6 +231,16 @@ function checkMount(value: string, isPlainPath: (path: string) => boolean): stri
   if (!isPlainPath(source))
     throw refused(`${quoted(source)} is not in the context, or lies behind a symlink`);
   return [];
+}
+
+/**
+ * Mounts on devices and the kernel's files break the command, or are an attack (CVE-2025-31133). It is a courtesy: a
+ * symlink of the image leads a mount there as well, and the enclosure holds against both.
+ */
+function checkPlace(at: string, path: string): void {
+  const place = posix.resolve(at, path.replaceAll("\\", ""));
+  if (kernelPlaces.test(place))
+    throw refused(`nothing is mounted at ${quoted(path)}, below /dev, /proc or /sys; choose another path`);
 }
 
 /** The command with the build's variables: read from a file that is there for this command alone. */

@@ -86,6 +86,10 @@ export async function hasContainers(directory: string): Promise<boolean> {
   return (found?.length ?? 0) > 0;
 }
 
+export function layerDirectory(store: string, id: string): string {
+  return join(store, "overlay", id, "diff");
+}
+
 /** Directories of an image's layers and their bytes together, the lowest first; `stores` in the order they are looked in. */
 export function layersOf(
   image: StoredImage,
@@ -98,7 +102,7 @@ export function layersOf(
     const layer = store?.layers.get(id);
     if (!store || !layer || directories.length > 500)
       throw new Error(`layer ${id} of ${image.id} is not there`);
-    directories.unshift(join(store.directory, "overlay", id, "diff"));
+    directories.unshift(layerDirectory(store.directory, id));
     sizeBytes += layer.sizeBytes;
     id = layer.parent;
   }

@@ -62,14 +62,46 @@ const ARCHITECTURES: Partial<Record<string, string>> = {
   arm64: "SCMP_ARCH_AARCH64",
 };
 
+interface Rule {
+  names: string[];
+  action: string;
+  errnoRet?: number;
+}
+
+interface SystemCallFilter {
+  defaultAction: string;
+  defaultErrnoRet: number;
+  architectures: (string | undefined)[];
+  syscalls: Rule[];
+}
+
 const allowed = (name: string, index: number, op: string, value: number, valueTwo = 0) => ({
   names: [name],
   action: "SCMP_ACT_ALLOW",
   args: [{ index, op, value, valueTwo }],
 });
 
+/**
+ * The filter of a build's step, as containers/common reads it. It differs in `chroot`, which scripts of packages use,
+ * and has no rule for clone3: that is "not implemented" by default.
+ */
+export function stepSystemCallFilter(architecture: string): SystemCallFilter {
+  const { syscalls, ...filter } = systemCallFilter(architecture);
+  const rules = syscalls.map((rule) => ({
+    ...rule,
+    names: rule.names.filter((name) => name !== "chroot" && name !== "clone3"),
+  }));
+  return {
+    ...filter,
+    syscalls: [
+      ...rules.filter(({ names }) => names.length > 0),
+      { names: ["chroot"], action: "SCMP_ACT_ALLOW" },
+    ],
+  };
+}
+
 /** `linux.seccomp` of an OCI spec. Names that the host's libseccomp does not know yet are passed over by runc. */
-export function systemCallFilter(architecture: string): Record<string, unknown> {
+export function systemCallFilter(architecture: string): SystemCallFilter {
   return {
     defaultAction: "SCMP_ACT_ERRNO",
     defaultErrnoRet: constants.errno.ENOSYS,

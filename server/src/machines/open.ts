@@ -27,6 +27,7 @@ import { neededRuntimeBuilds, registerHost } from "./store.ts";
 /** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
 const egressProxyPort = 3128;
 const root = fileURLToPath(new URL("../../..", import.meta.url));
+const shimBinary = join(root, "runtime/shim/build/kontor-shim");
 
 export async function openMachines(deps: {
   config: Config;
@@ -129,6 +130,8 @@ async function makeBuilder(
   return new OciBuilder({
     directory: join(config.dataDir, "oci"),
     cgroupParent: `kontor${instance}-builds`,
+    instance,
+    shimBinary,
     recipes: new Map(recipes.map((recipe) => [recipe.name, recipe])),
     base: async (recipe) => {
       const image = await driver.ensureImage(recipe);
@@ -151,7 +154,7 @@ function makeDriver(config: Config, instance: number, log: Logger, egress: Egres
     proxyPort: egressProxyPort,
     ...(egress === undefined ? {} : { egress }),
     guestBinary: join(root, "guest/build/kontor-guest"),
-    shimBinary: join(root, "runtime/shim/build/kontor-shim"),
+    shimBinary,
     runsc: config.runscPath ?? "runsc",
     runc: config.runcPath ?? "runc",
     platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",

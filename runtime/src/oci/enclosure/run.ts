@@ -1,18 +1,16 @@
 /**
- * One run of a builder: in an enclosure, a control group and a network of its own, and the end of all of it. What it
- * may take of memory, processors, disk and time is its spec's; what it left half done goes with it.
+ * One run of a builder: in an enclosure (runtime/shim/enclose.c), a control group, a user range and a network of its own,
+ * and the end of all of it. Its spec limits memory, processors, disk and time; a run that fails leaves nothing.
  */
 import { mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import type { Cgroups } from "../cgroup/cgroups.ts";
-import { type LentNetwork, RuntimeError } from "../driver.ts";
-import { run } from "../exec.ts";
-import { ENCLOSED } from "../rootfs/debian.ts";
-import { UndoStack } from "../undo.ts";
-import { configuration, environment, inside } from "./buildah.ts";
-import type { Enclosure } from "./enclosure.ts";
-import type { LogLines } from "./log.ts";
+import type { Cgroups } from "../../cgroup/cgroups.ts";
+import { type LentNetwork, RuntimeError } from "../../driver.ts";
+import { run } from "../../exec.ts";
+import { UndoStack } from "../../undo.ts";
+import { configuration, environment, inside } from "../buildah.ts";
+import type { LogLines } from "../log.ts";
+import type { UserRanges } from "./user-ranges.ts";
 
 export interface Run {
   group: string;
@@ -31,24 +29,25 @@ export interface Run {
 
 export interface RunHost {
   cgroups: Cgroups;
-  /** A run's own directory lies below it. */
+  shimBinary: string;
+  users: UserRanges;
+  /** Without a symlink on its way, as the places of `Run.store` and its context. A run's own directory lies below it. */
   builds: string;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
-const program = fileURLToPath(new URL("./enclosure.ts", import.meta.url));
+/** Exit code of `kontor-shim enclose` where the builder was never started. */
+export const NOT_STARTED = 70;
+/** The group in the run's own that holds all processes. */
+const LEAF = "builder";
 const MEASURE_MS = 2 * 60_000;
 const PROCESSES = 1024;
 /** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
 
-export async function runEnclosed(
-  host: RunHost,
-  spec: Run,
-  argv: (cgroup: string) => string[],
-): Promise<void> {
-  const { cgroups, log } = host;
+export async function runEnclosed(host: RunHost, spec: Run, argv: readonly string[]): Promise<void> {
+  const { cgroups, users, log } = host;
   const { home, bases, isBase } = spec.store;
   const directory = join(host.builds, spec.group);
   const undo = new UndoStack();
@@ -57,10 +56,12 @@ export async function runEnclosed(
   let isFull = false;
   let watching: Promise<void> | undefined;
   try {
+    const range = users.lease();
+    undo.add("users", async () => range.release());
     undo.add("directory", () => rm(directory, { recursive: true, force: true }));
     await mkdir(join(directory, "root"), { recursive: true, mode: 0o700 });
     for (const path of ["store", "caches"]) await mkdir(join(home, path), { recursive: true, mode: 0o700 });
-    const limits = { fileBytes: spec.diskBytes, processes: PROCESSES, openFiles: await openFilesMax() };
+    const limits = { fileBytes: spec.diskBytes, ...(await stepLimits()) };
     const files = { ...configuration(limits), ...spec.files };
     for (const [name, text] of Object.entries(files))
       await writeFile(join(directory, name), text, { mode: 0o600 });
@@ -69,35 +70,32 @@ export async function runEnclosed(
     // One step that is too large ends, and the builder says which.
     await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
     // A leaf: what has groups below it may hold no process itself (cgroup v2).
-    const cgroupProcs = await cgroups.makeLeaf(spec.group, "builder");
-    const enclosure: Enclosure = {
-      root: join(directory, "root"),
-      binds: [
-        { at: inside.bases, from: join(bases, "store"), isWritable: isBase },
-        ...(isBase ? [] : [{ at: inside.store, from: join(home, "store"), isWritable: true }]),
-        { at: inside.caches, from: join(home, "caches"), isWritable: true },
-        { at: inside.build, from: directory, isWritable: true },
-        ...(spec.context === undefined
-          ? []
-          : [{ at: inside.context, from: spec.context, isWritable: false }]),
-      ],
-      resolver: spec.network?.resolver ?? null,
-      cgroupProcs,
-      argv: argv(cgroups.pathOf(spec.group)),
-      env: environment(isBase ? "bases.conf" : "storage.conf"),
-    };
+    const cgroupProcs = await cgroups.makeLeaf(spec.group, LEAF);
+    const { network, context } = spec;
+    const enclosure = [
+      ["--root", join(directory, "root")],
+      ["--first", String(range.first)],
+      ["--parent", String(process.pid)],
+      ...(network === null ? [] : [["--netns", network.netnsPath, "--resolver", network.resolver]]),
+      ...cgroupProcs.map((file) => ["--cgroup", file]),
+      [isBase ? "--write" : "--read", inside.bases, join(bases, "store")],
+      ...(isBase ? [] : [["--write", inside.store, join(home, "store")]]),
+      ["--write", inside.caches, join(home, "caches")],
+      ["--write", inside.build, directory],
+      ...(context === undefined ? [] : [["--read", inside.context, context]]),
+    ].flat();
     const timer = new AbortController();
     watching = watch(home, spec.diskBytes, timer.signal).then((hasFilled) => {
       isFull = hasFilled;
       if (hasFilled) stop.abort();
     });
     try {
-      await run([...namespaces(spec.network), process.execPath, program, JSON.stringify(enclosure)], {
+      await run([host.shimBinary, "enclose", ...enclosure, "--", ...argv], {
         timeoutMs: spec.timeoutMs,
         signal,
         maxOutputBytes: 64 * 1024,
         // Nothing of the server's own environment.
-        env: { PATH: process.env["PATH"], NODE_NO_WARNINGS: "1" },
+        env: environment(isBase ? "bases.conf" : "storage.conf"),
         onOutput: (text) => spec.lines?.write(text),
       });
     } finally {
@@ -109,7 +107,7 @@ export async function runEnclosed(
         cause: error,
       });
     if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was ended", { cause: error });
-    if (await cgroups.oomKilled(spec.group).catch(() => false))
+    if (await cgroups.oomKilled(join(spec.group, LEAF)).catch(() => false))
       throw new RuntimeError("no_capacity", "The build used more memory than it may.", { cause: error });
     throw error;
   } finally {
@@ -137,15 +135,15 @@ async function watch(home: string, diskBytes: number, signal: AbortSignal): Prom
   return false;
 }
 
-function namespaces(network: LentNetwork | null): string[] {
-  const own = [...ENCLOSED, "--ipc", "--uts"];
-  return network === null ? [...own, "--net"] : [...own, "nsenter", `--net=${network.netnsPath}`];
-}
-
-/** A process that may not raise limits cannot give more than it has (setrlimit(2)). */
-async function openFilesMax(): Promise<number> {
-  const own = /^Max open files\s+\S+\s+(\d+)/m.exec(await readFile("/proc/self/limits", "utf8"))?.[1];
-  return Math.min(16_384, Number(own ?? 1024));
+/** The usual limits, or our own where those are lower: a process cannot give more than it has (setrlimit(2)). */
+async function stepLimits(): Promise<{ processes: number; openFiles: number }> {
+  const own = await readFile("/proc/self/limits", "utf8");
+  const hard = (name: string) =>
+    Number(new RegExp(`^Max ${name}\\s+\\S+\\s+(\\d+)`, "m").exec(own)?.[1] ?? Infinity);
+  return {
+    processes: Math.min(PROCESSES, hard("processes")),
+    openFiles: Math.min(16_384, hard("open files")),
+  };
 }
 
 export async function bytesBelow(directory: string): Promise<number> {

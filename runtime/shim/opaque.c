@@ -1,0 +1,50 @@
+/*
+ * kontor-shim opaque: overlay layers that hide the same files in every kind of mount.
+ *
+ *     kontor-shim opaque LAYER…
+ *
+ * A directory that hides what lower layers have is marked by an attribute: `user.overlay.opaque` where the layer was
+ * written in a user namespace, as builds are, and `trusted.overlay.opaque` where the host wrote it. Each kind of mount
+ * reads its own attribute alone (overlayfs.rst); directories that have one get the other too.
+ */
+#define _GNU_SOURCE
+#include "opaque.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "mounts.h"
+
+static const char *const names[] = {"trusted.overlay.opaque", "user.overlay.opaque"};
+
+static void mark(const char *path) {
+    char value;
+    bool has[2];
+    for (int i = 0; i < 2; i++) has[i] = lgetxattr(path, names[i], &value, 1) == 1 && value == 'y';
+    for (int i = 0; i < 2; i++)
+        if (has[1 - i] && !has[i] && lsetxattr(path, names[i], "y", 1, 0)) fail("mark", path);
+}
+
+int opaque_main(int count, char **layers) {
+    if (count < 1) return -1;
+    for (int i = 0; i < count; i++) {
+        enter_directory(layers[i]);
+        char *roots[] = {".", NULL};
+        FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_XDEV, NULL);
+        if (!walk) fail("read", layers[i]);
+        for (FTSENT *each; errno = 0, (each = fts_read(walk));) {
+            if (each->fts_info == FTS_D) mark(each->fts_accpath);
+            else if (each->fts_info == FTS_DNR || each->fts_info == FTS_ERR) {
+                errno = each->fts_errno;
+                fail("read", each->fts_path);
+            }
+        }
+        if (errno) fail("read", layers[i]);
+        fts_close(walk);
+    }
+    return 0;
+}

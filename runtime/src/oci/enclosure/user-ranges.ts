@@ -1,0 +1,38 @@
+/**
+ * Ranges of the host's user ids for enclosures. Two that run at the same time have different ranges: the kernel counts
+ * processes, inotify instances and keys by user, and a process may signal others of its user. Files on disk keep their
+ * owners whatever the range is, so a range is leased for one run.
+ */
+import { RuntimeError } from "../../driver.ts";
+
+/** Users of a range. */
+export const USERS = 65_536;
+/** Native machines and the host's own accounts have ids below it. */
+const FIRST = 2 ** 30;
+const RANGES = 64;
+
+export interface UserRange {
+  /** The host's user that is root inside. */
+  first: number;
+  release(): void;
+}
+
+export class UserRanges {
+  readonly #first: number;
+  readonly #leased = new Set<number>();
+
+  /** `instance`: number of the installation on its host, 0 to 63. */
+  constructor(instance: number) {
+    this.#first = FIRST + instance * RANGES * USERS;
+  }
+
+  /** Fails with `no_capacity` while all ranges are leased. */
+  lease(): UserRange {
+    for (let range = 0; range < RANGES; range += 1) {
+      if (this.#leased.has(range)) continue;
+      this.#leased.add(range);
+      return { first: this.#first + range * USERS, release: () => void this.#leased.delete(range) };
+    }
+    throw new RuntimeError("no_capacity", `${RANGES} builds run at the same time; start fewer`);
+  }
+}
