@@ -43,6 +43,8 @@ export interface Actor {
   tokenId: string | null;
   /** A token made for one workspace: all it reaches is that one. */
   isBound?: boolean;
+  /** A token made with `secrets: "hidden"`: answers hold hints in place of secrets. */
+  hidesSecrets?: boolean;
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];
   ip: string | null;

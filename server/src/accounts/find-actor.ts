@@ -115,6 +115,7 @@ async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<st
       "t.worker_id",
       "t.user_id",
       "t.workspace_id",
+      "t.secrets",
       "t.expires_at",
       "t.last_used_at",
     ])
@@ -134,7 +135,7 @@ async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<st
 
 type TokenRow = Pick<
   Selectable<ApiTokensTable>,
-  "id" | "name" | "scopes" | "class" | "worker_id" | "user_id" | "workspace_id" | "expires_at"
+  "id" | "name" | "scopes" | "class" | "worker_id" | "user_id" | "workspace_id" | "secrets" | "expires_at"
 > & { is_operator: boolean; workspaces: ReachableWorkspace[] };
 
 function foundToken(row: TokenRow): Found {
@@ -150,6 +151,7 @@ function foundToken(row: TokenRow): Found {
       scopes: row.scopes as Scope[] | null,
       tokenId: row.id,
       isBound: row.workspace_id !== null,
+      hidesSecrets: row.secrets === "hidden",
       workspaces: row.workspaces,
       ip: null,
       // What an agent is granted is its scopes; who owns it is not among them.

@@ -14,7 +14,8 @@ export const agentTokenRefused = defineError(
 export const fullAccessRequired = defineError(
   "full_access_required",
   403,
-  () => "This needs a signed-in session or a full-access token; a scoped or bound token cannot widen itself.",
+  () =>
+    "This needs a signed-in session or a full-access token; a scoped or bound token, and one that hides secrets, cannot widen itself.",
 );
 
 /** Errors that `requireFullAccess` throws, for the routes behind it. */
@@ -22,5 +23,6 @@ export const fullAccessErrors = [agentTokenRefused, fullAccessRequired];
 
 export function requireFullAccess(actor: Actor): void {
   if (actor.kind === "worker") throw agentTokenRefused();
-  if (actor.scopes !== null || actor.isBound === true) throw fullAccessRequired();
+  if (actor.scopes !== null || actor.isBound === true || actor.hidesSecrets === true)
+    throw fullAccessRequired();
 }

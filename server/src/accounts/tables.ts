@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql, 0047_team_invitations.sql and 0054_activity_outlives_workspaces.sql say what they mean. */
+/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql, 0047_team_invitations.sql, 0048_tokens_that_hide_secrets.sql and 0054_activity_outlives_workspaces.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 
@@ -74,6 +74,7 @@ export interface ApiTokensTable {
   worker_id: string | null;
   workspace_id: string | null;
   run_id: string | null;
+  secrets: Generated<"shown" | "hidden">;
   created_at: Generated<Date>;
   expires_at: Date | null;
   last_used_at: Date | null;

@@ -73,6 +73,11 @@ export async function requireActive(
   if (owner !== undefined && suspended.includes(owner)) throw accountSuspended();
 }
 
+/** Whether answers hold hints in place of secrets. */
+export function hidesSecrets(actor: Actor): boolean {
+  return actor.hidesSecrets === true;
+}
+
 export function requireScope(actor: Actor, route: Pick<Route, "scope">): void {
   if (route.scope === null || route.scope === "public") return;
   if (!hasScope(actor, route.scope)) throw missingScope(route.scope);

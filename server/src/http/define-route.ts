@@ -94,6 +94,8 @@ export interface RouteDefinition<
   idempotent?: boolean | ((body: z.output<B>) => boolean);
   /** How a retry is answered whose first request made something and stored no answer, or not all of it. */
   replay?: Replay<z.output<P>>;
+  /** Exists to answer a secret: 403 `secrets_hidden` for a caller who may not read secrets. */
+  needsSecrets?: boolean;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
   /** Written to the audit log when a valid request reaches the handler: reads and runs, which change no record. */

@@ -13,6 +13,12 @@ export const originRefused = defineError(
   403,
   () => "A signed-in session may only be used from the console's own address.",
 );
+export const secretsHidden = defineError(
+  "secrets_hidden",
+  403,
+  () =>
+    "This answers a secret, and this caller may not read secrets; use a token made with secrets: shown, or a signed-in session.",
+);
 export const missingScope = defineError("missing_scope", 403, (scope: Scope) => ({
   detail: `This token does not carry the scope ${scope}.`,
   meta: { scope },

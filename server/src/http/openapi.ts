@@ -16,6 +16,7 @@ import {
   missingScope,
   payloadTooLarge,
   rateLimited,
+  secretsHidden,
   unauthenticated,
   unsupportedMediaType,
 } from "./errors.ts";
@@ -282,6 +283,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
   return [
     ...(route.scope === "public" ? [] : [unauthenticated]),
     ...(route.scope === null || route.scope === "public" ? [] : [missingScope]),
+    ...(route.needsSecrets ? [secretsHidden] : []),
     ...(refusesSuspended(route) ? [accountSuspended] : []),
     ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),

@@ -11,6 +11,7 @@ import { reached } from "#lib/kill-points.ts";
 import {
   authenticate,
   type FindActor,
+  hidesSecrets,
   refusesSuspended,
   requireActive,
   requireScope,
@@ -25,7 +26,7 @@ import {
   type SocketDefinition,
   streamed,
 } from "./define-route.ts";
-import { addressLimited, lengthRequired, payloadTooLarge, rateLimited } from "./errors.ts";
+import { addressLimited, lengthRequired, payloadTooLarge, rateLimited, secretsHidden } from "./errors.ts";
 import {
   hashRequest,
   type IdempotencyKeys,
@@ -35,6 +36,7 @@ import {
   parseIdempotencyKey,
   type StoredAnswer,
 } from "./idempotency.ts";
+import { compileMask, type Mask } from "./mask-secrets.ts";
 import type { OpenStreams } from "./streams/open-streams.ts";
 import { compilePick, type Pick as PickFields } from "./pick.ts";
 import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
@@ -78,7 +80,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const validate = compileValidation(route);
   const usualLimit = route.scope === "public" ? publicBodyLimitBytes : defaultBodyLimitBytes;
   const bodyLimit = route.bodyLimit ?? usualLimit;
-  const encode = compileEncoders(route);
+  const encoders = compileEncoders(route);
   const isWrite = refusesSuspended(route);
   // A handshake is a GET, and what it opens takes input.
   const isSocketWrite = route.socket !== undefined && refusesSuspended({ ...route.socket, method: "POST" });
@@ -100,10 +102,12 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       requireScope(request.actor, isSocket && route.socket ? route.socket : route);
       if (isSocket ? isSocketWrite : isWrite)
         await requireActive(services.workspaceOf, request, request.actor, route);
+      if (route.needsSecrets && hidesSecrets(request.actor)) throw secretsHidden();
       if (route.bodyType === "stream") checkLength(request, bodyLimit);
     },
     handler: async (request, reply) => {
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
+      const encode = (result: unknown) => encoders(result, hidesSecrets(request.actor));
       const input = validate({ params: request.params, query: request.query, body: request.body });
       if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
       const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
@@ -169,15 +173,18 @@ interface Encoded {
 }
 
 /** Success statuses of a route, each with what turns a result into an answer. */
-function compileEncoders(route: Route): (result: unknown) => Encoded {
+function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => Encoded {
   const declared = Object.keys(route.responses).map(Number);
   // A POST that may create or find says 201 unless its handler says otherwise.
   const usual = declared.includes(201) ? 201 : (declared[0] ?? 200);
   const picks = new Map<number, PickFields>();
+  const masks = new Map<number, Mask | undefined>();
   for (const [status, response] of Object.entries(route.responses)) {
-    if (response instanceof z.ZodType) picks.set(Number(status), compilePick(response));
+    if (!(response instanceof z.ZodType)) continue;
+    picks.set(Number(status), compilePick(response));
+    masks.set(Number(status), compileMask(response));
   }
-  return (result) => {
+  return (result, isMasked) => {
     const given = result instanceof Answer ? result : new Answer(usual, result, {});
     const response = route.responses[given.status];
     if (response === undefined)
@@ -189,7 +196,9 @@ function compileEncoders(route: Route): (result: unknown) => Encoded {
       const { contentType } = response as { contentType: string };
       return { ...head, text: null, raw: { contentType, body: given.body } };
     }
-    const value = pick(given.body);
+    const picked = pick(given.body);
+    const mask = isMasked ? masks.get(given.status) : undefined;
+    const value = mask ? mask(picked) : picked;
     return { ...head, text: JSON.stringify(value), value };
   };
 }

@@ -3,6 +3,8 @@ import { scopes, type Actor } from "../actor.ts";
 import { workspaceName } from "../workspaces.ts";
 import type { TokenRow } from "./store.ts";
 
+const secretAccess = ["shown", "hidden"] as const;
+
 export const ApiTokenCreate = z
   .object({
     name: z.string().trim().min(1).max(64),
@@ -19,6 +21,10 @@ export const ApiTokenCreate = z
       .nullable()
       .default(null)
       .describe("`personal` or a team id; null: all that its owner can reach."),
+    secrets: z
+      .enum(secretAccess)
+      .default("shown")
+      .describe("`hidden`: answers to the token hold hints in place of secrets."),
   })
   .meta({ id: "ApiTokenCreate" });
 
@@ -30,6 +36,7 @@ const record = {
   scopes: z.array(z.enum(scopes)).nullable(),
   class: z.enum(["user", "agent"]),
   workspace: z.string().nullable(),
+  secrets: z.enum(secretAccess).describe("Whether the token reads secrets, or hints in their place."),
   created_at: z.iso.datetime(),
   expires_at: z.iso.datetime().nullable(),
   last_used_at: z.iso.datetime().nullable(),
@@ -52,6 +59,7 @@ export function toApiToken(row: TokenRow, actor: Actor): z.output<typeof ApiToke
     scopes: row.scopes as z.output<typeof ApiTokenResponse>["scopes"],
     class: row.class,
     workspace: row.workspace_id === null ? null : workspaceName(actor, row.workspace_id),
+    secrets: row.secrets,
     created_at: row.created_at.toISOString(),
     expires_at: row.expires_at?.toISOString() ?? null,
     last_used_at: row.last_used_at?.toISOString() ?? null,

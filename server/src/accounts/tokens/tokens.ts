@@ -25,6 +25,7 @@ export interface NewToken {
   scopes: readonly Scope[] | null;
   /** Null: all that its owner can reach. */
   workspace: WorkspaceParam;
+  secrets: "shown" | "hidden";
 }
 
 type Needs = Pick<App, "db" | "clock">;
@@ -52,6 +53,7 @@ export async function createToken(
       token_hash: hashSecret(token),
       scopes: input.scopes === null ? null : [...input.scopes],
       workspace_id: bound,
+      secrets: input.secrets,
       created_at: now,
       expires_at:
         input.expiresInDays === null ? null : new Date(now.getTime() + input.expiresInDays * 86_400_000),

@@ -166,7 +166,9 @@ const toolset = {
   oauth_client_id: z.string().nullable(),
   oauth_scopes: z.string().nullable(),
   oauth_per_end_user: z.boolean(),
-  http_tools: z.array(z.unknown()),
+  http_tools: z.array(
+    z.looseObject({ headers: z.record(z.string(), z.string().meta({ "x-kontor-secret": true })).optional() }),
+  ),
   tool_overrides: z.record(z.string(), z.unknown()),
   tools: z.array(
     z.object({

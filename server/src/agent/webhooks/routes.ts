@@ -98,6 +98,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
       method: "POST",
       path: "/v1/agents/{agent}/webhooks/{webhook_id}/rotate",
       operationId: "rotateAgentWebhook",
+      needsSecrets: true,
       summary: "Give a webhook a new secret",
       description: "The new one is in this answer and in no other; the old one is refused from then on.",
       scope: "agents:write",

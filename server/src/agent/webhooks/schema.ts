@@ -66,6 +66,7 @@ export const WebhookWithSecret = z
     ...webhook,
     secret: z
       .string()
+      .meta({ "x-kontor-secret": true })
       .nullable()
       .describe(
         "In this answer and in no other. The whole text keys the plain signatures; the bytes behind `whsec_` key those of Standard Webhooks.",

@@ -100,8 +100,15 @@ export const Addon = z
 export type Addon = z.output<typeof Addon>;
 
 export const AddonWithUrls = Addon.extend({
-  connection_url: z.string().describe("By the private network; holds the password."),
-  public_connection_url: z.string().nullable().describe("From outside, where `public`; holds the password."),
+  connection_url: z
+    .string()
+    .meta({ "x-kontor-secret": true })
+    .describe("By the private network; holds the password."),
+  public_connection_url: z
+    .string()
+    .meta({ "x-kontor-secret": true })
+    .nullable()
+    .describe("From outside, where `public`; holds the password."),
 }).meta({ id: "AddonWithUrls" });
 export type AddonWithUrls = z.output<typeof AddonWithUrls>;
 

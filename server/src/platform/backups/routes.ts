@@ -109,6 +109,7 @@ export const backupRoutes = (backups: Backups): Route[] => [
     method: "GET",
     path: `${path}/{backup_id}/download`,
     operationId: "downloadBackup",
+    needsSecrets: true,
     summary: "An address to download a completed backup from",
     description: "PostgreSQL: what `pg_restore` reads. Redis: an RDB file. Ranges are answered.",
     scope: "platform:read",

@@ -25,7 +25,9 @@ export const Variables = z.record(VariableName, VariableValue).refine(fit, tooMa
 /** A string sets, null removes. */
 export const VariablesChange = z.record(VariableName, VariableValue.nullable()).refine(fit, tooMany);
 /** As they are answered: names are what they were when they were set. */
-export const VariablesResponse = z.record(z.string(), z.string()).meta({ id: "EnvVars" });
+export const VariablesResponse = z
+  .record(z.string(), z.string().meta({ "x-kontor-secret": true }))
+  .meta({ id: "EnvVars" });
 
 const kind = z.enum(["production", "staging", "dev", "preview"]);
 

@@ -260,6 +260,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "POST",
     path: `${path}/rotate-api-key`,
     operationId: "rotateFunctionKey",
+    needsSecrets: true,
     summary: "A new key in place of the one there is",
     description: "The earlier key opens nothing from now on. The answer holds the new one, this once.",
     scope: "platform:write",

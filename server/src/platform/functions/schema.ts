@@ -144,6 +144,7 @@ export const FunctionWithKey = z
     ...record,
     api_key: z
       .string()
+      .meta({ "x-kontor-secret": true })
       .nullable()
       .describe(
         "A key that was made by this call, this once; null where none was, and in a replayed answer.",

@@ -29,7 +29,7 @@ export const Webhook = z
         detail: z.string(),
       })
       .nullable(),
-    secret: z.string().optional().describe("Only where it was made anew."),
+    secret: z.string().meta({ "x-kontor-secret": true }).optional().describe("Only where it was made anew."),
   })
   .meta({ id: "Webhook" });
 

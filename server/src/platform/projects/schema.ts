@@ -205,7 +205,7 @@ export const ProjectCreated = z
   .object({
     ...record,
     webhook: z
-      .object({ url: z.string(), secret: z.string() })
+      .object({ url: z.string(), secret: z.string().meta({ "x-kontor-secret": true }) })
       .nullable()
       .describe("For the forge, this once; null in a replayed answer."),
   })

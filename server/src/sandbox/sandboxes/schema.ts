@@ -133,7 +133,7 @@ export const Sandbox = z
     auto_resume: z.boolean(),
     endpoints: z.object({ exec: z.string(), files: z.string(), pause: z.string(), resume: z.string() }),
     metadata: z.record(z.string(), z.string()),
-    preview_auth_token: z.string().nullable().optional(),
+    preview_auth_token: z.string().meta({ "x-kontor-secret": true }).nullable().optional(),
     preview_host_base: z
       .string()
       .nullable()

@@ -29,7 +29,12 @@ export const Webhook = z
     last_delivery_at: timestamp.nullable(),
     last_error: z.string().nullable(),
     created_at: timestamp,
-    secret: z.string().nullable().optional().describe("In the answer of the create, and nowhere else."),
+    secret: z
+      .string()
+      .meta({ "x-kontor-secret": true })
+      .nullable()
+      .optional()
+      .describe("In the answer of the create, and nowhere else."),
   })
   .meta({ id: "Webhook" });
 export type Webhook = z.output<typeof Webhook>;
