@@ -156,6 +156,13 @@ export interface MachineStats {
   networkTxBytes: number;
 }
 
+/** Of the filesystem that machines write to. */
+export interface DiskUse {
+  freeBytes: number;
+  /** Bytes of it that each machine's disk and volume take; a volume elsewhere takes none. */
+  machines: ReadonlyMap<MachineId, number>;
+}
+
 export type ImageStep =
   | { kind: "debian"; suite: string; components: string[]; packages: string[] }
   | { kind: "image"; name: string }
@@ -300,6 +307,9 @@ export interface Driver {
   /** Ends the machine and everything it had on this host. Works in every state, also on what `list` calls dead. */
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
+
+  /** What is free of the host's disk, and what machines take of it, dead ones included. */
+  diskUse(): Promise<DiskUse>;
 
   /** Bytes the files of a volume take, attached or not; zero where none was made. */
   volumeUsage(directory: string): Promise<number>;

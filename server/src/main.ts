@@ -37,6 +37,7 @@ import { systemClock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
 import { createLog } from "#lib/log.ts";
 import { writeStateFile } from "#lib/state-file.ts";
+import { announceDiskHold } from "./disk-news.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { pushed } from "#platform/deployments/deploy.ts";
@@ -145,13 +146,14 @@ async function start(): Promise<void> {
   const apps = new Apps(app);
   const functions = new FunctionInstances(app);
   const addons = new Addons(app);
-  await machines.start(caretaker, {
+  const owners = {
     sandbox: sandboxOwner(app),
     build: builds.machineOwner,
     app: apps.machineOwner,
     function: functions.machineOwner,
     addon: addons.machineOwner,
-  });
+  };
+  await machines.start(caretaker, owners, announceDiskHold(caretaker));
   await apps.start();
   running.defer(() => apps.close());
   await functions.start();

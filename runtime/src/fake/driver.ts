@@ -17,7 +17,7 @@
  * directory, so that a second driver on the same directory finds what a first one left.
  */
 import { createHash } from "node:crypto";
-import { access, cp, mkdir, readFile, readdir, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { access, cp, lstat, mkdir, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { constants, availableParallelism, release, totalmem } from "node:os";
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
@@ -27,6 +27,7 @@ import {
   type Checkpoint,
   type CheckpointOptions,
   type ClaimSpec,
+  type DiskUse,
   type Driver,
   type Guest,
   type HostFacts,
@@ -82,6 +83,8 @@ export class FakeDriver implements Driver {
   readonly name = "fake";
   /** A test may say otherwise. */
   diskFreeBytes = 1024 ** 4;
+  /** Size of the disk that machines share: files of theirs take of it. */
+  diskSizeBytes = Infinity;
   readonly #machines = new Map<MachineId, FakeMachine>();
   readonly #images = new Map<string, Image>();
   readonly #failures = new Map<FakeVerb, unknown[]>();
@@ -297,10 +300,20 @@ export class FakeDriver implements Driver {
     }
   }
 
-  async volumeUsage(directory: string): Promise<number> {
-    const names = await readdir(directory, { recursive: true }).catch(() => []);
-    const sizes = await Promise.all(names.map(async (name) => (await stat(join(directory, name))).size));
-    return sizes.reduce((sum, bytes) => sum + bytes, 0);
+  async diskUse(): Promise<DiskUse> {
+    const machines = await Promise.all(
+      Array.from(this.#machines, async ([id, { spec }]): Promise<[MachineId, number]> => {
+        const volume = spec.volume === undefined ? 0 : await bytesBelow(spec.volume.directory);
+        return [id, (await bytesBelow(this.#root(id))) + volume];
+      }),
+    );
+    const taken = machines.reduce((sum, [, bytes]) => sum + bytes, 0);
+    const freeBytes = Math.max(0, Math.min(this.diskFreeBytes, this.diskSizeBytes - taken));
+    return { freeBytes, machines: new Map(machines) };
+  }
+
+  volumeUsage(directory: string): Promise<number> {
+    return bytesBelow(directory);
   }
 
   checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
@@ -489,4 +502,18 @@ export class FakeDriver implements Driver {
 
 function ignoreMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== "ENOENT") throw error;
+}
+
+async function bytesBelow(directory: string): Promise<number> {
+  const names = await readdir(directory, { recursive: true }).catch(() => []);
+  // A file may go meanwhile.
+  const sizes = await Promise.all(
+    names.map((name) =>
+      lstat(join(directory, name)).then(
+        (found) => (found.isFile() ? found.size : 0),
+        () => 0,
+      ),
+    ),
+  );
+  return sizes.reduce((sum, bytes) => sum + bytes, 0);
 }

@@ -2,7 +2,7 @@
  * A machine's disk: a sparse file with an ext4 filesystem in it, mounted through a loop device. Its size is the limit,
  * which every kernel enforces (project quotas are missing in many): the guest gets ENOSPC and the host is safe.
  */
-import { mkdir, open, statfs } from "node:fs/promises";
+import { mkdir, open, stat, statfs } from "node:fs/promises";
 import { run } from "../exec.ts";
 import { mkfsArgv, mountArgv, type DiskLayout } from "./argv.ts";
 
@@ -28,6 +28,18 @@ export async function makeDisk(
   await run(mkfsArgv(paths.diskImage, layout));
   await mkdir(paths.disk, { recursive: true });
   await run(mountArgv(paths.diskImage, paths.disk));
+}
+
+/** Bytes that files take of the filesystem `directory` is on; those of others and missing ones take none. */
+export async function takenBytes(directory: string, files: readonly string[]): Promise<number> {
+  const { dev } = await stat(directory);
+  const taken = await Promise.all(
+    files.map(async (file) => {
+      const found = await stat(file).catch(() => undefined);
+      return found?.dev === dev ? found.blocks * 512 : 0;
+    }),
+  );
+  return taken.reduce((sum, bytes) => sum + bytes, 0);
 }
 
 /** Bytes the guest's writable layer takes. */

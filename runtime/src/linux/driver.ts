@@ -22,6 +22,7 @@ import {
   type Checkpoint,
   type CheckpointOptions,
   type ClaimSpec,
+  type DiskUse,
   type Driver,
   type Guest,
   type HostFacts,
@@ -49,11 +50,11 @@ import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
-import { volumeUsage } from "../volumes/image.ts";
+import { imageOf, volumeUsage } from "../volumes/image.ts";
 import { checkpointMachine, letGo, restoreMachine } from "../gvisor/checkpoint.ts";
 import { cleanUp } from "./cleanup.ts";
 import { bootMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
-import { diskUsage } from "./disk.ts";
+import { diskUsage, takenBytes } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
 import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
@@ -500,6 +501,18 @@ export class LinuxDriver implements Driver {
       this.#network.traffic(machine.slot),
     ]);
     return { at: new Date(), ...usage, diskBytes, egressDenied, ...traffic };
+  }
+
+  async diskUse(): Promise<DiskUse> {
+    const { stateDir } = this.#options;
+    const machines = await Promise.all(
+      Array.from(this.#machines.values(), async ({ id, paths, spec }): Promise<[MachineId, number]> => {
+        const volume = spec.volume === undefined ? [] : [imageOf(spec.volume.directory)];
+        return [id, await takenBytes(stateDir, [paths.diskImage, ...volume])];
+      }),
+    );
+    const { bavail, bsize } = await statfs(stateDir);
+    return { freeBytes: bavail * bsize, machines: new Map(machines) };
   }
 
   volumeUsage(directory: string): Promise<number> {

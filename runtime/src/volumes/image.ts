@@ -171,7 +171,8 @@ async function check(image: string): Promise<void> {
   }
 }
 
-function imageOf(directory: string): string {
+/** The file that holds a volume. */
+export function imageOf(directory: string): string {
   return join(directory, "volume.ext4");
 }
 

@@ -4,6 +4,7 @@
  * from, and why no path, pid or socket crosses this line.
  */
 import type {
+  DiskUse,
   Guest,
   HostFacts,
   ImageService,
@@ -160,6 +161,8 @@ export interface Host {
   dropVolume(volume: Pick<HostVolume, "id" | "region">): Promise<void>;
   /** Everything that takes the place of volumes; halves of copies have an id that no volume has. */
   listVolumes(): Promise<Pick<HostVolume, "id" | "region">[]>;
+  /** What is free of the disk that machines write to, and what each takes of it. */
+  diskUse(): Promise<DiskUse>;
   stats(machine: string): Promise<MachineStats>;
   /** The connection to the machine's PID 1. */
   connect(machine: string): Guest;

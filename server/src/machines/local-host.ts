@@ -316,6 +316,10 @@ export class LocalHost implements Host {
     await this.#driver.remove(order.machine);
   }
 
+  diskUse() {
+    return this.#driver.diskUse();
+  }
+
   stats(machine: string) {
     return this.#driver.stats(machine);
   }

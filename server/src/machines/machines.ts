@@ -13,9 +13,10 @@ import type { Capacity } from "./admission.ts";
 import { orderFor } from "./placement.ts";
 import type { Host } from "./host.ts";
 import { LogRings } from "./log-rings.ts";
+import { DiskGuard, type DiskHold, lookEveryMs } from "./disk/guard.ts";
 import { HostImages } from "./images.ts";
 import { countMachines } from "./metrics.ts";
-import type { MachineOwners } from "./owners.ts";
+import type { MachineOwners, OwnerLabel } from "./owners.ts";
 import { Pool } from "./pool.ts";
 import { reconcile } from "./reconcile.ts";
 import type { GiveRoom } from "./room.ts";
@@ -25,6 +26,10 @@ import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } 
 
 const reconcileEveryMs = 30_000;
 const leaseSeconds = 15;
+
+/** Sends a workspace news of what was done to a machine of its own. */
+export type Announce = (owner: OwnerLabel, hold: DiskHold) => Promise<void>;
+
 const beatEveryMs = 5_000;
 
 export class Machines {
@@ -67,7 +72,7 @@ export class Machines {
   }
 
   /** Adopts what runs, then keeps watching, over the database of `app`. */
-  async start(app: App, owners: MachineOwners): Promise<void> {
+  async start(app: App, owners: MachineOwners, announce: Announce = async () => {}): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
     await Promise.all(Object.values(owners).map((owner) => owner.begins()));
     await reconcile(app, owners, { atStart: true });
@@ -75,6 +80,8 @@ export class Machines {
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
     this.#every(beatEveryMs, () => this.#beat(app.db));
+    const guard = this.#diskGuard(owners, announce);
+    this.#every(lookEveryMs, () => guard.look());
     this.#every(beatEveryMs * 6, async () => this.pool.nudge());
   }
 
@@ -160,6 +167,20 @@ export class Machines {
 
   isAwaited(machine: string): boolean {
     return this.#awaited.has(machine);
+  }
+
+  #diskGuard(owners: MachineOwners, announce: Announce): DiskGuard {
+    return new DiskGuard({
+      host: this.host,
+      db: this.#db,
+      log: this.#log,
+      reserveBytes: this.capacity.diskReserveBytes,
+      announce: async (hold) => {
+        const { owner_kind: kind, owner_id: id } = hold.machine;
+        const owner = kind === "pool" || id === null ? undefined : await owners[kind]?.describe?.(id);
+        if (owner !== undefined) await announce(owner, hold);
+      },
+    });
   }
 
   async #remove(row: MachineRow): Promise<void> {

@@ -13,10 +13,17 @@ export interface Ending {
   cpuSeconds: number;
 }
 
+export interface OwnerLabel {
+  workspaceId: string;
+  target: { kind: string; id: string; label: string };
+}
+
 export interface MachineOwner {
   /** The server starts: what an earlier one had under way is under way no more. Comes before everything else. */
   begins(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
+  /** Workspace and name of the owner, for news of its machine. Absent where news go to nobody. */
+  describe?(ownerId: string): Promise<OwnerLabel | undefined>;
   /** What was being restored for it is gone, and nobody was told of it. Absent where nothing ever is. */
   unrestored?(ownerId: string): Promise<void>;
 }

@@ -23,6 +23,7 @@ export const notificationKinds = [
   "approval_pending",
   "limit_reached",
   "out_of_memory",
+  "disk_short",
   "app_crashed",
   "team_invitation",
 ] as const;

@@ -16,7 +16,7 @@ import type { Engine } from "./engine.ts";
 import { engines, type Engines } from "./engines.ts";
 import { addonNotRunning } from "./errors.ts";
 import { RunningAddon } from "./running.ts";
-import { type AddonRow, type AddonView, listAll } from "./store.ts";
+import { findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
 import { startThrowaway, type Throwaway } from "./throwaway.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
@@ -50,6 +50,10 @@ export class Addons {
     ended: async (ownerId) => {
       await this.app.db.transaction().execute((tx) => release(tx, { ownerKind: "addon", ownerId }));
       this.#running.get(ownerId)?.machineEnded();
+    },
+    describe: async (id) => {
+      const row = await findAny(this.app.db, id);
+      return row && { workspaceId: row.workspace_id, target: { kind: "addon", id, label: row.name } };
     },
   };
 

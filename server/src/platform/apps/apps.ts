@@ -75,6 +75,13 @@ export class Apps {
       await releaseOrphans(this.app, "app", left);
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
+    describe: async (id) => {
+      const environmentId = this.running.get(id)?.environmentId;
+      if (environmentId === undefined) return undefined;
+      const owner = await findOwner(this.app.db, environmentId);
+      const target = { kind: "environment", id: environmentId, label: owner?.host_label ?? "" };
+      return owner && { workspaceId: owner.workspace_id, target };
+    },
   };
 
   /** After the machines: goes on with what ran, and begins again what does not any more. */

@@ -25,7 +25,14 @@ import type { Asked } from "../functions/parts.ts";
 import { type Answered, ask } from "./invoke.ts";
 import { type Launch, launchOf, type Runnable } from "./launch.ts";
 import { functionRecorder } from "./minutes.ts";
-import { deleteInstance, findVersion, listInstances, listServed, type VersionRow } from "./store.ts";
+import {
+  deleteInstance,
+  findFunctionOf,
+  findVersion,
+  listInstances,
+  listServed,
+  type VersionRow,
+} from "./store.ts";
 
 const lookEveryMs = 1_000;
 /** What changed could not be read. */
@@ -77,6 +84,12 @@ export class FunctionInstances {
       await abandonOrphans(this.#app, "function", left);
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
+    describe: async (id) => {
+      const row = await findFunctionOf(this.#app.db, id);
+      return (
+        row && { workspaceId: row.workspace_id, target: { kind: "function", id: row.id, label: row.name } }
+      );
+    },
   };
 
   /** After the machines: goes on with what there is. */

@@ -54,6 +54,19 @@ export function findVersion(db: Db, id: string): Promise<VersionRow | undefined>
   return db.selectFrom("function_versions").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
+/** The function that an instance serves. */
+export function findFunctionOf(
+  db: Db,
+  instanceId: string,
+): Promise<{ id: string; name: string; workspace_id: string } | undefined> {
+  return db
+    .selectFrom("function_instances as i")
+    .innerJoin("functions as f", "f.id", "i.function_id")
+    .select(["f.id", "f.name", "f.workspace_id"])
+    .where("i.id", "=", instanceId)
+    .executeTakeFirst();
+}
+
 /** Those of versions that are live, and those that are not. */
 export async function listInstances(db: Db): Promise<(InstanceRow & { is_live: boolean })[]> {
   return db

@@ -1,7 +1,7 @@
 /** What a sandbox does when its machine ended unasked. */
 import type { App } from "#app.ts";
 import type { Ending, MachineOwner } from "#machines/owners.ts";
-import { deleteReserved, endMoves } from "./store.ts";
+import { deleteReserved, endMoves, findById } from "./store.ts";
 import type { TerminationReason } from "./tables.ts";
 import { endSandbox } from "./terminate.ts";
 
@@ -10,6 +10,10 @@ export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">
     begins: () => endMoves(app.db, { except: [] }),
     ended: async (id, ending) => {
       await endSandbox(app, { id, reason: reasonOf(ending), cpuSeconds: ending.cpuSeconds });
+    },
+    describe: async (id) => {
+      const row = await findById(app.db, id);
+      return row && { workspaceId: row.workspace_id, target: { kind: "sandbox", id, label: id } };
     },
     // One that was being resumed is paused as it was; a clone that was being made never was.
     unrestored: (id) => deleteReserved(app.db, [id]),

@@ -1,0 +1,139 @@
+/**
+ * Keeps machines from filling the disk. Disks and volumes are sparse: together they may take more than there is, and the
+ * database lies on the same disk. Admission looks when a machine starts; this looks every few seconds while they run.
+ *
+ * While the free bytes, at the pace of the last look, come below the reserve within `aheadSeconds`, the machine that wrote
+ * most since then is frozen: one for each look, below half of the reserve as many as it takes. A machine that cannot be
+ * frozen is ended. A frozen machine keeps its processes and files, and goes on once a quarter more than the reserve is
+ * free: one for each look, the one that waits longest first. The pace decides and not the size, so that a machine with
+ * much on its disk that writes little is left alone, also where others than machines fill the disk.
+ */
+import type { Logger } from "pino";
+import type { DiskUse } from "@kontor/runtime/driver.ts";
+import type { Db } from "#db/db.ts";
+import type { Host } from "../host.ts";
+import { orderFor } from "../placement.ts";
+import { findMachine, type MachineRow } from "../store.ts";
+
+export const lookEveryMs = 2_000;
+/** At the pace of the last look: a fast disk writes gigabytes while one look follows the other. */
+const aheadSeconds = 10;
+/** A pace that leaves room for longer than this harms nobody yet. */
+const horizonSeconds = 600;
+const releaseAt = 1.25;
+/** A machine that goes on and is frozen again is not announced each time. */
+const announceEveryMs = 10 * 60_000;
+
+export interface DiskHold {
+  machine: MachineRow;
+  freeBytes: number;
+  writtenBytes: number;
+  isEnded: boolean;
+}
+
+export class DiskGuard {
+  readonly #host: Host;
+  readonly #db: Db;
+  readonly #log: Logger;
+  readonly #reserveBytes: number;
+  readonly #announce: (hold: DiskHold) => Promise<void>;
+  /** In the order in which they were frozen. */
+  readonly #held = new Set<string>();
+  readonly #announced = new Map<string, number>();
+  #last: (DiskUse & { at: number }) | undefined;
+
+  constructor(deps: {
+    host: Host;
+    db: Db;
+    log: Logger;
+    /** Zero turns it off. */
+    reserveBytes: number;
+    /** Called for a machine that was frozen or ended. */
+    announce: (hold: DiskHold) => Promise<void>;
+  }) {
+    this.#host = deps.host;
+    this.#db = deps.db;
+    this.#log = deps.log;
+    this.#reserveBytes = deps.reserveBytes;
+    this.#announce = deps.announce;
+  }
+
+  /** `atMs`: a monotonic clock. */
+  async look(atMs = performance.now()): Promise<void> {
+    if (this.#reserveBytes === 0) return;
+    const use = await this.#host.diskUse();
+    const last = this.#last;
+    this.#last = { ...use, at: atMs };
+    if (last === undefined || atMs <= last.at) return;
+    const seconds = (atMs - last.at) / 1000;
+    const verdict = writersToHold(growth(last, use), { ...use, seconds, reserveBytes: this.#reserveBytes });
+    for (const [id, writtenBytes] of verdict)
+      await this.#hold(id, { freeBytes: use.freeBytes, writtenBytes });
+    if (verdict.length === 0 && use.freeBytes >= this.#reserveBytes * releaseAt) await this.#releaseOne();
+  }
+
+  async #hold(id: string, facts: Pick<DiskHold, "freeBytes" | "writtenBytes">): Promise<void> {
+    const machine = await findMachine(this.#db, id);
+    if (machine === undefined || machine.desired === "removed" || this.#host.isStarting(id)) return;
+    const order = { ...orderFor(machine), hostEpoch: this.#host.epoch };
+    let isEnded = false;
+    try {
+      await this.#host.freeze(order);
+      this.#held.add(id);
+    } catch (error) {
+      this.#log.warn(
+        { machine: id, err: error },
+        "a machine that fills the disk cannot be frozen; ending it",
+      );
+      await this.#host.remove(order);
+      isEnded = true;
+    }
+    const fields = { machine: id, owner: machine.owner_id, ...facts };
+    this.#log.warn(
+      fields,
+      isEnded ? "ended a machine that fills the disk" : "froze a machine that fills the disk",
+    );
+    const now = performance.now();
+    if (!isEnded && now - (this.#announced.get(id) ?? -Infinity) < announceEveryMs) return;
+    this.#announced.set(id, now);
+    await this.#announce({ machine, ...facts, isEnded });
+  }
+
+  async #releaseOne(): Promise<void> {
+    const [id] = this.#held;
+    if (id === undefined) {
+      this.#announced.clear();
+      return;
+    }
+    this.#held.delete(id);
+    const machine = await findMachine(this.#db, id);
+    // Its owner may have frozen or removed it meanwhile.
+    if (machine?.desired !== "running") return;
+    await this.#host.thaw({ ...orderFor(machine), hostEpoch: this.#host.epoch });
+    this.#log.info({ machine: id }, "the disk has room again; the machine goes on");
+  }
+}
+
+/** Bytes that each machine took since the look before, the most first. A new one's begin with what it was started with. */
+function growth(before: DiskUse, now: DiskUse): [string, number][] {
+  return [...now.machines]
+    .map(([id, bytes]): [string, number] => [id, bytes - (before.machines.get(id) ?? bytes)])
+    .filter(([, bytes]) => bytes > 0)
+    .toSorted(([, a], [, b]) => b - a);
+}
+
+export function writersToHold(
+  writers: [string, number][],
+  { freeBytes, seconds, reserveBytes }: { freeBytes: number; seconds: number; reserveBytes: number },
+): [string, number][] {
+  let pace = writers.reduce((sum, [, bytes]) => sum + bytes, 0) / seconds;
+  const held: [string, number][] = [];
+  for (const writer of writers) {
+    const isShort = freeBytes - pace * aheadSeconds < reserveBytes;
+    if (!isShort || pace * horizonSeconds < freeBytes) break;
+    if (held.length > 0 && freeBytes >= reserveBytes / 2) break;
+    held.push(writer);
+    pace -= writer[1] / seconds;
+  }
+  return held;
+}
