@@ -377,6 +377,8 @@ describe("who does not run", () => {
     expect(await said()).toEqual([503, "asleep", expect.stringContaining('"code":"asleep"')]);
     wake = () => Promise.reject(new Error("no"));
     expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
+    wake = () => Promise.reject(Object.assign(new Error("no"), { code: "account_suspended" }));
+    expect(await said()).toEqual([503, "suspended", expect.stringContaining('"code":"suspended"')]);
     without(shop, "down");
     expect(await said("text/html")).toEqual([
       503,

@@ -78,6 +78,11 @@ const pages = {
     detail: "The app did not wake in time.",
     againAfterSeconds: 3,
   },
+  suspended: {
+    status: 503,
+    title: "Suspended",
+    detail: "The account that serves this address is suspended.",
+  },
   bad_host: { status: 400, title: "Bad request", detail: "The request must name one host." },
 } as const satisfies Record<string, Page>;
 export type PageCode = keyof typeof pages;

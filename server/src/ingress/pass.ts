@@ -49,5 +49,7 @@ export async function pass(
 export function refusalOf(error: unknown): { page: PageCode; detail: string | undefined } {
   if (error instanceof Refused) return error;
   if (error instanceof NoAnswer && error.why !== "gone") return { page: error.why, detail: undefined };
+  if ((error as { code?: unknown }).code === "account_suspended")
+    return { page: "suspended", detail: undefined };
   return { page: "unavailable", detail: undefined };
 }

@@ -150,6 +150,20 @@ test("an app sleeps held, and wakes where it was", async () => {
   expect(await visit(host, environment.host_label)).toBe("one");
 });
 
+test("does not wake an app while its workspace is suspended", async () => {
+  const { environment, workspace } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  await sleep(host.apps, environment.id);
+  const suspend = (suspended_at: Date | null) =>
+    db.updateTable("workspaces").set({ suspended_at }).where("id", "=", workspace.id).execute();
+  await suspend(new Date());
+  await expect(wake(host.apps, environment.id)).rejects.toMatchObject({ code: "account_suspended" });
+  expect(host.apps.routes.of(environment.id)?.state).toBe("asleep");
+  await suspend(null);
+  await wake(host.apps, environment.id);
+  expect(await visit(host, environment.host_label)).toBe("one");
+});
+
 test("nothing sleeps while it is deployed, and nothing that is not deployed sleeps", async () => {
   const { environment } = await makeEnvironment(db);
   await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });

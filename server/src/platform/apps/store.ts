@@ -115,6 +115,17 @@ export async function findAsleepSince(db: Db, environmentId: string): Promise<Da
   return row?.asleep_since ?? null;
 }
 
+export async function isSuspended(db: Db, environmentId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("environments")
+    .innerJoin("projects", "projects.id", "environments.project_id")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select("workspaces.suspended_at")
+    .where("environments.id", "=", environmentId)
+    .executeTakeFirst();
+  return (row?.suspended_at ?? null) !== null;
+}
+
 export async function isBeingDeployed(db: Db, environmentId: string): Promise<boolean> {
   const row = await db
     .selectFrom("deployments")

@@ -2,6 +2,7 @@
  * Waking: one that is held goes on where it was; one that was let go of is started, as is one whose variables have
  * changed. It serves from the commit on, and whoever waits is told once something listens.
  */
+import { accountSuspended } from "#accounts/errors.ts";
 import { placeCold } from "#machines/placement.ts";
 import { setHeld, thaw } from "#machines/owned.ts";
 import { withRoom } from "#machines/room.ts";
@@ -11,7 +12,7 @@ import { renewed } from "./environment.ts";
 import { nothingDeployed, wakeFailed } from "./errors.ts";
 import type { Running } from "./running.ts";
 import { recordMove, stop, type Whose } from "./sleep.ts";
-import { lockEnvironment, move, setServed, update } from "./store.ts";
+import { isSuspended, lockEnvironment, move, setServed, update } from "./store.ts";
 
 const upWithinMs = 30_000;
 
@@ -34,6 +35,8 @@ async function begin(apps: Apps, environmentId: string, whose?: Whose): Promise<
   if (!running) throw nothingDeployed();
   if (running.state !== "asleep") return running;
   const { app } = apps;
+  // A visitor would start it; a caller of the API is refused before.
+  if (await isSuspended(app.db, environmentId)) throw accountSuspended();
   const env = renewed(app, running.row, await variablesOf(app, app.db, environmentId));
   if (running.machine !== null && (env !== undefined || running.command === null)) await stop(apps, running);
   const isHeld = running.machine !== null;

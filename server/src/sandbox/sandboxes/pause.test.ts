@@ -140,6 +140,27 @@ test("with auto_resume a file call and an exec wake the sandbox, once however ma
   expect(resumes).toHaveLength(2);
 });
 
+test("does not wake a paused sandbox with auto_resume while its workspace is suspended", async () => {
+  const { id } = await create({ auto_resume: true });
+  await write(id, "/workspace/kept", "kept");
+  await pause(id);
+  const { workspace_id } = await db
+    .selectFrom("sandboxes")
+    .select("workspace_id")
+    .where("id", "=", id)
+    .executeTakeFirstOrThrow();
+  const suspend = (suspended_at: Date | null) =>
+    db.updateTable("workspaces").set({ suspended_at }).where("id", "=", workspace_id).execute();
+  await suspend(new Date());
+  await expect(contentOf(id, "/workspace/kept")).rejects.toMatchObject({
+    code: "sandbox_paused",
+    status: 409,
+  });
+  expect(await get(id)).toMatchObject({ status: "paused" });
+  await suspend(null);
+  expect(await contentOf(id, "/workspace/kept")).toBe("kept");
+});
+
 test("a call that comes while the sandbox is being paused waits, and is then answered by what became of it", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");

@@ -12,9 +12,9 @@ import { release } from "#machines/placement.ts";
 import { bringBack, consume, drop, findSnapshot, placeRestored } from "#machines/snapshots.ts";
 import { withRoom } from "#machines/room.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
-import { sandboxNotFound, sandboxTerminated } from "./errors.ts";
+import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
 import { underWay, whenStill } from "./moves.ts";
-import { beginMove, endMove, resumeRow } from "./store.ts";
+import { beginMove, endMove, isSuspended, resumeRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
@@ -34,6 +34,8 @@ export async function wake(app: Needs, id: string, actor: Actor | null): Promise
     if (!row) throw sandboxNotFound();
     if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
     if (row.status === "running") return;
+    // Reads are allowed while the workspace is suspended; with `auto_resume` they would start the machine.
+    if (await isSuspended(app.db, row.workspace_id)) throw sandboxPaused();
     await flightsOf(app).run(id, () => underWay(id, () => resume(app, id, actor)));
   }
 }

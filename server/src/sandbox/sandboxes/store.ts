@@ -371,6 +371,15 @@ export async function findTier(db: Queryable, workspaceId: string): Promise<Sand
   return sandbox_tier;
 }
 
+export async function isSuspended(db: Queryable, workspaceId: string): Promise<boolean> {
+  const { suspended_at } = await db
+    .selectFrom("workspaces")
+    .select("suspended_at")
+    .where("id", "=", workspaceId)
+    .executeTakeFirstOrThrow();
+  return suspended_at !== null;
+}
+
 /** Past their deadline and in no move. */
 export function findExpired(
   db: Queryable,
