@@ -2,7 +2,7 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
-import { findActor } from "#accounts/find-actor.ts";
+import { findActor, forgetActors } from "#accounts/find-actor.ts";
 import { signIn } from "#accounts/sessions/sessions.ts";
 import { makeToken } from "../test/factories.ts";
 import { programEnv, silentLog, testDatabase } from "../test/harness.ts";
@@ -36,7 +36,12 @@ test("an account is made with a password that signs in, listed, and given anothe
   expect(actor.workspaces).toMatchObject([{ plan: "pro", sandboxTier: "free" }]);
   const again = await kontor("user", "create", "ann@example.test");
   expect([again.code, again.stderr]).toEqual([1, "There is an account for ann@example.test already.\n"]);
+  const { plaintext } = await makeToken(db, made["id"]!);
+  await json("user", "reset-password", "ann@example.test", "--keep-tokens");
+  expect(await findActor(app, { kind: "token", secret: plaintext })).toBeDefined();
   const { password } = await json("user", "reset-password", "ann@example.test");
+  forgetActors(app);
+  expect(await findActor(app, { kind: "token", secret: plaintext })).toBeUndefined();
   await expect(signIn(app, { ...from, password: made["password"]! })).rejects.toMatchObject({
     code: "sign_in_refused",
   });

@@ -165,6 +165,48 @@ test("guessing passwords is slowed down, for known and unknown addresses alike",
   }
 });
 
+test("changes a password with the current one, ends the other sessions, and lists and ends sessions", async () => {
+  const email = `${randomUUID()}@example.test`;
+  await createUser(app, operator, { email, name: "Own", password: "the first password" });
+  const signIn = async (password: string) => {
+    const { status, headers } = await call(null, "POST", "/session", { email, password });
+    return { status, cookie: [headers["set-cookie"] ?? []].flat()[1]?.split(";")[0] ?? "" };
+  };
+  const [here, elsewhere] = [await signIn("the first password"), await signIn("the first password")];
+  const listed = await call(here.cookie, "GET", "/sessions");
+  expect(listed.json.map(({ current, ip }: Json) => [current, ip]).toSorted()).toEqual([
+    [false, "127.0.0.1"],
+    [true, "127.0.0.1"],
+  ]);
+  const change = (current_password: string, new_password: string) =>
+    call(here.cookie, "PUT", "/session/password", { current_password, new_password });
+  expect(await change("a guess", "the second password")).toMatchObject({
+    status: 403,
+    json: { code: "password_wrong" },
+  });
+  expect((await change("the first password", "short")).status).toBe(422);
+  expect((await change("the first password", "the second password")).status).toBe(204);
+  expect((await call(elsewhere.cookie, "GET", "/session")).status).toBe(401);
+  expect((await call(here.cookie, "GET", "/session")).status).toBe(200);
+  expect((await signIn("the first password")).status).toBe(401);
+
+  const third = await signIn("the second password");
+  const other = (await call(here.cookie, "GET", "/sessions")).json.find(({ current }: Json) => !current);
+  expect((await call(here.cookie, "DELETE", `/sessions/${other.id}`)).status).toBe(204);
+  expect((await call(third.cookie, "GET", "/session")).status).toBe(401);
+  expect((await call(here.cookie, "DELETE", `/sessions/${other.id}`)).json.code).toBe("session_not_found");
+
+  const user = await db.selectFrom("users").select("id").where("email", "=", email).executeTakeFirstOrThrow();
+  const scoped = await makeToken(db, user.id, { scopes: ["platform:read", "platform:write"] });
+  for (const [method, path, body] of [
+    ["GET", "/sessions"],
+    ["DELETE", `/sessions/${other.id}`],
+    ["PUT", "/session/password", { current_password: "the second password", new_password: "a third one" }],
+  ] as const) {
+    expect((await call(scoped.plaintext, method, path, body)).json.code).toBe("full_access_required");
+  }
+});
+
 test("locks nobody out of an account from another address, and notes refused sign-ins", async () => {
   const password = "a long password";
   const email = `locked-${randomUUID()}@example.test`;

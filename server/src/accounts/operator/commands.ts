@@ -48,12 +48,12 @@ export const commands: Readonly<Record<string, Command>> = {
   },
   "user list": { usage: "user list", words: 0, options: {}, run: (app) => listUsers(app) },
   "user reset-password": {
-    usage: "user reset-password <email> [--password-stdin]",
+    usage: "user reset-password <email> [--password-stdin] [--keep-tokens]",
     words: 1,
-    options: { "password-stdin": "flag" },
+    options: { "password-stdin": "flag", "keep-tokens": "flag" },
     run: async (app, [email], options) => {
       const { given, password } = await passwordFrom(options);
-      await resetPassword(app, actor, email!, password);
+      await resetPassword(app, actor, email!, password, { keepTokens: options["keep-tokens"] === true });
       return { email: email!.toLowerCase(), ...(given ? {} : { password }) };
     },
   },

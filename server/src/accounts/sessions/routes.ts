@@ -1,11 +1,24 @@
+import type { IncomingHttpHeaders } from "node:http";
 import { z } from "zod";
 import { credentialOf, sessionCookie } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { addressLimited } from "#http/errors.ts";
 import type { App } from "../../app.ts";
 import { scopes } from "../actor.ts";
+import { fullAccessErrors, requireFullAccess } from "../full-access.ts";
+import { changePassword, passwordWrong } from "../users/users.ts";
 import { signInLimited } from "../errors.ts";
-import { describeCaller, noteRefusal, sessionSeconds, signIn, signInRefused, signOut } from "./sessions.ts";
+import {
+  describeCaller,
+  endSession,
+  listSessions,
+  noteRefusal,
+  sessionNotFound,
+  sessionSeconds,
+  signIn,
+  signInRefused,
+  signOut,
+} from "./sessions.ts";
 import { SignInLimits } from "./sign-in-routes.ts";
 
 const SessionCreate = z
@@ -30,6 +43,22 @@ const SessionResponse = z
     ),
   })
   .meta({ id: "SessionResponse" });
+
+const PasswordChange = z
+  .object({ current_password: z.string().min(1).max(1024), new_password: z.string().min(8).max(1024) })
+  .meta({ id: "PasswordChange" });
+
+const SessionEntry = z
+  .object({
+    id: z.guid(),
+    created_at: z.iso.datetime(),
+    last_seen_at: z.iso.datetime(),
+    expires_at: z.iso.datetime(),
+    ip: z.string().nullable(),
+    user_agent: z.string().nullable(),
+    current: z.boolean().describe("Whether this request came by that session."),
+  })
+  .meta({ id: "SessionEntry" });
 
 export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" | "secrets">): Route[] => {
   const limits = new SignInLimits(app);
@@ -91,8 +120,70 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
         return answer(204, null, { "set-cookie": cookie("", 0, app.config.publicUrl) });
       },
     }),
+    defineRoute({
+      api: "platform",
+      method: "PUT",
+      path: "/api/v1/session/password",
+      operationId: "changePassword",
+      tag: "Session",
+      summary: "Change one's own password",
+      description: "Ends all other sessions of the account. Tokens stay.",
+      scope: null,
+      extension: true,
+      body: PasswordChange,
+      responses: { 204: null },
+      errors: [...fullAccessErrors, passwordWrong, signInLimited],
+      handler: async ({ actor, body, request }) => {
+        requireFullAccess(actor);
+        limits.allowPassword(actor.userId);
+        await changePassword(app, actor, {
+          current: body.current_password,
+          next: body.new_password,
+          keptSession: sessionSecret(request.headers),
+        });
+      },
+    }),
+    defineRoute({
+      api: "platform",
+      method: "GET",
+      path: "/api/v1/sessions",
+      operationId: "listSessions",
+      tag: "Session",
+      summary: "One's own sessions, newest first",
+      scope: null,
+      extension: true,
+      responses: { 200: z.array(SessionEntry) },
+      errors: fullAccessErrors,
+      handler: ({ actor, request }) => {
+        requireFullAccess(actor);
+        return listSessions(app, actor, sessionSecret(request.headers));
+      },
+    }),
+    defineRoute({
+      api: "platform",
+      method: "DELETE",
+      path: "/api/v1/sessions/{session_id}",
+      operationId: "endSession",
+      tag: "Session",
+      summary: "End one of one's own sessions",
+      scope: null,
+      extension: true,
+      params: z.object({ session_id: z.guid() }),
+      responses: { 204: null },
+      errors: [...fullAccessErrors, sessionNotFound],
+      handler: ({ actor, params }) => {
+        requireFullAccess(actor);
+        return endSession(app, actor, params.session_id);
+      },
+    }),
   ];
 };
+
+/** Null where a token asks. */
+function sessionSecret(headers: IncomingHttpHeaders): string | null {
+  const credential = credentialOf(headers);
+  return credential?.kind === "session" ? credential.secret : null;
+}
 
 /** `Secure` where the server is reached by https; on plain loopback a browser would drop such a cookie. */
 function cookie(secret: string, maxAgeSeconds: number, publicUrl: string | null): string {

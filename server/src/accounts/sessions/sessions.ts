@@ -22,6 +22,8 @@ export const signInRefused = defineError(
   () => "The e-mail address or the password is wrong.",
 );
 
+export const sessionNotFound = defineError("session_not_found", 404, () => "No such session.");
+
 type Needs = Pick<App, "db" | "clock" | "log">;
 
 export interface SignIn {
@@ -107,6 +109,57 @@ export async function signOut(app: Needs, actor: Actor, secret: string): Promise
       .returning("id")
       .executeTakeFirst();
     if (!gone) return;
+    const target = { kind: "user", id: actor.userId, label: actor.label };
+    await recordActivity(tx, actor, "session.ended", target, actor.workspaces[0]?.id ?? null);
+  });
+  forgetActors(app);
+}
+
+export interface SessionRecord {
+  id: string;
+  created_at: string;
+  last_seen_at: string;
+  expires_at: string;
+  ip: string | null;
+  user_agent: string | null;
+  current: boolean;
+}
+
+/** The person's sessions that have not expired, newest first. `secret`: the session that asks. */
+export async function listSessions(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  secret: string | null,
+): Promise<SessionRecord[]> {
+  const rows = await app.db
+    .selectFrom("sessions")
+    .selectAll()
+    .where("user_id", "=", actor.userId)
+    .where("expires_at", ">", app.clock.now())
+    .orderBy("created_at", "desc")
+    .orderBy("id")
+    .execute();
+  const own = hashSecret(secret ?? "");
+  return rows.map((row) => ({
+    id: row.id,
+    created_at: row.created_at.toISOString(),
+    last_seen_at: row.last_seen_at.toISOString(),
+    expires_at: row.expires_at.toISOString(),
+    ip: row.ip,
+    user_agent: row.user_agent,
+    current: row.token_hash === own,
+  }));
+}
+
+export async function endSession(app: Pick<App, "db">, actor: Actor, id: string): Promise<void> {
+  await transaction(app.db, async (tx) => {
+    const gone = await tx
+      .deleteFrom("sessions")
+      .where("id", "=", id)
+      .where("user_id", "=", actor.userId)
+      .returning("id")
+      .executeTakeFirst();
+    if (!gone) throw sessionNotFound();
     const target = { kind: "user", id: actor.userId, label: actor.label };
     await recordActivity(tx, actor, "session.ended", target, actor.workspaces[0]?.id ?? null);
   });

@@ -1,11 +1,13 @@
 /** People: an e-mail address, a password, and from the first moment a personal workspace of their own. */
+import { sql } from "kysely";
 import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor, Plan, SandboxTier } from "../actor.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { forgetActors } from "../find-actor.ts";
-import { hashPassword } from "../passwords.ts";
+import { hashPassword, isPassword } from "../passwords.ts";
+import { hashSecret } from "../secrets.ts";
 
 export const emailTaken = defineError(
   "email_taken",
@@ -75,12 +77,47 @@ export async function createUser(
   });
 }
 
-/** Ends every sign-in of the user too: whoever knew the old password is out. Tokens stay: programs hold them. */
+export const passwordWrong = defineError(
+  "password_wrong",
+  403,
+  () => "current_password: is not the password of this account.",
+);
+
+/** Ends the person's other sessions. */
+export async function changePassword(
+  app: Pick<App, "db">,
+  actor: Actor,
+  input: { current: string; next: string; keptSession: string | null },
+): Promise<void> {
+  const { userId } = actor;
+  const user = await app.db
+    .selectFrom("users")
+    .innerJoin("workspaces", "workspaces.owner_user_id", "users.id")
+    .select(["users.email", "users.password_hash", "workspaces.id as workspace_id"])
+    .where("users.id", "=", userId)
+    .executeTakeFirstOrThrow();
+  if (!(await isPassword(input.current, user.password_hash))) throw passwordWrong();
+  const passwordHash = await hashPassword(input.next);
+  await transaction(app.db, async (tx) => {
+    await tx.updateTable("users").set({ password_hash: passwordHash }).where("id", "=", userId).execute();
+    await tx
+      .deleteFrom("sessions")
+      .where("user_id", "=", userId)
+      .where("token_hash", "<>", hashSecret(input.keptSession ?? ""))
+      .execute();
+    const target = { kind: "user", id: userId, label: user.email };
+    await recordActivity(tx, actor, "user.password_changed", target, user.workspace_id);
+  });
+  forgetActors(app);
+}
+
+/** Ends every session and, unless they are kept, every token: whoever knew the old password is out. */
 export async function resetPassword(
   app: Pick<App, "db">,
   actor: Actor,
   email: string,
   password: string,
+  options: { keepTokens?: boolean } = {},
 ): Promise<void> {
   const passwordHash = await hashPassword(password);
   await transaction(app.db, async (tx) => {
@@ -92,6 +129,14 @@ export async function resetPassword(
       .executeTakeFirst();
     if (!user) throw userNotFound(email);
     await tx.deleteFrom("sessions").where("user_id", "=", user.id).execute();
+    if (options.keepTokens !== true) {
+      await tx
+        .updateTable("api_tokens")
+        .set({ revoked_at: sql<Date>`now()` })
+        .where("user_id", "=", user.id)
+        .where("revoked_at", "is", null)
+        .execute();
+    }
     const workspace = await tx
       .selectFrom("workspaces")
       .select("id")

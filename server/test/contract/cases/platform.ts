@@ -1,3 +1,4 @@
+import { createHash, randomUUID } from "node:crypto";
 import { createUser } from "#accounts/users/users.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
@@ -5,7 +6,7 @@ import { buildAppImage } from "#builds/app-images.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { repositoryDirectory } from "#platform/git/git.ts";
 import { commitFiles } from "#platform/git/testing/git-app.ts";
-import { makePerson, makeTeam } from "../../factories.ts";
+import { makePerson, makeTeam, makeToken } from "../../factories.ts";
 import { release } from "#platform/apps/release.ts";
 import { freePort } from "#platform/apps/testing/apps-host.ts";
 import type { World } from "../world.ts";
@@ -539,4 +540,35 @@ export const platformCases: Cases = {
   },
   getSession: { success: () => ({}) },
   signOut: { success: () => ({}) },
+  changePassword: {
+    success: async ({ app }) => {
+      const email = `${randomUUID()}@example.test`;
+      const person = { email, name: "Somebody", password: "a long password" };
+      const { userId } = await createUser(app, systemActor("contract"), person);
+      const { plaintext } = await makeToken(app.db, userId);
+      return {
+        body: { current_password: person.password, new_password: "another password" },
+        // The world's owner has no password.
+        headers: { authorization: `Bearer ${plaintext}` },
+      };
+    },
+  },
+  listSessions: { success: () => ({}) },
+  endSession: {
+    success: async ({ app, owner }) => {
+      const { id } = await app.db
+        .insertInto("sessions")
+        .values({
+          user_id: owner.userId,
+          token_hash: createHash("sha256").update(randomUUID()).digest("hex"),
+          expires_at: new Date(Date.now() + 3_600_000),
+          user_agent: null,
+          ip: null,
+        })
+        .returning("id")
+        .executeTakeFirstOrThrow();
+      return { params: { session_id: id } };
+    },
+    unknown: { session_id: nobody },
+  },
 };
