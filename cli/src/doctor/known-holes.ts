@@ -18,10 +18,10 @@ export interface Hole {
   why: string;
 }
 
-/** A step of a build runs a tenant's commands in a container of runc. */
-const buildSteps = {
-  reachedFrom: "a step of a build",
-  why: "Apps are shielded by a user namespace and by mounts of our own over /dev, /proc and /sys; build steps are not.",
+/** Apps and steps of builds run a tenant's commands in containers of runc. */
+const inUserNamespace = {
+  reachedFrom: null,
+  why: "Apps and steps of builds run in user namespaces that own no file and no setting of the host.",
 } as const;
 
 const runcOf2025 = ["1.2.8", "1.3.3", "1.4.0-rc.3"] as const;
@@ -33,7 +33,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "a leaked descriptor leads a container to the host's files",
     fixed: ["1.1.12", "1.2.0-rc.1"],
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-xr7r-f8xq-vfvv",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "runc",
@@ -41,7 +41,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "a race makes empty files and directories on the host",
     fixed: ["1.1.14", "1.2.0-rc.3"],
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-jfvp-7x6p-h2pv",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "runc",
@@ -49,7 +49,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "a container that owns /dev/null unmasks /proc and writes kernel settings of the host",
     fixed: runcOf2025,
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-9493-h29p-rfm2",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "runc",
@@ -57,7 +57,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "a race on /dev/console mounts files of the host over masked paths",
     fixed: runcOf2025,
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-qw9x-cqr3-wc7r",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "runc",
@@ -65,7 +65,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "redirected writes to /proc bypass security labels and write kernel settings of the host",
     fixed: runcOf2025,
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-cgrx-mc8f-2prm",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "runc",
@@ -73,7 +73,7 @@ export const knownHoles: readonly Hole[] = [
     summary: "an image whose /dev is a symlink writes a few files on the host",
     fixed: ["1.3.6", "1.4.3", "1.5.0-rc.3"],
     source: "https://github.com/opencontainers/runc/security/advisories/GHSA-xjvp-4fhw-gc47",
-    ...buildSteps,
+    ...inUserNamespace,
   },
   {
     engine: "buildah",
