@@ -70,23 +70,8 @@ const write = (file: string) =>
 
 const files = ["core_pattern", "printk_ratelimit_burst"].map((name) => `/proc/acpi/sys/kernel/${name}`);
 
-test("a step writes no setting of the host where runc mounts all of /proc for it (CVE-2025-31133)", async () => {
-  // A tmpfs over what runc masks, and a /dev/null that leads to /proc: runc takes it for the null device. The reader
-  // takes the working directory for another one.
-  const { log } = await built(`FROM debian:12-slim
-RUN ln -s /proc /p; ln -s /proc /uptime
-RUN --mount=type=cache,id=d,target=/c mkdir -p /c/pts /c/shm /c/mqueue; ln -sfn /proc/acpi/net/../../../uptime /c/null
-WORKDIR /srv
-WORKDIR \\/
-RUN --mount=type=cache,id=d,target=dev --mount=type=tmpfs,target=/p/acpi --mount=type=tmpfs,target=/p/acpi/net ls -d ${files[0]}; ${files.map(write).join("; ")}; echo tried
-`);
-  expect(log).toMatch(/^\/proc\/acpi\/sys\/kernel\/core_pattern$/m);
-  expect(log).toMatch(/^tried$/m);
-  expect(log).not.toMatch(/^written /m);
-  await expectNothingLeft();
-});
-
-test("a step writes no setting of the host through a volume at /dev", async () => {
+test("a step writes no setting of the host through a volume at /dev (CVE-2025-31133)", async () => {
+  // A tmpfs over what runc masks, and a /dev/null that leads to /proc, which runc takes for the null device.
   await mkdir(join(builds.checkout, "dev"));
   await symlink("/proc/acpi/net/../../../uptime", join(builds.checkout, "dev/null"));
   const { log } = await build(`FROM debian:12-slim
