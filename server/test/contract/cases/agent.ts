@@ -176,6 +176,10 @@ export const agentCases: Cases = {
 
   listModelCredentials: { success: () => ({}) },
   createModelCredential: { success: () => ({ body: credentialBody }), keeps: ["base_url"] },
+  updateModelCredential: {
+    success: async (world) => ({ params: { id: await credential(world) }, body: { name: "renamed" } }),
+    unknown: { id: "mcr_doesnotexist" },
+  },
   deleteModelCredential: {
     success: async (world) => ({ params: { id: await credential(world) } }),
     unknown: { id: "mcr_doesnotexist" },
