@@ -151,6 +151,15 @@ export function defineRoute<
 
 export type Route = RouteDefinition;
 
+/** Whether the route answers server-sent events, always or where a request asks for them. */
+export function mayStreamEvents({ events, responses }: Pick<Route, "events" | "responses">): boolean {
+  if (events !== undefined) return true;
+  return Object.values(responses).some(
+    (response) =>
+      response !== null && "contentType" in response && response.contentType === "text/event-stream",
+  );
+}
+
 /** An answer with a status other than the first declared one, or with headers of its own. */
 export class Answer {
   readonly status: number;

@@ -66,6 +66,10 @@ export const addressLimited = defineError("rate_limited", 429, (retryAfterSecond
   meta: { retry_after: retryAfterSeconds },
 }));
 
+export const tooManyStreams = defineError("too_many_streams", 429, (limit: number) => ({
+  detail: `${limit} streams are open already, the most your plan allows; close one first.`,
+  meta: { limit, retry_after: 5 },
+}));
 export const internalError = defineError("internal_error", 500, (requestId: string) => ({
   detail: "Something went wrong on our side. Quote the request id when you ask about it.",
   meta: { request_id: requestId },

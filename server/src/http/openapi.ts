@@ -7,7 +7,7 @@ import { z } from "zod";
 import { accountSuspended } from "#accounts/errors.ts";
 import type { ErrorRow } from "#lib/errors.ts";
 import { refusesSuspended } from "./authenticate.ts";
-import { type Api, type Route, type SocketDefinition, subprotocol } from "./define-route.ts";
+import { type Api, mayStreamEvents, type Route, type SocketDefinition, subprotocol } from "./define-route.ts";
 import {
   badHandshake,
   idempotencyConflict,
@@ -17,6 +17,7 @@ import {
   payloadTooLarge,
   rateLimited,
   secretsHidden,
+  tooManyStreams,
   unauthenticated,
   unsupportedMediaType,
 } from "./errors.ts";
@@ -289,6 +290,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),
     ...(takesBody ? [payloadTooLarge, unsupportedMediaType] : []),
     ...(route.rateLimit === "none" ? [] : [rateLimited]),
+    ...(mayStreamEvents(route) || route.socket ? [tooManyStreams] : []),
   ] as ErrorRow<never[]>[];
 }
 

@@ -14,7 +14,7 @@ const tiers: readonly SandboxTier[] = ["free", "payg", "enterprise"];
 const best = <T>(order: readonly T[], values: readonly T[]): T =>
   values.reduce((a, b) => (order.indexOf(b) > order.indexOf(a) ? b : a), order[0]!);
 
-function planOf(actor: Actor): Plan {
+export function planOf(actor: Actor): Plan {
   return best(
     plans,
     actor.workspaces.map((workspace) => workspace.plan),

@@ -21,6 +21,7 @@ import {
   Answer,
   type Audited,
   type AuditNote,
+  mayStreamEvents,
   type Route,
   type RouteInput,
   type SocketDefinition,
@@ -109,6 +110,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const encode = (result: unknown) => encoders(result, hidesSecrets(request.actor));
       const input = validate({ params: request.params, query: request.query, body: request.body });
+      // Before the work is done whose answer could not be streamed.
+      if (wantsStream(route, input)) request.server.streams.requireRoom(request.actor);
       if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
       const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
         const result = await route.handler({ ...input, actor, request, reply, note });
@@ -139,6 +142,7 @@ function compileSocket(
     checkHandshake(request);
     const { params, query } = validate({ params: request.params, query: request.query, body: undefined });
     const { actor } = request;
+    request.server.streams.requireRoom(actor);
     const serve = await socket.open({ actor, params, query });
     if (socket.audit) noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
     await serveSocket(request, reply, serve);
@@ -160,6 +164,14 @@ function isStream(route: Route): boolean {
   return Object.values(route.responses).some(
     (response) => response !== null && "contentType" in response && !(response instanceof z.ZodType),
   );
+}
+
+/** Whether this request is answered by server-sent events: always, or where it asks for them. */
+function wantsStream(route: Route, { query, body }: ParsedInput): boolean {
+  if (!mayStreamEvents(route)) return false;
+  if (route.events === undefined) return true;
+  const { follow, stream } = { ...(query as object), ...(body as object) } as Record<string, unknown>;
+  return follow === true || stream === true;
 }
 
 /** What is sent: JSON text, nothing, or what is not JSON as it is. */

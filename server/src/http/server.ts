@@ -100,7 +100,7 @@ export async function createHttpServer(
   const rateNumbers = config.rateLimits ? config : null;
   const isTrusted = trustedProxies(config.trustedProxies);
   const { findActor, findActors = (credentials) => Promise.all(credentials.map(findActor)) } = options;
-  const streams = new OpenStreams(findActors, log);
+  const streams = new OpenStreams(findActors, log, rateNumbers);
   const serveSite = (request: IncomingMessage, response: ServerResponse): boolean =>
     serveRaw(options.raw ?? [], request, response, {
       requestId: requestIdOf(request.headers["x-request-id"]),

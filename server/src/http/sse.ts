@@ -48,6 +48,7 @@ export function openEventStream(
   reply: FastifyReply,
   options: { retryMs?: number; status?: number } = {},
 ): EventStream {
+  request.server.streams.requireRoom(request.actor);
   const controller = new AbortController();
   open.add(controller);
   const { raw } = reply.hijack();

@@ -5,6 +5,9 @@
  */
 import type { Logger } from "pino";
 import type { Actor, Credential } from "#accounts/actor.ts";
+import type { Config } from "#config.ts";
+import { tooManyStreams } from "../errors.ts";
+import { planOf } from "../rate-rules.ts";
 
 /** Actors by the credentials' places; undefined for one that is not valid any more. */
 export type FindActors = (credentials: readonly Credential[]) => Promise<readonly (Actor | undefined)[]>;
@@ -18,18 +21,38 @@ export interface OpenStream {
   end(): void;
 }
 
+/** Open at once, by plan. */
+export type StreamNumbers = Pick<Config, "streamsStarter" | "streamsPro" | "streamsTeam">;
+
 const checkEveryMs = 2_000;
 
 export class OpenStreams {
   readonly #streams = new Set<OpenStream>();
   readonly #findActors: FindActors;
   readonly #log: Pick<Logger, "warn">;
+  readonly #numbers: StreamNumbers | null;
   #timer: NodeJS.Timeout | undefined;
   #isChecking = false;
 
-  constructor(findActors: FindActors, log: Pick<Logger, "warn">) {
+  /** `numbers`: null where nothing is limited. */
+  constructor(findActors: FindActors, log: Pick<Logger, "warn">, numbers: StreamNumbers | null = null) {
     this.#findActors = findActors;
     this.#log = log;
+    this.#numbers = numbers;
+  }
+
+  /** Refuses one more stream of a credential, or of its home workspace, that has all its plan allows. */
+  requireRoom(actor: Actor): void {
+    if (this.#numbers === null) return;
+    const { streamsStarter, streamsPro, streamsTeam } = this.#numbers;
+    const most = { starter: streamsStarter, pro: streamsPro, team: streamsTeam }[planOf(actor)];
+    const mostOfOne = Math.floor(most / 2);
+    const open = [...this.#streams].map((stream) => stream.actor);
+    const ofOne = open.filter((other) => holderOf(other) === holderOf(actor)).length;
+    if (ofOne >= mostOfOne) throw tooManyStreams(mostOfOne);
+    const [home] = actor.workspaces;
+    const ofHome = open.filter(({ workspaces }) => workspaces[0]?.id === home?.id).length;
+    if (ofHome >= most) throw tooManyStreams(most);
   }
 
   /** Returns what removes it again, for when the stream has ended by itself. */
@@ -74,6 +97,8 @@ export class OpenStreams {
     this.#timer = undefined;
   }
 }
+
+const holderOf = ({ tokenId, userId }: Actor): string => tokenId ?? userId;
 
 const keyOf = ({ kind, secret }: Credential): string => `${kind} ${secret}`;
 
