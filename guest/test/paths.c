@@ -128,7 +128,8 @@ static void compare(const char *path, bool follows) {
 }
 
 int main(void) {
-  char directory[] = "/tmp/kontor-paths-XXXXXX", path[TEXT];
+  // in memory: tens of thousands of links are made and removed
+  char directory[] = "/dev/shm/kontor-paths-XXXXXX", path[TEXT];
   if (!mkdtemp(directory) || !realpath(directory, base)) give_up(directory);
   // Deep enough that few paths of the farm climb out of the directory.
   strcat(base, "/x");
