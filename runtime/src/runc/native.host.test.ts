@@ -22,7 +22,10 @@ const MESSAGE = `
     $control .= "\\0" x (-length($control) % 8);
     pack("Q L x4 P Q P Q i x4", 0, 0, $iov, 1, $control, length $control, 0) }`;
 
-/** Takes inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. */
+/**
+ * Takes inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. It gives five
+ * processes back at the end, since the test needs some to read the result.
+ */
 const TAKE_ALL = `use Socket; ${MESSAGE} my (%taken, @held);
   for my $user (0 .. 3) { $> = $user; $taken{inotify}++ while syscall(294, 0) >= 0; $taken{ofOneUser} ||= $taken{inotify}; $> = 0 }
   my @key = ("user", "k", "v"); syscall(248, @key, 1, -4); $taken{key} = $! + 0;
@@ -31,7 +34,9 @@ const TAKE_ALL = `use Socket; ${MESSAGE} my (%taken, @held);
     socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or last; push @held, $a, $b;
     1 while syscall(46, fileno $a, $message, 0x4040) >= 0; $taken{sendmsg} = $! + 0 }
   while (pipe(my $r, my $w)) { push @held, $r, $w; $taken{pipe} = fcntl($w, 1032, 0); last if $taken{pipe} < 65536 }
-  while (1) { my $child = fork; if (!defined $child) { $taken{fork} = $! + 0; last } if (!$child) { sleep 600; exit } }
+  my @children; while (1) { my $child = fork; if (!defined $child) { $taken{fork} = $! + 0; last }
+    if (!$child) { sleep 600; exit } push @children, $child }
+  kill 9, splice @children, 0, 5; wait for 1 .. 5;
   open my $file, ">", "/tmp/new"; print $file "{", join(",", map("\\"$_\\":$taken{$_}", keys %taken)), "}"; close $file;
   rename "/tmp/new", "/tmp/taken"; sleep 600`;
 
