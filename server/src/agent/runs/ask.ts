@@ -76,8 +76,9 @@ export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: As
     if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
     if (tooLong) throw new PromptTooLong(tooLong.message);
     if (!overloaded) throw new RunFailure("model_error", last.message);
-    const pauseMs =
-      overloaded.retryAfterMs ?? Math.min(waitMaxMs, asking.pauseMs * 2 ** (triesOfEach + round));
+    // Never less than the backoff: a server that asks for no wait each time would fill the log of the run.
+    const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** (triesOfEach + round));
+    const pauseMs = Math.max(overloaded.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
     if (performance.now() + waitMs >= asking.deadline)
       throw new RunFailure("model_rate_limited", overloaded.message);

@@ -195,6 +195,15 @@ test("waits for an overloaded model beyond its first tries, and shows the wait i
   expect(waits[0]).toMatchObject({ step: 1, retry_at: expect.stringMatching(/Z$/) });
 });
 
+test("backs off from a model that asks for no wait each time", async () => {
+  model.script([{ status: 429, headers: { "retry-after": "0" } }]);
+  const { json } = await invoke(await agent({ limits: { max_seconds: 2 } }));
+  expect(json.status).toBe("failed");
+  const waits = (await eventsOf(json.run_id)).filter(({ type }) => type === "model.waiting");
+  // 40 ms at first here, and twice as long each time
+  expect(waits.length).toBeLessThan(7);
+});
+
 test("fails a run whose model stays overloaded past the run's time", async () => {
   model.script([{ status: 429 }]);
   const { json } = await invoke(await agent({ limits: { max_seconds: 1 } }));
