@@ -2,6 +2,7 @@
  * One run of a builder: in an enclosure (runtime/shim/enclose.c), a control group, a user range and a network of its own,
  * and the end of all of it. Its spec limits memory, processors, disk and time; a run that fails leaves nothing.
  */
+import type { StatsFs } from "node:fs";
 import { mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroups } from "../../cgroup/cgroups.ts";
@@ -45,6 +46,8 @@ const PROCESSES = 1024;
 /** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
+/** Empty files take no bytes, and each takes an inode that PostgreSQL and everything else on the disk shares. */
+const INODES_LEFT = 100_000;
 
 export async function runEnclosed(host: RunHost, spec: Run, argv: readonly string[]): Promise<void> {
   const { cgroups, users, log } = host;
@@ -54,7 +57,8 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
   const stop = new AbortController();
   const signal = AbortSignal.any([spec.signal, stop.signal]);
   let isFull = false;
-  let watching: Promise<void> | undefined;
+  let unmeasured: unknown;
+  let watching: Promise<unknown> | undefined;
   try {
     const range = users.lease();
     undo.add("users", async () => range.release());
@@ -85,10 +89,18 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       ...(context === undefined ? [] : [["--read", inside.context, context]]),
     ].flat();
     const timer = new AbortController();
-    watching = watch(home, spec.diskBytes, timer.signal).then((hasFilled) => {
-      isFull = hasFilled;
-      if (hasFilled) stop.abort();
-    });
+    // Two looks: measuring millions of files takes minutes, in which the disk could be filled.
+    const looks = [hasGrown(home, spec.diskBytes, timer.signal), hasFilled(home, timer.signal)];
+    watching = Promise.all(
+      looks.map(async (look) => {
+        try {
+          if (await look) isFull = true;
+        } catch (error) {
+          unmeasured = error;
+        }
+        if (isFull || unmeasured !== undefined) stop.abort();
+      }),
+    );
     try {
       await run([host.shimBinary, "enclose", ...enclosure, "--", ...argv], {
         timeoutMs: spec.timeoutMs,
@@ -107,6 +119,10 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
         cause: error,
       });
     if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was ended", { cause: error });
+    if (unmeasured !== undefined)
+      throw new RuntimeError("failed", "The disk use of the build could not be measured.", {
+        cause: unmeasured,
+      });
     if (await cgroups.oomKilled(join(spec.group, LEAF)).catch(() => false))
       throw new RuntimeError("no_capacity", "The build used more memory than it may.", { cause: error });
     throw error;
@@ -119,18 +135,35 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
   }
 }
 
-/** True once it has written more than it may, or the disk has no room left; false when `signal` aborts. */
-async function watch(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
+/** True once the files below `home` take more than `diskBytes` in addition; false when `signal` aborts. */
+async function hasGrown(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
   const before = await bytesBelow(home);
+  return until(async () => (await bytesBelow(home)) - before > diskBytes, signal);
+}
+
+/** True once the disk has no room left; false when `signal` aborts. */
+function hasFilled(home: string, signal: AbortSignal): Promise<boolean> {
+  return until(async () => isShort(await statfs(home)), signal);
+}
+
+/** Some filesystems have no fixed number of inodes, and report zero. */
+export function isShort({
+  bavail,
+  bsize,
+  files,
+  ffree,
+}: Pick<StatsFs, "bavail" | "bsize" | "files" | "ffree">): boolean {
+  return bavail * bsize < DISK_LEFT_BYTES || ffree < Math.min(files / 20, INODES_LEFT);
+}
+
+async function until(isOver: () => Promise<boolean>, signal: AbortSignal): Promise<boolean> {
   while (!signal.aborted) {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, WATCH_MS);
       signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
     });
     if (signal.aborted) return false;
-    const disk = await statfs(home);
-    if (disk.bavail * disk.bsize < DISK_LEFT_BYTES) return true;
-    if ((await bytesBelow(home)) - before > diskBytes) return true;
+    if (await isOver()) return true;
   }
   return false;
 }
