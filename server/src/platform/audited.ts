@@ -1,22 +1,25 @@
-/** Targets of entries of the audit log for reads of secrets and requests for downloads. */
+/**
+ * Targets of entries of the audit log for reads of secrets and requests for downloads. Ids are in the database's lower
+ * case: an entry whose id differs from its row's would be missing from the workspace's log.
+ */
 import { workspacesOfAddons } from "./addons/find.ts";
 import { workspacesOfFunctions } from "./functions/functions.ts";
 import { workspacesOfProjects } from "./projects/projects.ts";
 
 export const onProject = {
   kind: "project",
-  id: ({ project_id }: { project_id: string }) => project_id,
+  id: ({ project_id }: { project_id: string }) => project_id.toLowerCase(),
   workspacesOf: workspacesOfProjects,
 } as const;
 
 export const onAddon = {
   kind: "addon",
-  id: ({ addon_id }: { addon_id: string }) => addon_id,
+  id: ({ addon_id }: { addon_id: string }) => addon_id.toLowerCase(),
   workspacesOf: workspacesOfAddons,
 } as const;
 
 export const onFunction = {
   kind: "function",
-  id: ({ function_id }: { function_id: string }) => function_id,
+  id: ({ function_id }: { function_id: string }) => function_id.toLowerCase(),
   workspacesOf: workspacesOfFunctions,
 } as const;

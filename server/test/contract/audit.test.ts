@@ -76,8 +76,11 @@ test("records reads of decrypted variables", async () => {
   const made = await call("POST", "/api/v1/projects", { name: "audited", env_vars: { A: "canary-value" } });
   const { id } = made.json as Json;
   await call("GET", `/api/v1/projects/${id}/env-vars`);
+  // A UUID is the same in upper case.
+  await call("GET", `/api/v1/projects/${String(id).toUpperCase()}/env-vars`);
   const { items } = await activity(`action=variables.read&access=only`);
-  expect(items).toMatchObject([{ target: { kind: "project", id }, workspace: "personal" }]);
+  const read = { target: { kind: "project", id }, workspace: "personal" };
+  expect(items).toMatchObject([read, read]);
   expect(JSON.stringify(items)).not.toContain("canary-value");
 });
 
