@@ -55,7 +55,9 @@ test("pages by cursor without gaps or repeats while entries are added", async ()
   } while (cursor !== null && seen.length < 20);
   // Entries of one transaction keep their order.
   expect(seen).toEqual(["9", "8", "7", "6", "5", "4", "3", "2", "1", "0"]);
-  for (const bad of ["", "x", Buffer.from("2030-02-31 00:00:00+00 no").toString("base64url")]) {
+  const times = ["2030-02-31 00:00:00+00", "0000-01-01 00:00:00+00", "2030-01-01 00:00:00+23"];
+  const forged = [...times.map((at) => `${at} ${owner.userId}`), "2030-01-01 00:00:00+00 no"];
+  for (const bad of ["", "x", ...forged.map((text) => Buffer.from(text).toString("base64url"))]) {
     await expect(listActivity(app, owner, { ...page, cursor: bad })).rejects.toMatchObject({
       code: "cursor_invalid",
     });

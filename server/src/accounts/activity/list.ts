@@ -109,7 +109,7 @@ const cursorOf = (at: string, id: string): string => Buffer.from(`${at} ${id}`).
 
 function parseCursor(cursor: string): { at: string; id: string } {
   const [, at, id] =
-    /^(\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d){0,2}) ([0-9a-f-]{36})$/.exec(
+    /^((?!0000)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-](?:0\d|1[0-5])(?::[0-5]\d){0,2}) ([0-9a-f-]{36})$/.exec(
       Buffer.from(cursor, "base64url").toString("latin1"),
     ) ?? [];
   // A date that is none, such as a 31st of February, is refused here and not by the database.
@@ -117,8 +117,10 @@ function parseCursor(cursor: string): { at: string; id: string } {
   return { at, id };
 }
 
+/** JavaScript takes a 31st of February for the 3rd of March. */
 const isDate = (text: string): boolean => {
-  const at = new Date(text.replace(" ", "T").replace(/([+-]\d\d)$/, "$1:00"));
-  return !Number.isNaN(at.getTime()) && at.getUTCFullYear() < 10_000;
+  const local = text.slice(0, 19).replace(" ", "T");
+  const at = new Date(`${local}Z`);
+  return !Number.isNaN(at.getTime()) && at.toISOString().startsWith(local);
 };
 const isUuid = (text: string): boolean => /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(text);
