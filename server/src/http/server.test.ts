@@ -516,6 +516,7 @@ test("a query becomes what its schema asks: numbers, booleans, lists, keys in br
   );
   expect((await call("GET", "/v1/things/x?limit=1.5")).status).toBe(400);
   expect((await call("GET", "/v1/things/x?__proto__[a]=1")).status).toBe(400);
+  expect((await call("GET", "/v1/things/x?metadata=x&metadata[k]=v")).status).toBe(400);
 });
 
 test("GET → change → PATCH works: the record's own fields are accepted and ignored", async () => {

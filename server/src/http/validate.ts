@@ -130,8 +130,10 @@ function coerceQuery(
     const kind = definitionOf(unwrap(field)).type;
     if (deep && (kind === "record" || kind === "object")) {
       // Own property even for `__proto__`: defineProperty never walks into a prototype.
-      const group = (out[key] ??= {}) as Record<string, unknown>;
-      Object.defineProperty(group, deep[2]!, { value, enumerable: true, configurable: true, writable: true });
+      const group = (out[key] ??= {});
+      // Of `metadata=x&metadata[k]=v` the text stays, which the schema refuses.
+      if (isRecordOfValues(group))
+        Object.defineProperty(group, deep[2]!, { value, enumerable: true, configurable: true, writable: true });
     } else if (deep) {
       out[name] = value;
     } else if (kind === "array") {
