@@ -412,11 +412,22 @@ export class OciBuilder implements AppBuilder {
   async #convert(workspaces: readonly string[]): Promise<void> {
     const done = this.#path("layers-are-marked");
     if (await stat(done).catch(() => undefined)) return;
-    for (const workspace of workspaces) {
-      const { directory, layers } = await this.#store(workspace);
-      await this.#markOpaque([...layers.keys()].map((id) => layerDirectory(directory, id)));
-    }
-    await writeFile(done, "");
+    let isComplete = true;
+    for (const workspace of workspaces)
+      await this.#markStore(workspace).catch((error: unknown) => {
+        isComplete = false;
+        this.#notCleanedUp({ workspace, error });
+      });
+    // The next start tries again.
+    if (isComplete) await writeFile(done, "");
+  }
+
+  async #markStore(workspace: string): Promise<void> {
+    const { directory, layers } = await this.#store(workspace);
+    const all = [...layers.keys()].map((id) => layerDirectory(directory, id));
+    const found = await Promise.all(all.map((path) => stat(path).catch(() => undefined)));
+    // A build that was cut off may have left a layer's record without its files.
+    await this.#markOpaque(all.filter((_, index) => found[index] !== undefined));
   }
 
   #notCleanedUp({ error, ...fields }: { error: unknown; group?: string; workspace?: string }): void {

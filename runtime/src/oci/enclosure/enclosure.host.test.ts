@@ -2,7 +2,7 @@
  * What a build step could do to its host, tried with Dockerfiles that pass the reader: each wall is tested without the
  * one before it.
  */
-import { mkdir, readFile, rm, symlink } from "node:fs/promises";
+import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { run } from "../../exec.ts";
@@ -203,4 +203,18 @@ test("builds on layers that the host's root wrote see a directory made anew with
   expect(log).toContain("Using cache");
   expect(log).toMatch(/^has c$/m);
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
+});
+
+test("opens beside stores of older servers that are damaged", async () => {
+  const stores = { missing: '[{"id":"gone"}]', damaged: "[{" };
+  for (const [workspace, layers] of Object.entries(stores)) {
+    const records = join(oci, "workspaces", workspace, "store/overlay-layers");
+    await mkdir(records, { recursive: true });
+    await writeFile(join(records, "layers.json"), layers);
+  }
+  await rm(join(oci, "layers-are-marked"));
+  await builds.restart();
+  await rm(join(oci, "workspaces/damaged"), { recursive: true });
+  await builds.restart();
+  expect(await readFile(join(oci, "layers-are-marked"), "utf8")).toBe("");
 });
