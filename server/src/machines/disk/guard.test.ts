@@ -114,6 +114,19 @@ test("lets it go on once a quarter more than the reserve is free, and not before
   expect(await stateOf(writer)).toBe("running");
 });
 
+test("tries again to let a machine go on after a failure", async () => {
+  const writer = await start();
+  await look();
+  await write(writer, "fast", 55);
+  await look();
+  expect(await stateOf(writer)).toBe("frozen");
+  driver.diskSizeBytes = 1000 * MiB;
+  driver.fail("thaw", new Error("it cannot be thawed"));
+  await expect(look()).rejects.toThrow("it cannot be thawed");
+  await look();
+  expect(await stateOf(writer)).toBe("running");
+});
+
 test("leaves a machine frozen that its owner wants frozen", async () => {
   const writer = await start();
   await look();

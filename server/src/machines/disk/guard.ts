@@ -109,7 +109,13 @@ export class DiskGuard {
     const machine = await findMachine(this.#db, id);
     // Its owner may have frozen or removed it meanwhile.
     if (machine?.desired !== "running") return;
-    await this.#host.thaw({ ...orderFor(machine), hostEpoch: this.#host.epoch });
+    try {
+      await this.#host.thaw({ ...orderFor(machine), hostEpoch: this.#host.epoch });
+    } catch (error) {
+      // Behind the others that wait, so that a later look tries again.
+      this.#held.add(id);
+      throw error;
+    }
     this.#log.info({ machine: id }, "the disk has room again; the machine goes on");
   }
 }
