@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -118,6 +119,8 @@ int make_userns(unsigned long first, unsigned long count) {
     pid_t child = fork();
     if (child < 0) fail("fork", "");
     if (child == 0) {
+        /* Keeps root's capabilities through the change of user: with kernel.unprivileged_userns_clone=0 it takes them. */
+        prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
         bool made = !seteuid((uid_t)first) && !unshare(CLONE_NEWUSER) && limit_users();
         /* After the change of user, which clears it. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
