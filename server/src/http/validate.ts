@@ -133,7 +133,12 @@ function coerceQuery(
       const group = (out[key] ??= {});
       // Of `metadata=x&metadata[k]=v` the text stays, which the schema refuses.
       if (isRecordOfValues(group))
-        Object.defineProperty(group, deep[2]!, { value, enumerable: true, configurable: true, writable: true });
+        Object.defineProperty(group, deep[2]!, {
+          value,
+          enumerable: true,
+          configurable: true,
+          writable: true,
+        });
     } else if (deep) {
       out[name] = value;
     } else if (kind === "array") {

@@ -80,7 +80,7 @@ export class Machines {
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
     this.#every(beatEveryMs, () => this.#beat(app.db));
-    const guard = this.#diskGuard(owners, announce);
+    const guard = this.#diskGuard(app.db, owners, announce);
     this.#every(lookEveryMs, () => guard.look());
     this.#every(beatEveryMs * 6, async () => this.pool.nudge());
   }
@@ -169,10 +169,11 @@ export class Machines {
     return this.#awaited.has(machine);
   }
 
-  #diskGuard(owners: MachineOwners, announce: Announce): DiskGuard {
+  /** Over the database of upkeep: it looks also while requests hold every other connection. */
+  #diskGuard(db: Db, owners: MachineOwners, announce: Announce): DiskGuard {
     return new DiskGuard({
       host: this.host,
-      db: this.#db,
+      db,
       log: this.#log,
       reserveBytes: this.capacity.diskReserveBytes,
       announce: async (hold) => {
