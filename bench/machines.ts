@@ -1,4 +1,4 @@
-/** Counts of machines from the server's /metrics, and waiting until nothing is being started or removed. */
+/** Counts of machines from the server's /metrics, and a wait until no machine is being started or removed. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { BenchContext } from "./contract.ts";
 

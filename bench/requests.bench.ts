@@ -1,6 +1,6 @@
 /**
- * CPU time of the server for requests that are made to be dear: bodies with hundreds of thousands of keys, deep ones,
- * and long lists of wrong values. CPU time rather than latency, because that is what other callers lose.
+ * CPU time of the server for requests that are made to be expensive: bodies with hundreds of thousands of keys, deep
+ * bodies, and long lists of wrong values. It measures CPU time and not latency, because other callers lose CPU time.
  */
 import { request } from "node:http";
 import { Api } from "./api.ts";
@@ -60,7 +60,7 @@ async function measure(
   context.report({ what: `CPU time: ${what}`, value, unit: "ms", ...bar, note: `n=${rounds}` });
 }
 
-/** On a connection of its own: a server may close one whose body it refuses. */
+/** Each request has its own connection, because a server may close a connection when it refuses the body. */
 function withoutToken(url: string, body: Buffer): Promise<number> {
   return new Promise((resolve, reject) => {
     const headers = { "content-type": "application/json", "content-length": body.length };

@@ -1,6 +1,6 @@
 // paths: compares the guest's path resolution with the kernel's over random link farms, under the sanitizers. The
-// kernel opens each path, and the entry it opened must be the one that paths.c names; a path that the kernel refuses
-// must be refused. The sequence is fixed, so that a failure happens again.
+// kernel opens each path, and the opened entry must be the one that paths.c returns. A path that the kernel refuses
+// must be refused. The sequence is fixed, so that a failure is reproducible.
 #define _GNU_SOURCE
 #include "paths.h"
 
@@ -46,7 +46,7 @@ static void random_path(char *path, size_t size) {
   random_parts(path, size);
 }
 
-// Entries that cannot be made where their place is random (a name taken, a loop on the way) are left out.
+// Entries that cannot be created at their random place (the name exists, a loop on the way) are left out.
 static void make_farm(void) {
   if (mkdir(base, 0755)) give_up(base);
   for (int i = 0; i < ENTRIES; i++) {
@@ -74,7 +74,7 @@ static void remove_farm(void) {
   if (nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS)) give_up(base);
 }
 
-// The path of what the kernel opens; empty where it refuses, with errno.
+// The path of the entry that the kernel opens; empty when it refuses, with errno.
 static void open_by_kernel(const char *path, int flags, char *real, size_t size) {
   char name[64];
   real[0] = 0;

@@ -33,7 +33,7 @@ test("does not retry a name that is in use again", async () => {
   await leftovers.close();
 });
 
-test("stops retries when closed", async () => {
+test("stops retrying after close", async () => {
   const { leftovers, attempts } = failing(Infinity);
   await leftovers.remove("a");
   await leftovers.close();

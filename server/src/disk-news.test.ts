@@ -6,7 +6,7 @@ import { announceDiskHold } from "./disk-news.ts";
 
 const { db } = await testDatabase();
 
-test("writes an audit entry and a notification for the workspace of a machine that was frozen", async () => {
+test("writes an audit entry and a notification for the workspace of a frozen machine", async () => {
   const { workspace } = await makePerson(db);
   const target = { kind: "sandbox", id: "sbx_full", label: "sbx_full" };
   const machine = { id: "m0000000000000000000" } as DiskHold["machine"];

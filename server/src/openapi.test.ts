@@ -28,7 +28,7 @@ test("a route that creates a thing takes an Idempotency-Key", () => {
   expect(without).toEqual(idempotentOfThemselves);
 });
 
-test("gives every parameter of an operation a name and a place", () => {
+test("gives every parameter of an operation a name and a location", () => {
   const parameters = Object.entries(allRoutes()).flatMap(([api, routes]) => {
     const { paths } = openApiDocument(api as Api, routes) as {
       paths: Record<string, Record<string, { parameters?: unknown[] }>>;

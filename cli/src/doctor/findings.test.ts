@@ -4,7 +4,7 @@ import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { engineFindings } from "./findings.ts";
 
-/** A data directory whose settings name a runc that prints this. */
+/** A data directory whose settings name a runc that prints this text. */
 function dataWithRunc(output: string): string {
   const data = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
   onTestFinished(() => rmSync(data, { recursive: true, force: true }));
@@ -14,7 +14,7 @@ function dataWithRunc(output: string): string {
   return data;
 }
 
-test("lists the known holes of the runc that the settings name", async () => {
+test("lists the known holes of the runc named in the settings", async () => {
   const [version, hole, ...more] = await engineFindings("runc", dataWithRunc("runc version 1.3.5"));
   expect(version).toEqual({ name: "runc", ok: true, found: "1.3.5" });
   expect(hole).toMatchObject({ name: "runc CVE-2026-41579", advice: expect.stringContaining("runc_path") });
@@ -26,7 +26,7 @@ test("lists no hole of a fixed version", async () => {
   expect(found).toEqual([{ name: "runc", ok: true, found: "1.4.3" }]);
 });
 
-test("judges no version that it cannot read", async () => {
+test("does not judge a version that it cannot parse", async () => {
   const [found] = await engineFindings("runc", dataWithRunc("something else"));
   expect(found).toMatchObject({ name: "runc", ok: null, found: "unknown" });
 });

@@ -44,7 +44,7 @@ test.each<[Engine, string, string[]]>([
   expect(names(engine, version)).toEqual(expected);
 });
 
-test("finds a fix that Debian backported by the changelog of its package", () => {
+test("finds a fix that Debian backported, in the changelog of its package", () => {
   const changelog =
     "runc (1.1.5+ds1-1+deb12u1) bookworm-security; urgency=high\n\n  * CVE-2024-21626: several container breakouts\n";
   expect(names("runc", "1.1.5+ds1", changelog)).toEqual(["CVE-2024-45310", ...of2025, "CVE-2026-41579"]);

@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { hostLimitsStep, lowLimits } from "./host-limits.ts";
 import { setUp } from "./setup.ts";
 
-/** A directory of kernel values, as /proc/sys has them. */
+/** A directory of kernel values in the layout of /proc/sys. */
 function values(of: Record<string, string>): string {
   const root = mkdtempSync(join(tmpdir(), "kontor-limits-"));
   onTestFinished(() => rmSync(root, { recursive: true }));
@@ -16,7 +16,7 @@ function values(of: Record<string, string>): string {
   return root;
 }
 
-test("names limits below what is wanted, and none that is unlimited or unknown to the kernel", () => {
+test("lists limits below their minimum, and none that is unlimited or unknown to the kernel", () => {
   const root = values({
     "fs/inotify/max_user_instances": "128",
     "fs/inotify/max_user_watches": "1048576",

@@ -55,7 +55,7 @@ test("a frozen group can be killed, and is empty and removable afterwards", asyn
   expect(await cgroups.list()).toEqual([]);
 });
 
-/** A group in one tree alone, as a process with write access to a cgroup mount makes it, with `child` in it, frozen. */
+/** A frozen group in one tree alone, with `child` in it: a process with write access to a cgroup mount can make it. */
 async function freezeIn(group: string, child: ChildProcess): Promise<void> {
   await mkdir(group, { recursive: true });
   await writeFile(join(group, "cgroup.procs"), String(child.pid));
@@ -83,8 +83,8 @@ test("kills a process that only the freezer tree has below the group", async () 
   expect(await cgroups.list()).toEqual([]);
 });
 
-test("sets a group aside that cannot be emptied, and removes it once it can", async () => {
-  // Tasks of v2 die while they are frozen: there is no group of it that stays.
+test("sets aside a group that cannot be emptied, and removes it once it can be", async () => {
+  // On v2, frozen tasks die too, so no group stays.
   if (cgroups.layout.version === "v2") return;
   const logged: string[] = [];
   const own = await Cgroups.detect("kontor63-cgroup-test", (event) => logged.push(event));

@@ -312,7 +312,7 @@ test("a symlink that leads out of the roots is not followed by a change; one tha
   expect(readFileSync(join(outside, "secret"), "utf8")).toBe("kept");
 });
 
-test("writes, moves, removes, makes and watches below two symlinks in a row, as the kernel resolves them", async () => {
+test("resolves two symlinks in a row like the kernel for writes, moves, removals, new directories and watches", async () => {
   const { client, directory } = await startGuest();
   const at = (name: string): string => join(directory, name);
   const options = { mode: 0o644, overwrite: false, parents: true, roots: [directory] };

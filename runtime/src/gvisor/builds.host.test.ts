@@ -31,7 +31,7 @@ exec runsc "$@"
   expect((await driver.checkpoint(paused.id, place)).runtimeBuild).toBe("test-older");
   await driver.remove(paused.id);
   await driver.close();
-  // Its package is gone, and another version is installed.
+  // The older package is gone, and another version is installed.
   await rm(older);
   subject.options.runsc = "runsc";
   driver = await subject.again();
@@ -62,7 +62,7 @@ exec runsc "$@"
   expect(await failureKind(driver.restore({ ...paused, id: machineId() }, place))).toBe("not_restorable");
 });
 
-test("starts runsc from its own place where the data directory is mounted noexec", async () => {
+test("starts runsc from its original path when the data directory is mounted noexec", async () => {
   const directory = await mkdtemp(join(tmpdir(), "kontor-builds-"));
   onTestFinished(() => rm(directory, { recursive: true, force: true }));
   await run(["mount", "-t", "tmpfs", "-o", "noexec,size=64m", "none", directory]);

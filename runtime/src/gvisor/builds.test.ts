@@ -11,7 +11,7 @@ function makeDirectory(): string {
   return directory;
 }
 
-/** A program that prints this version, and more. */
+/** A program that prints this version, with `more` appended to its script. */
 function makeProgram(path: string, version: string, more = ""): string {
   writeFileSync(path, `#!/bin/sh\necho 'runsc version ${version}'\necho 'spec: 1.0.2-dev'${more}\n`, {
     mode: 0o755,
@@ -36,7 +36,7 @@ test("keeps an older runsc beside the one that took its path", async () => {
   expect(versionOf(second.path())).toBe("runsc version release-20260928.0");
 });
 
-test("prunes every build but the current one and those that are needed", async () => {
+test("prunes every build except the current one and the needed ones", async () => {
   const directory = makeDirectory();
   const kept = join(directory, "kept");
   let builds = new RunscBuilds(kept, "none");

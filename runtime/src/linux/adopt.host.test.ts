@@ -1,4 +1,4 @@
-/** What earlier processes left in the machines' control groups never stops the start of the driver. */
+/** Leftovers of earlier processes in the machines' control groups never stop the start of the driver. */
 import { spawn } from "node:child_process";
 import { mkdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { Cgroups } from "../cgroup/cgroups.ts";
 import { machineId } from "../conformance.ts";
 import { INSTANCE, leftOf, makeDriver } from "./testing/driver.ts";
 
-/** A sleeping process that `group` holds, frozen. */
+/** A frozen, sleeping process in `group`. */
 async function frozenIn(group: string, freeze: [file: string, value: string]) {
   const child = spawn("sleep", ["600"], { stdio: "ignore" });
   const exit = new Promise((resolve) => child.once("exit", (_, signal) => resolve(signal)));
@@ -33,9 +33,9 @@ test("opens with a frozen process in a group that only the freezer tree has, and
   expect(await leftOf(subject.stateDir, INSTANCE)).toEqual([]);
 });
 
-test("opens beside a process that cannot be killed, and removes its group once it can", async () => {
+test("opens while a process cannot be killed, and removes its group once it can be", async () => {
   const { layout } = await Cgroups.detect("");
-  // Tasks of v2 die while they are frozen.
+  // On v2, frozen tasks die too.
   if (layout.version === "v2") return;
   const logged: string[] = [];
   const subject = await makeDriver({ log: (event) => logged.push(event) });

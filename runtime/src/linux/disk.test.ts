@@ -6,7 +6,7 @@ import { takenBytes } from "./disk.ts";
 
 const MiB = 1024 ** 2;
 
-test("counts the bytes that sparse files take, and none of missing files and other filesystems", async () => {
+test("counts the allocated bytes of sparse files, and zero for missing files and other filesystems", async () => {
   const directory = await mkdtemp(join(tmpdir(), "kontor-taken-"));
   onTestFinished(() => rm(directory, { recursive: true }));
   const sparse = join(directory, "sparse");

@@ -80,7 +80,7 @@ test.each([
   "ENV A=/\nWORKDIR $A\nRUN --mount=type=cache,target=dev true",
   "VOLUME /data /proc/",
   'VOLUME ["/data", "/a/../sys"]',
-])("refuses a mount or volume on devices and the kernel's files: %s", (lines) => {
+])("refuses a mount or volume at /dev, /proc or /sys: %s", (lines) => {
   expect(refusal(`FROM debian:12-slim\n${lines}\n`)).toContain(
     "below /dev, /proc or /sys; choose another path",
   );
@@ -91,7 +91,7 @@ test.each([
   "RUN --mount=type=cache,target=/devices true",
   "VOLUME /data",
   'VOLUME ["/var/lib/sys"]',
-])("takes a mount or volume of a similar name: %s", (lines) => {
+])("accepts a mount or volume of a similar name: %s", (lines) => {
   expect(refusal(`FROM debian:12-slim\n${lines}\n`)).toBe("");
 });
 

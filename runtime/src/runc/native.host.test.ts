@@ -15,7 +15,7 @@ import { DNS_ADDRESS, METADATA_ADDRESS, startInternet, WEB_ADDRESS } from "../ne
 const exec = promisify(execFile);
 const MIB = 1024 * 1024;
 
-/** A message with `$count` descriptors, as sendmsg(2) takes it. Pointers into it are valid while its parts are. */
+/** A message with `$count` descriptors for sendmsg(2). The pointers are valid as long as the Perl variables live. */
 const MESSAGE = `
   sub message { my $count = shift; our $data = "x"; our $iov = pack("P Q", $data, 1);
     our $control = pack("Q l l l*", 16 + 4 * $count, 1, 1, (2) x $count);
@@ -23,8 +23,8 @@ const MESSAGE = `
     pack("Q L x4 P Q P Q i x4", 0, 0, $iov, 1, $control, length $control, 0) }`;
 
 /**
- * Takes inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. It gives five
- * processes back at the end, since the test needs some to read the result.
+ * Exhausts inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. At the
+ * end it releases five processes, because the test needs some to read the result.
  */
 const TAKE_ALL = `use Socket; ${MESSAGE} my (%taken, @held);
   for my $user (0 .. 3) { $> = $user; $taken{inotify}++ while syscall(294, 0) >= 0; $taken{ofOneUser} ||= $taken{inotify}; $> = 0 }
@@ -170,14 +170,14 @@ describe("what only a machine on the host's kernel promises", () => {
 
   // Numbers of system calls are those of x86_64.
   test.skipIf(process.arch !== "x64")(
-    "a machine that takes all it can of the kernel's per-user resources takes none of another's or the host's",
+    "a machine that exhausts its per-user kernel resources leaves those of another machine and the host",
     async () => {
       const small = withResources({ maxProcesses: 60 });
       const [greedy, neighbour] = await Promise.all([boot(small), boot(small)]);
       await driver.guest(greedy.id).startCommand({ id: "cmd_take", argv: ["perl", "-e", TAKE_ALL] });
       await expect.poll(() => out(greedy.id, "cat /tmp/taken 2>/dev/null"), { timeout: 60_000 }).not.toBe("");
       const taken = JSON.parse(await out(greedy.id, "cat /tmp/taken")) as Record<string, number>;
-      // 64 for each of its users; add_key is refused (EPERM), sendmsg and fork come to their limits (ETOOMANYREFS, EAGAIN).
+      // 64 for each user; add_key is refused (EPERM), sendmsg and fork reach their limits (ETOOMANYREFS, EAGAIN).
       expect(taken["inotify"]).toBeGreaterThanOrEqual(64);
       expect(taken).toMatchObject({ ofOneUser: 64, key: 1, sendmsg: 109, fork: 11 });
       expect(taken["pipe"]).toBeLessThan(65_536);

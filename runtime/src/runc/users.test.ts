@@ -17,7 +17,7 @@ async function open(instance: number, machines: string[] = []): Promise<UserRang
   return ranges;
 }
 
-test("leases ranges that overlap no other, older machines and builds included", async () => {
+test("leases ranges that overlap neither each other nor those of older machines and builds", async () => {
   const [one, other] = await Promise.all([open(1), open(2)]);
   const firsts = await Promise.all(
     Array.from({ length: 40 }, (_, index) => (index % 2 === 0 ? one : other).lease(`m${index}`)),
@@ -39,7 +39,7 @@ test("leases a released range again", async () => {
   expect(await ranges.lease("m3")).toBe(first);
 });
 
-test("keeps leases of machines that outlive the server, and ends those of its machines that are gone", async () => {
+test("keeps the leases of machines that outlive the server, and ends the leases of machines that are gone", async () => {
   const before = await open(1);
   const [kept] = [await before.lease("m1"), await before.lease("m2")];
   const neighbour = await open(2);

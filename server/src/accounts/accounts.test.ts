@@ -207,7 +207,7 @@ test("changes a password with the current one, ends the other sessions, and list
   }
 });
 
-test("locks nobody out of an account from another address, and notes refused sign-ins", async () => {
+test("accepts the owner's sign-in while another address guesses, and audits refused sign-ins", async () => {
   const password = "a long password";
   const email = `locked-${randomUUID()}@example.test`;
   await createUser(app, operator, { email, name: "Locked", password });
@@ -237,7 +237,7 @@ test("locks nobody out of an account from another address, and notes refused sig
     is_access: false,
   });
   expect(by("session.refused")[0]!.workspace_id).toBe(by("session.created")[0]!.workspace_id);
-  // One a minute for each address.
+  // At most one entry per minute and address.
   expect(by("session.limited")).toMatchObject([{ ip: "203.0.113.9" }]);
   expect(JSON.stringify(noted)).not.toContain("guess");
 });

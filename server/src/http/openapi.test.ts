@@ -101,7 +101,7 @@ test("every way a route can refuse is in its responses, by status and code", () 
   });
 });
 
-test("an operation without parameters declares the answer to a query it does not know", () => {
+test("declares the error for an unknown query on an operation without parameters", () => {
   const bare = route({ path: "/ships", method: "GET" });
   delete bare.query;
   delete bare.body;

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { testClock } from "../../test/harness.ts";
 import { RateLimiter } from "./rate-limit.ts";
 
-test("never lets through more than a minute's number in any 60 s, however requests are spaced", () => {
+test("never exceeds the limit in any 60 s, for random spacing of requests", () => {
   const clock = testClock();
   const limiter = new RateLimiter(clock);
   const rule = { name: "platform", perMinute: 60 };
@@ -23,7 +23,7 @@ test("never lets through more than a minute's number in any 60 s, however reques
   expect(passed.length).toBeGreaterThan(500);
 });
 
-test("lets a whole minute's number through at once, and one more when the first leaves the window", () => {
+test("allows a full burst at once, and one more request when the first leaves the window", () => {
   const clock = testClock();
   const limiter = new RateLimiter(clock);
   const rule = { name: "platform", perMinute: 3 };
@@ -61,7 +61,7 @@ test("refills a bucket evenly up to its burst", () => {
   expect([allowed(), allowed()]).toEqual([true, false]);
 });
 
-test("holds a bounded number of counters, and keeps those in use", () => {
+test("bounds the number of counters, and keeps those in use", () => {
   const clock = testClock();
   const limiter = new RateLimiter(clock, 100);
   const rule = { name: "sign-in", perMinute: 5 };

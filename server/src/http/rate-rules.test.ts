@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { addressHolder } from "./rate-rules.ts";
 
-test("counts an IPv4 address on its own and an IPv6 address by its /64", () => {
+test("counts an IPv4 address alone and an IPv6 address by its /64", () => {
   expect(addressHolder("192.0.2.7")).toBe("192.0.2.7");
   expect(addressHolder("::ffff:192.0.2.7")).toBe("192.0.2.7");
   expect(addressHolder("2001:db8:1:2:3:4:5:6")).toBe("2001:db8:1:2::/64");

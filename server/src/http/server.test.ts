@@ -396,7 +396,7 @@ test("refuses a list or a text far above its limit without parsing its parts", a
   ]);
 });
 
-test("refuses JSON that is too deep or has too many keys, and says what to send instead", async () => {
+test("refuses JSON that is too deep or has too many keys, and names the cure", async () => {
   const headers = { "content-type": "application/json" };
   const deep = `{"name":"abc","tags":${"[".repeat(5000)}${"]".repeat(5000)}}`;
   const platform = await call("POST", "/api/v1/things", { headers, raw: deep });
@@ -412,7 +412,7 @@ test("refuses JSON that is too deep or has too many keys, and says what to send 
   );
 });
 
-test("takes at most 16 KiB without a credential", async () => {
+test("refuses a body above 16 KiB without a credential", async () => {
   const fits = { email: "a", password: "b".repeat(1024), ...manyKeys(900) };
   expect((await call("POST", "/api/v1/public", { token: null, body: fits })).status).toBe(422);
   const { status, json } = await call("POST", "/api/v1/public", { token: null, body: manyKeys(2000) });
@@ -475,7 +475,7 @@ test("a body of another type is 415, one too large 413; an empty one of any type
   expect(large.json).toMatchObject({ code: "payload_too_large", limit_bytes: 1024 * 1024 });
 });
 
-test("refuses JSON declared in another charset than UTF-8", async () => {
+test("refuses JSON in a charset other than UTF-8", async () => {
   const typed = (charset: string) =>
     call("POST", "/v1/things", {
       headers: { "content-type": `application/json; charset=${charset}` },
@@ -826,7 +826,7 @@ test("health says the process lives, readiness that the database answers, and no
   await other.close();
 });
 
-test("metrics answer the operator's full token, and loopback only where the setting says so", async () => {
+test("serves metrics to the operator's full-access token, and to loopback only with the setting on", async () => {
   const served = async (
     config: Parameters<typeof testConfig>[0],
     caller: Partial<Actor> | null,
@@ -899,7 +899,7 @@ test("closing waits for running requests, and cuts streams when the grace is ove
   expect(await send("GET", "/healthz")).toBe("cut");
 });
 
-test("answers malformed HTTP, and HTTP/1.1 without Host, in JSON with the code of invalid input", async () => {
+test("refuses malformed HTTP, and HTTP/1.1 without Host, in JSON with the code of invalid input", async () => {
   const port = await listening();
   for (const [text, detail] of [
     ["GET /healthz HTTP/1.1\r\n\r\n", "Send a Host header: HTTP/1.1 requires it."],

@@ -621,7 +621,7 @@ describe("upgrades", () => {
     expect(seen).toEqual(["/ws"]);
   });
 
-  test("shows the 502 page where the guest refuses with a control character in its reason phrase", async () => {
+  test("shows the 502 page when the guest responds with a control character in the reason phrase", async () => {
     await rawGuest((socket) => void socket.once("data", () => socket.end("HTTP/1.1 403 a\x01b\r\n\r\n")));
     const socket = await dial(upgrade());
     expect(await read(socket, "\r\n\r\n")).toMatch(/^HTTP\/1.1 502 [^]*bad_response/i);

@@ -118,7 +118,7 @@ test("a job whose process was killed in the middle of it is run by another proce
   expect((await witnesses()).map(({ what }) => what)).toEqual(["started", "started", "finished"]);
 });
 
-test("a process keeps its row and its jobs when its own beat is committed too late", async () => {
+test("a process keeps its row and its jobs when its own heartbeat is committed too late", async () => {
   const jobs = await open();
   const finish = Promise.withResolvers<void>();
   let starts = 0;
@@ -137,7 +137,7 @@ test("a process keeps its row and its jobs when its own beat is committed too la
     for each row execute function stall()`.execute(db);
   try {
     await sql`update graphile_worker._private_jobs set locked_at = now() - interval '1 hour'`.execute(db);
-    // The lock of a pool that never beat shows that a look for dead processes is over.
+    // When the lock of a pool without heartbeats is released, the search for dead processes is over.
     await jobs.add(db, "of another worker", {});
     await sql`update graphile_worker._private_jobs set locked_at = now() - interval '1 hour', locked_by = 'gone'
       where locked_by is null`.execute(db);

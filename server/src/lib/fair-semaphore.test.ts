@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { FairSemaphore, type FairSemaphoreOptions } from "./fair-semaphore.ts";
 
-/** Submits one piece of work for each letter, its owner; `end` completes the oldest that runs. */
+/** Submits a task for each letter, which is its owner; `end` completes the oldest running task. */
 function submit(options: FairSemaphoreOptions, owners: string) {
   const semaphore = new FairSemaphore(options);
   const begun: string[] = [];
@@ -23,7 +23,7 @@ function submit(options: FairSemaphoreOptions, owners: string) {
   return { semaphore, begun, all, endAll };
 }
 
-test("gives owners turns, and one piece of work at a time to each", async () => {
+test("serves owners in turns, with one task at a time for each", async () => {
   const { semaphore, begun, all, endAll } = submit({ limit: 2 }, "aaabbc");
   await nextTurn();
   expect([begun.join(""), semaphore.waiting("a"), semaphore.waiting("c")]).toEqual(["ab", 2, 1]);
@@ -32,7 +32,7 @@ test("gives owners turns, and one piece of work at a time to each", async () => 
   expect(begun.join("")).toBe("ababca");
 });
 
-test("runs at most an owner's share of one owner while places are free", async () => {
+test("runs at most perOwner tasks of an owner while slots are free", async () => {
   const { semaphore, begun, all, endAll } = submit({ limit: 4, perOwner: 2 }, "aaaab");
   await nextTurn();
   expect([begun.join(""), semaphore.waiting("a"), semaphore.waiting("b")]).toEqual(["aab", 2, 0]);
@@ -50,7 +50,7 @@ test("refuses an owner whose queue is full, and queues for another owner", async
   await Promise.all([all[0], all[1], all[3]]);
 });
 
-test("drops waiting work when its signal aborts, and runs the next", async () => {
+test("drops a waiting task when its signal aborts, and runs the next", async () => {
   const { semaphore, all, endAll } = submit({ limit: 1 }, "a");
   const gone = new AbortController();
   const dropped = semaphore.run("b", async () => "never", { signal: gone.signal });
@@ -62,7 +62,7 @@ test("drops waiting work when its signal aborts, and runs the next", async () =>
   expect(await semaphore.run("c", async () => "next")).toBe("next");
 });
 
-test("releases the place of work that fails", async () => {
+test("releases the slot of a task that fails", async () => {
   const semaphore = new FairSemaphore({ limit: 1 });
   await expect(semaphore.run("a", () => Promise.reject(new Error("no")))).rejects.toThrow("no");
   expect(await semaphore.run("a", async () => "next")).toBe("next");

@@ -3,7 +3,7 @@ import { MinimumRate, TooSlow } from "./minimum-rate.ts";
 
 const size = (piece: Uint8Array) => piece.length;
 
-test("rejects once a window of waiting brings fewer bytes than the floor", async () => {
+test("rejects when a window of waiting moves fewer bytes than the minimum", async () => {
   vi.useFakeTimers();
   try {
     const rate = new MinimumRate({ bytesPerSecond: 1000, windowMs: 1000 });
@@ -15,12 +15,12 @@ test("rejects once a window of waiting brings fewer bytes than the floor", async
   }
 });
 
-test("counts waiting alone, and begins a new window after one with enough bytes", async () => {
+test("counts only waiting, and starts a new window after one with enough bytes", async () => {
   vi.useFakeTimers();
   try {
     const rate = new MinimumRate({ bytesPerSecond: 1000, windowMs: 1000 });
     expect(await rate.wait(Promise.resolve(new Uint8Array(1000)), size)).toHaveLength(1000);
-    // Not a wait for the other end.
+    // Time between waits, which must not count.
     await vi.advanceTimersByTimeAsync(60_000);
     let isSettled = false;
     const next = rate.wait(new Promise<Uint8Array>(() => {}), size).catch((error: unknown) => error);

@@ -9,10 +9,10 @@ import { checkedLookup } from "./checked-lookup.ts";
 import { NameResolver } from "./name-resolver.ts";
 
 const address = "192.0.2.7";
-/** Names that were asked for. Those below `silent.test` get no answer. */
+/** Names that were queried. Queries below `silent.test` get no response. */
 const questions = new Set<string>();
 
-/** A name server on loopback (RFC 1035, 4): one A record for each name, none of any other type. */
+/** A name server on loopback (RFC 1035, 4) with an A record for each name, and no records of other types. */
 const server = dgram.createSocket("udp4");
 server.on("message", (query, from) => {
   const end = query.indexOf(0, 12);
@@ -46,7 +46,7 @@ const resolver = new NameResolver({
   resolvFile,
 });
 
-test("resolves one owner's name while more of another's than it may have at once stay unanswered", async () => {
+test("resolves an owner's name while another owner's look-ups exhaust its share without a response", async () => {
   const leave = new AbortController();
   const names = Array.from({ length: 40 }, (_, n) => `n${n}.silent.test`);
   const slow = names.map((name) => resolver.resolve(name, { owner: "a", signal: leave.signal }));
@@ -62,13 +62,13 @@ test("resolves one owner's name while more of another's than it may have at once
   expect(new Set((await settled).map(({ status }) => status))).toEqual(new Set(["rejected"]));
 });
 
-test("gives up a name that no server answers for", async () => {
+test("rejects a name when no server responds", async () => {
   await expect(resolver.resolve("late.silent.test", { owner: "a" })).rejects.toMatchObject({
     code: "ETIMEOUT",
   });
 });
 
-test("reads the hosts file, addresses and localhost without a question", async () => {
+test("resolves names of the hosts file, addresses and localhost without a DNS query", async () => {
   const resolve = (host: string) => resolver.resolve(host, { owner: "a" });
   expect(await resolve("FORGE.lan.")).toEqual([
     { address: "10.1.2.3", family: 4 },
@@ -83,7 +83,7 @@ test("reads the hosts file, addresses and localhost without a question", async (
   for (const host of ["forge.lan", "localhost", "a.localhost"]) expect(questions).not.toContain(host);
 });
 
-test("looks for a name of one label below the domains that the host searches", async () => {
+test("resolves a name of one label below the host's search domains", async () => {
   expect(await resolver.resolve("db", { owner: "a" })).toEqual([{ address, family: 4 }]);
   expect(questions).toContain("db.first.test");
   await expect(resolver.resolve("none.first.test", { owner: "a" })).rejects.toMatchObject({
@@ -91,7 +91,7 @@ test("looks for a name of one label below the domains that the host searches", a
   });
 });
 
-test("judges every address that a checked look-up found", async () => {
+test("refuses a checked look-up when any of its addresses is private", async () => {
   const lookUp = (opened: string[], host: string) =>
     new Promise((resolve, reject) => {
       const lookup = checkedLookup(parseOpenedHosts(opened), "a", resolver);

@@ -49,7 +49,7 @@ test("a derived key is the same each time, and another one for each purpose and 
   expect(new SecretBox(randomBytes(32)).derive("urls").equals(one)).toBe(false);
 });
 
-test("signs two different lists of fields differently, whatever separators a field holds", () => {
+test("signs different lists of fields differently, even if fields hold separators", () => {
   const box = new SecretBox(randomBytes(32));
   const lists: (string | number)[][] = [
     ["GET", "a", "b"],

@@ -4,7 +4,7 @@ import { Watcher } from "./watcher.ts";
 
 const { signal } = new AbortController();
 
-test("looks once for all watched rows, and wakes the readers of those that changed", async () => {
+test("polls all watched rows together, and wakes the readers of changed rows", async () => {
   const states = new Map([
     ["a", "1"],
     ["b", "1"],
@@ -16,7 +16,7 @@ test("looks once for all watched rows, and wakes the readers of those that chang
   });
   const watches = ["a", "a", "b"].map((id) => watcher.watch(id));
   onTestFinished(() => watches.forEach((watch) => watch.end()));
-  // Nothing is known of a row before its first look.
+  // The state of a row is unknown before its first poll.
   await Promise.all(watches.map((watch) => watch.next(signal)));
   expect(looks[0]).toEqual(["a", "b"]);
   const woken: number[] = [];
@@ -31,7 +31,7 @@ test("looks once for all watched rows, and wakes the readers of those that chang
   expect(woken).toEqual([0, 1, 2]);
 });
 
-test("shares a read between readers at one place, until the row changes", async () => {
+test("shares a read between readers at the same position until the row changes", async () => {
   const watcher = new Watcher(60_000, async () => []);
   const [one, two] = [watcher.watch("a"), watcher.watch("a")];
   const reads: (() => void)[] = [];
@@ -52,7 +52,7 @@ test("shares a read between readers at one place, until the row changes", async 
   two.end();
 });
 
-test("stops waiting when the signal aborts, and looking when nobody watches", async () => {
+test("stops waiting when the signal aborts, and stops polling without watches", async () => {
   let looks = 0;
   const watcher = new Watcher(5, async () => {
     looks += 1;

@@ -1,10 +1,11 @@
 /**
- * Every operation of the three documents under attack: each credential, ids of other tenants and kinds, hostile values in
- * each field, hostile bodies, content types and queries. No answer may be a fault of the server, leak, or break its schema.
+ * Attacks every operation of the three documents: with each credential, ids of other tenants and kinds, hostile values
+ * in each field, hostile bodies, content types and queries. No response may be a server error, leak, or violate its
+ * schema.
  *
- * In `./kontor test` a seed chooses a part. `./kontor attack` sets KONTOR_ATTACK_MINUTES, and goes on with new seeds until
- * they are over; then a request that costs much CPU time is a finding as well. KONTOR_ATTACK_SEED and
- * KONTOR_ATTACK_ONLY (an operation's id) repeat a finding.
+ * In `./kontor test` a fixed seed samples the attacks. `./kontor attack` sets KONTOR_ATTACK_MINUTES and runs new seeds
+ * for that time; requests with high CPU time are then findings too. KONTOR_ATTACK_SEED and KONTOR_ATTACK_ONLY (an
+ * operation's id) repeat a finding.
  */
 import { writeSync } from "node:fs";
 import { describe, expect, test } from "vitest";
@@ -25,9 +26,9 @@ const callers = await openCallers(world);
 const operations = operationsOf(world.routes).filter(({ id }) => only === undefined || id === only);
 const ids = new Set<string>();
 
-/** One that does not answer by then holds up only itself. */
+/** Timeout of a request, so that a missing response does not stop the run. */
 const givenUpMs = 10_000;
-/** Of one request in a long run, twice in a row: far above what the dearest ordinary one costs. */
+/** CPU time, exceeded twice in a row, that is a finding in a long run; no ordinary request comes near it. */
 const maxCpuMs = 500;
 
 interface Finding {
@@ -51,7 +52,7 @@ async function send({ method }: Operation, { path, token, payload, headers }: At
 
 async function attack(operation: Operation, seed: number, sampled: number): Promise<Finding[]> {
   const known = cases[operation.id];
-  // What a call needs is dear to make; without a body to change, the contract tests have made that call already.
+  // The setup of a call is expensive. A call without a body has nothing to vary, and the contract tests cover it.
   const isMade = jsonBodyOf(operation) !== undefined || minutes > 0;
   const call = (isMade && (await known?.success(world))) || {};
   for (const id of Object.values(call.params ?? {})) ids.add(id);
@@ -59,12 +60,12 @@ async function attack(operation: Operation, seed: number, sampled: number): Prom
   const findings: Finding[] = [];
   for (const one of attacksOn({ world, callers, operation, known, call, ids, random, sampled })) {
     const { reply, cpuMs } = await send(operation, one);
-    // A stream of events answers when it ends.
+    // An event stream resolves only when it ends.
     if (reply === undefined && isStream(operation)) continue;
     const fault = reply === undefined ? "is missing" : wrongWith(operation, one, reply);
     const isDear = minutes > 0 && cpuMs > maxCpuMs && (await send(operation, one)).cpuMs > maxCpuMs;
     const what = fault ?? (isDear ? `took ${Math.round(cpuMs)} ms of CPU time` : undefined);
-    // A wait is no fault in a test, whose host may be busy.
+    // The host of a test may be busy, so a missing response is no finding there.
     if (what === undefined || (reply === undefined && minutes === 0)) continue;
     findings.push({
       operation: operation.id,
@@ -92,7 +93,7 @@ describe.skipIf(minutes > 0)("one seed", () => {
 });
 
 test.skipIf(minutes === 0)(
-  "every operation withstands hostile requests for as long as is asked for",
+  "every operation withstands hostile requests for the given minutes",
   { timeout: (minutes + 10) * 60_000, retry: 0 },
   async () => {
     const end = Date.now() + minutes * 60_000;
@@ -117,7 +118,7 @@ test.skipIf(minutes === 0)(
   },
 );
 
-/** Past the reporter, which shows what a test prints when it is over. */
+/** Writes directly to stderr, because the reporter delays a test's output until its end. */
 function report(line: string): void {
   writeSync(2, `${line}\n`);
 }

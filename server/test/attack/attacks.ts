@@ -1,4 +1,4 @@
-/** Requests against one operation, made from its document and from a call of it that succeeds. */
+/** Hostile requests against an operation, made from its document and from a valid call. */
 import { hasScope } from "#accounts/actor.ts";
 import type { Call, Case } from "../contract/cases/case.ts";
 import { anyPath, isPublic, jsonBodyOf, type Operation } from "../contract/operations.ts";
@@ -14,7 +14,7 @@ export interface Attack {
   token: string | null;
   payload?: string | Buffer;
   headers?: Readonly<Record<string, string>>;
-  /** What this very request must be answered with, beside what every answer keeps. */
+  /** Check of the response to this request, beyond the rules for every response. */
   expects?: (reply: Reply) => boolean;
 }
 
@@ -23,12 +23,12 @@ export interface Target {
   callers: Callers;
   operation: Operation;
   known: Case | undefined;
-  /** A call that succeeds; of an operation without a case, one that names nothing. */
+  /** A call that succeeds; without a case, a call whose ids do not exist. */
   call: Call;
-  /** Ids of everything that was made so far, of all kinds. */
+  /** Ids of all objects made so far, of all kinds. */
   ids: ReadonlySet<string>;
   random: Random;
-  /** How many of a long list are tried. */
+  /** Number of samples from a long list. */
   sampled: number;
 }
 
@@ -61,7 +61,7 @@ function tokenOf({ operation, world }: Target): string | null {
   return isPublic(operation) ? null : world.owner.token;
 }
 
-/** The operation's path with the call's values, but for one of them, which is encoded already. */
+/** The operation's path with the call's values, one of them replaced by a value that is already encoded. */
 function pathOf({ operation, call }: Target, replaced: Readonly<Record<string, string>> = {}): string {
   return operation.path.replaceAll(
     /\{(\w+)\}/g,
@@ -144,7 +144,7 @@ function ofBody(target: Target): Attack[] {
   });
   const valuesOf = (field: Field): string[] => {
     const first = [...field.kinds].flatMap((kind) => telling[kind]);
-    // What runs on this very host, is called, or is waited for.
+    // Fields whose value runs on this host, is called, or is waited for.
     const isKept = known?.keeps?.includes(String(field.path[0]));
     if (isKept) return field.kinds.has("number") ? [...telling.number] : [];
     return [...first, ...random.sample(hostileJson, sampled)];

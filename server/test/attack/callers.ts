@@ -1,12 +1,12 @@
-/** Everybody who may call: with credentials that hold, and with those that do not. */
+/** Callers with valid and with invalid credentials. */
 import { scopes } from "#accounts/actor.ts";
 import { makePerson, makeTeam, makeToken } from "../factories.ts";
 import type { World } from "../contract/world.ts";
 
 export interface Callers {
-  /** Answered as if they had shown nothing. */
+  /** Invalid credentials: the response is the same as without a credential. */
   refused: readonly { name: string; token: string }[];
-  /** Each scope alone. */
+  /** A token for each single scope. */
   scoped: readonly { scope: (typeof scopes)[number]; token: string }[];
   /** Each role in a team with the owner, and a suspended person. */
   others: readonly { name: string; token: string }[];

@@ -1,10 +1,10 @@
-/** The fields of a body, however deep, as its schema in the document describes them. */
+/** The fields of a body at any depth, according to its schema in the document. */
 import type { Operation, Schema } from "../contract/operations.ts";
 
 export interface Field {
-  /** Names, and 0 for an element of a list. */
+  /** Field names, and 0 for an element of a list. */
   path: readonly (string | number)[];
-  /** Of each object on the way, what tells its kind from others of a union. */
+  /** The literal fields of each object on the path, which select its option in a union. */
   constants: readonly Readonly<Record<string, unknown>>[];
   kinds: ReadonlySet<"string" | "number" | "free">;
 }
@@ -34,7 +34,7 @@ export function fieldsOf(schema: Schema, schemas: Operation["schemas"]): Field[]
   return [...fields.values()];
 }
 
-/** Without references and unions: what it may be. */
+/** The options of a schema, with references and unions resolved. */
 function optionsOf(schema: Schema, schemas: Operation["schemas"], seen: readonly string[] = []): Schema[] {
   const { $ref } = schema;
   if ($ref !== undefined)
@@ -56,7 +56,7 @@ function kindOf({ type, properties }: Schema): ("string" | "number" | "free")[] 
 
 const placeholder = "placeholder-of-a-hostile-value";
 
-/** The body's JSON with `json` at the path; what lies on the way there is made. */
+/** The body's JSON with `json` at the path; missing objects on the path are created. */
 export function withField(body: unknown, { path, constants }: Field, json: string): string {
   const replaced = put(body, path, constants);
   return JSON.stringify(replaced).replace(`"${placeholder}"`, () => json);

@@ -1,4 +1,4 @@
-/** What every answer keeps, whatever was asked. */
+/** Rules that hold for every response. */
 import { z } from "zod";
 import type { Operation } from "../contract/operations.ts";
 import type { Reply } from "../contract/world.ts";
@@ -6,7 +6,7 @@ import type { Reply } from "../contract/world.ts";
 const maxRefusalBytes = 32 * 1024;
 const maxProblems = 20;
 
-/** Codes of HTTP itself, which come before an operation is known, or from what it stands on. */
+/** Error codes of HTTP itself, from before an operation is found, and of an unavailable database. */
 const common: Readonly<Record<number, readonly string[]>> = {
   400: ["invalid_request"],
   404: ["not_found"],
@@ -18,10 +18,10 @@ const common: Readonly<Record<number, readonly string[]>> = {
   503: ["unavailable"],
 };
 
-/** Traces of code, of SQL and of this host, none of which the values hold. */
+/** Traces of code, SQL and this host. No hostile value holds one. */
 const leak = /\n {4}at |node_modules|node:internal|\bselect "|\binsert into "|\.ts:\d+/;
 
-/** What is wrong with the answer; undefined where nothing is. `isStrict`: a refusal's code is one its document lists. */
+/** The violated rule, or undefined. With `isStrict`, the document must list the code of an error. */
 export function faultOf(
   operation: Operation,
   { status, json, text }: Reply,

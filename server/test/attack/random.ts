@@ -1,8 +1,8 @@
-/** Choices that a seed repeats (mulberry32). */
+/** A seeded random generator (mulberry32). */
 export class Random {
   #state: number;
 
-  /** `text` makes a sequence of its own for each operation, whatever ran before it. */
+  /** `text` makes the sequence of an operation independent of the operations before it. */
   constructor(seed: number, text: string) {
     this.#state = seed >>> 0;
     for (const character of text)
@@ -17,7 +17,7 @@ export class Random {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** So many of them, each at most once, in no order. */
+  /** `count` of the items, each at most once, in random order. */
   sample<T>(items: readonly T[], count: number): T[] {
     const left = [...items];
     const taken: T[] = [];

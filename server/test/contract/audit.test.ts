@@ -1,10 +1,10 @@
-/** The audit log of requests that change no record, through the real API. */
+/** Audit entries of requests that change no record, through the real API. */
 import { expect, test } from "vitest";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { openWorld } from "./world.ts";
 
-// oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
+// oxlint-disable-next-line typescript/no-explicit-any -- these tests check the shape of responses
 type Json = any;
 
 const world = await openWorld();
@@ -27,7 +27,7 @@ async function sandbox(): Promise<string> {
   return (json as Json).id as string;
 }
 
-test("records exec, files, terminals and presigned URLs with who, where from and to what, never contents", async () => {
+test("audits exec, files, terminals and presigned URLs with person, address and target, without contents", async () => {
   const id = await sandbox();
   const path = `/v1/sandboxes/${id}`;
   const canary = "canary-contents";
@@ -66,13 +66,13 @@ test("records exec, files, terminals and presigned URLs with who, where from and
   expect(items[1].detail).toMatchObject({ files: 12, paths: files.slice(0, 10).map((file) => file.path) });
   expect(JSON.stringify(items)).not.toContain(canary);
   expect(JSON.stringify(items)).not.toContain(Buffer.from(canary).toString("base64"));
-  // Changes alone are listed unless reads and runs are wanted.
+  // The default list has only changes.
   const changes = await activity(`target=${id}`);
   expect(changes.items.map(({ action }: Json) => action)).toEqual(["sandbox.created"]);
   expect((await activity(`access=include&target=${id}`)).total).toBe(9);
 });
 
-test("records reads of decrypted variables", async () => {
+test("audits reads of decrypted variables", async () => {
   const made = await call("POST", "/api/v1/projects", { name: "audited", env_vars: { A: "canary-value" } });
   const { id } = made.json as Json;
   await call("GET", `/api/v1/projects/${id}/env-vars`);
@@ -84,7 +84,7 @@ test("records reads of decrypted variables", async () => {
   expect(JSON.stringify(items)).not.toContain("canary-value");
 });
 
-test("shows a stranger's attempt to the operator alone", async () => {
+test("shows a stranger's attempt only to the operator", async () => {
   const id = await sandbox();
   const { status } = await call("POST", `/v1/sandboxes/${id}/exec`, { command: "id" }, stranger.token);
   expect(status).toBe(404);

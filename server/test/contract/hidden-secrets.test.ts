@@ -1,6 +1,6 @@
 /**
- * Tokens made with `secrets: "hidden"`, for every operation of the three documents: no answer holds a secret that was
- * planted before the call, nor one that the call itself makes.
+ * Tokens made with `secrets: "hidden"`, for every operation of the three documents: no response holds a secret that was
+ * planted before the call, or one that the call creates.
  */
 import { describe, expect, test } from "vitest";
 import type { Route } from "#http/define-route.ts";
@@ -15,7 +15,7 @@ const { db } = world.app;
 
 const hidden = await hiddenToken(owner.userId);
 const canary = "canary-that-no-answer-may-hold";
-/** Secrets that the server makes by itself, by their form. */
+/** Patterns of secrets that the server creates. */
 const made = [
   /whsec_[A-Za-z0-9+/=]{8}/,
   /fnk_[A-Za-z0-9]{12}/,
@@ -48,7 +48,7 @@ function send({ method, path }: Pick<Route, "method" | "path">, call: Call, toke
   });
 }
 
-/** Plants the canary as a variable or a header of every thing that the call names. */
+/** Plants the canary as a variable or a header of every object in the call. */
 async function plant({ params = {} }: Call): Promise<number> {
   const environment = `/api/v1/projects/${params["project_id"]}/environments/${params["env_id"]}`;
   const places: [string, string, object][] = [
@@ -87,7 +87,7 @@ function expectNoSecret({ text }: Reply): void {
 }
 
 describe.each(usable)("$method $path", (route) => {
-  test("answers a token that hides secrets without a secret", async () => {
+  test("returns no secret to a token that hides secrets", async () => {
     const call = await cases[route.operationId]!.success(world);
     await plant(call);
     expectNoSecret(await send(route, call, hidden));
@@ -95,14 +95,14 @@ describe.each(usable)("$method $path", (route) => {
 });
 
 describe.each(refused)("$method $path", (route) => {
-  test("is refused to a token that hides secrets", async () => {
+  test("refuses a token that hides secrets", async () => {
     const call = await cases[route.operationId]!.success(world);
     const { status, json } = await send(route, call, hidden);
     expect([status, json]).toMatchObject([403, { code: "secrets_hidden" }]);
   });
 });
 
-test("answers hints in place of variables, while a token that shows secrets reads them", async () => {
+test("returns hints in place of variables, and the values to a token that shows secrets", async () => {
   const call = await cases["getProjectVariables"]!.success(world);
   expect(await plant(call)).toBe(1);
   const route = routes.find(({ operationId }) => operationId === "getProjectVariables")!;
@@ -110,7 +110,7 @@ test("answers hints in place of variables, while a token that shows secrets read
   expect((await send(route, call, owner.token)).json).toMatchObject({ CANARY: canary });
 });
 
-test("answers hints in place of an add-on's connection URL and a toolset's headers", async () => {
+test("returns hints in place of an add-on's connection URL and a toolset's headers", async () => {
   const call = await cases["getAddon"]!.success(world);
   const addon = routes.find(({ operationId }) => operationId === "getAddon")!;
   const [masked, open] = [await send(addon, call, hidden), await send(addon, call, owner.token)];
@@ -127,7 +127,7 @@ test("answers hints in place of an add-on's connection URL and a toolset's heade
   );
 });
 
-test("shows in a token's record that it hides secrets, and lets it make no token", async () => {
+test("records that a token hides secrets, and refuses to create tokens with it", async () => {
   const body = { name: "ci", scopes: ["platform:write"], secrets: "hidden" };
   const created = await world.call("POST", "/api/v1/api-tokens", { token: owner.token, body });
   expect([created.status, created.json]).toMatchObject([201, { secrets: "hidden" }]);

@@ -1,11 +1,11 @@
-/** Names resolve in the home workspace of the request: the one its token is bound to, else the personal one. */
+/** Names resolve in the home workspace of the request: the workspace of a bound token, else the personal one. */
 import { beforeAll, expect, test } from "vitest";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { makeTeam, makeToken } from "../factories.ts";
 import { openWorld } from "./world.ts";
 
 const world = await openWorld();
-/** Bound to a team of the stranger's in which the owner is a member. */
+/** A token bound to a stranger's team, of which the owner is a member. */
 let team = "";
 
 async function create(path: string, token: string, body: object): Promise<Record<string, string>> {
@@ -28,7 +28,7 @@ beforeAll(async () => {
 const codeOf = ({ status, json }: { status: number; json: unknown }) =>
   `${status} ${(json as { code?: string }).code}`;
 
-test("does not resolve an agent's name in a team, while its id resolves", async () => {
+test("resolves an agent of a team by its id, and not by its name", async () => {
   const credential = await create("/v1/model-credentials", team, {
     provider: "openai_compatible",
     name: "local",
@@ -47,7 +47,7 @@ test("does not resolve an agent's name in a team, while its id resolves", async 
   expect((await world.call("GET", "/v1/agents/helper", { token: team })).status).toBe(200);
 });
 
-test("does not resolve a volume's name in a team, while its id resolves", async () => {
+test("resolves a volume of a team by its id, and not by its name", async () => {
   const { id } = await create("/v1/sandboxes/volumes", team, { name: "shared" });
   const { token } = world.owner;
   expect(codeOf(await world.call("DELETE", "/v1/sandboxes/volumes/shared", { token }))).toBe(
@@ -56,7 +56,7 @@ test("does not resolve a volume's name in a team, while its id resolves", async 
   expect((await world.call("DELETE", `/v1/sandboxes/volumes/${id}`, { token })).status).toBe(204);
 });
 
-test("does not resolve a snapshot's name in a team, while its id resolves", async () => {
+test("resolves a snapshot of a team by its id, and not by its name", async () => {
   const sandbox = await create("/v1/sandboxes", team, { template: "debian-12" });
   const body = { name: "base" };
   const { id } = await create(`/v1/sandboxes/${sandbox["id"]}/snapshots`, team, body);

@@ -1,4 +1,4 @@
-/** Every operation of the three OpenAPI documents, as its document describes it, beside the route that serves it. */
+/** Every operation of the three OpenAPI documents, with its description and its route. */
 import type { Scope } from "#accounts/actor.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
@@ -10,7 +10,7 @@ export interface Parameter {
   schema: Schema;
 }
 
-/** JSON Schema, as far as it is read here. */
+/** The parts of JSON Schema that the tests use. */
 export interface Schema {
   $ref?: string;
   type?: string;
@@ -70,7 +70,7 @@ export const isPublic = ({ document }: Operation): boolean => document.security?
 export const jsonBodyOf = ({ document }: Operation): Schema | undefined =>
   document.requestBody?.content["application/json"]?.schema;
 
-/** The path with values that are well-formed and name nothing. */
+/** The path with well-formed ids that do not exist. */
 export function anyPath({ path, document }: Operation): string {
   return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const parameter = document.parameters?.find((known) => known.in === "path" && known.name === name);

@@ -21,7 +21,7 @@ interface Opening {
 
 const paramsOf = async (operationId: string) => (await cases[operationId]!.success(world)).params!;
 
-/** Each of them has no end of its own. */
+/** Streams without an end of their own. */
 const kinds: Record<string, () => Promise<Opening>> = {
   "a run's events": async () => ({ path: `/v1/agents/runs/${(await run(world)).run_id}/stream` }),
   "an app's log": async () => {
@@ -39,7 +39,7 @@ const kinds: Record<string, () => Promise<Opening>> = {
     return { path: `/api/v1/deployments/${deployment_id}/logs?follow=true` };
   },
   "a template's log": async () => {
-    // Nothing is built unless the test says so.
+    // The build stays pending, because no test starts it.
     const { body } = await cases["createTemplate"]!.success(world);
     const { json } = await world.call("POST", "/v1/templates", { token: world.owner.token, body });
     return { path: `/v1/templates/${(json as { id: string }).id}/logs?follow=true` };
@@ -66,7 +66,7 @@ interface Way {
 const bearer = async () => ({ authorization: `Bearer ${(await makeToken(db, userId)).plaintext}` });
 const memberships = () => db.deleteFrom("team_members").where("user_id", "=", userId);
 
-/** By rows alone, as another process would. */
+/** Changes rows directly, like another process. */
 const ways: Record<string, Way> = {
   "the token is revoked": {
     headers: bearer,

@@ -1,6 +1,6 @@
 /**
- * Suspension at the door, for every operation of the three documents: a write on a thing of a suspended workspace
- * answers 402, also for a person who has an active workspace beside it; reading and deleting stay possible.
+ * Suspension, for every operation of the three documents: a write on an object of a suspended workspace is a 402, even
+ * for a person who also has an active workspace. Reading and deleting stay possible.
  */
 import { once } from "node:events";
 import { type IncomingMessage, request } from "node:http";
@@ -28,7 +28,7 @@ const allowed = routes.filter(
     (route.method !== "GET" || route.path.includes("{")),
 );
 
-/** Suspends every workspace that the owner reaches by now, but the given one. */
+/** Suspends every workspace that the owner reaches, except the given one. */
 async function suspendAllBut(id: string | null): Promise<void> {
   const teams = db.selectFrom("team_members").select("workspace_id").where("user_id", "=", owner.userId);
   await db
@@ -61,7 +61,7 @@ const callOf = (route: Route, as: World = world) => cases[route.operationId]!.su
 const suspension = { status: 402, code: "account_suspended" };
 
 describe.each(refused)("$method $path", (route) => {
-  test("is refused where all workspaces of the actor are suspended", async () => {
+  test("is refused when all workspaces of the actor are suspended", async () => {
     const call = await callOf(route);
     await suspendAllBut(null);
     expect(await send(route, call, owner.token)).toEqual(suspension);
@@ -83,7 +83,7 @@ describe.each(allowed)("$method $path", (route) => {
   });
 });
 
-test("the routes allowed while suspended are the listed ones and those that delete", () => {
+test("allows only the listed routes and deletes while suspended", () => {
   const writes = allowed.filter(({ method }) => method !== "GET" && method !== "DELETE");
   expect(writes.map(({ operationId }) => operationId).toSorted()).toEqual([
     "cancelAgentRun",
@@ -96,7 +96,7 @@ test("the routes allowed while suspended are the listed ones and those that dele
   ]);
 });
 
-test("a sandbox of an active team takes commands while the personal workspace is suspended, and the reverse", async () => {
+test("runs commands in a sandbox of an active team while the personal workspace is suspended, and the reverse", async () => {
   const { plaintext } = await makeToken(db, owner.userId, { workspaceId: active.id });
   const exec = refused.find(({ operationId }) => operationId === "execCommand")!;
   const inTeam = await callOf(exec, { ...world, owner: { ...owner, token: plaintext } });
@@ -109,7 +109,7 @@ test("a sandbox of an active team takes commands while the personal workspace is
   expect(await send(exec, inTeam, owner.token)).toEqual(suspension);
 });
 
-test("a terminal of a suspended workspace is not opened over a WebSocket", async () => {
+test("refuses a WebSocket to a terminal of a suspended workspace", async () => {
   const startPty = refused.find(({ operationId }) => operationId === "startPty")!;
   const { params } = await callOf(startPty);
   const { json } = await world.call("POST", `/v1/sandboxes/${params!["id"]}/pty`, {

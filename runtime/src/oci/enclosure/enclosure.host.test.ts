@@ -1,6 +1,6 @@
 /**
- * What a build step could do to its host, tried with Dockerfiles that pass the reader: each wall is tested without the
- * one before it.
+ * Attacks of a build step on its host, with Dockerfiles that pass the reader: each wall is tested without the wall
+ * before it.
  */
 import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -16,16 +16,16 @@ beforeAll(builds.open);
 afterAll(builds.close);
 beforeEach(builds.clearCheckout);
 
-/** System calls that no program of the base makes, by number, for its Perl. */
+/** Numbers of system calls that Perl makes here, because no program of the base does. */
 const calls = process.arch === "arm64" ? { keyctl: 219, inotify: 26 } : { keyctl: 250, inotify: 294 };
 const countInotify = `my $n = 0; $n++ while syscall(${calls.inotify}, 0) >= 0; $| = 1; print "instances $n\\n";`;
 
-/** Lines that the step printed itself, not those that repeat its text. */
+/** Lines that the step printed, without the lines that repeat its command. */
 function printed(log: string): string[] {
   return log.split("\n").filter((line) => !line.startsWith("STEP ") && !line.includes("$ "));
 }
 
-test("a step is root of users of its own, without a right over the kernel", async () => {
+test("runs a step as root of its own user range, without rights over the kernel", async () => {
   const denied = (name: string, command: string) =>
     `${command} 2>/dev/null && echo ${name} allowed || echo ${name} denied`;
   const commands = [
@@ -52,7 +52,7 @@ test("a step is root of users of its own, without a right over the kernel", asyn
   expect(lines.filter((line) => line.endsWith(" denied"))).toHaveLength(12);
   const [, first = ""] = /^map 0 (\d+) 65536$/m.exec(log) ?? [];
   expect(Number(first)).toBeGreaterThanOrEqual(2 ** 30);
-  // Owners on disk are those inside.
+  // Files have the same owners on disk and inside.
   const made = (
     await run([
       "stat",
@@ -64,14 +64,14 @@ test("a step is root of users of its own, without a right over the kernel", asyn
   expect(made).toBe("1000 644\n0 4755\n");
 });
 
-/** Tries to write a setting of the host what it is already. */
+/** Tries to write the current value to a setting of the host. */
 const write = (file: string) =>
   `{ test -f ${file} && cat ${file} > /tmp/was && cat /tmp/was > ${file}; } 2>/dev/null && echo written ${file}`;
 
 const files = ["core_pattern", "printk_ratelimit_burst"].map((name) => `/proc/acpi/sys/kernel/${name}`);
 
 test("a step writes no setting of the host through a volume at /dev (CVE-2025-31133)", async () => {
-  // A tmpfs over what runc masks, and a /dev/null that leads to /proc, which runc takes for the null device.
+  // A tmpfs over the paths that runc masks, and a link at /dev/null to /proc, which runc takes for the null device.
   await mkdir(join(builds.checkout, "dev"));
   await symlink("/proc/acpi/net/../../../uptime", join(builds.checkout, "dev/null"));
   const { log } = await build(`FROM debian:12-slim
@@ -97,7 +97,7 @@ RUN --mount=type=tmpfs,target=/s/fs/cgroup mkdir -p /sys/fs/cgroup/x; ${write("/
   await expectNothingLeft();
 });
 
-test("a cache at /dev with a tmpfs below /proc is refused before a builder reads it", async () => {
+test("refuses a cache at /dev with a tmpfs below /proc before a builder reads it", async () => {
   const { error } = await build(`FROM debian:12-slim
 RUN --mount=type=cache,id=d,target=/c mkdir -p /c/pts /c/shm /c/mqueue; ln -sfn /proc/acpi/net/../../../uptime /c/null; ln -s /proc /uptime
 RUN --mount=type=cache,id=d,target=/dev --mount=type=tmpfs,target=/proc/acpi --mount=type=tmpfs,target=/proc/acpi/net ${write("/proc/acpi/sys/kernel/core_pattern")}
@@ -106,7 +106,7 @@ RUN --mount=type=cache,id=d,target=/dev --mount=type=tmpfs,target=/proc/acpi --m
   expect(error?.message).toContain("below /dev, /proc or /sys");
 });
 
-test("a step cannot freeze a process in a group of its own making, and leaves none", async () => {
+test("a step cannot freeze a process in a group that it makes, and leaves no group", async () => {
   const freeze = (tree: string, file: string, value: string) =>
     `mkdir ${tree}/z; (sleep 600 & echo $! > ${tree}/z/cgroup.procs); echo ${value} > ${tree}/z/${file}`;
   await built(
@@ -115,7 +115,7 @@ test("a step cannot freeze a process in a group of its own making, and leaves no
   await expectNothingLeft();
 });
 
-test("a step that takes all inotify instances it can leaves the host's", async () => {
+test("a step that exhausts its inotify instances leaves the host's untouched", async () => {
   const owner = new AbortController();
   let onHost: Promise<unknown> | undefined;
   const { log, error } = await build(`FROM debian:12-slim\nRUN perl -e '${countInotify} sleep 1000'\n`, {
@@ -130,7 +130,7 @@ test("a step that takes all inotify instances it can leaves the host's", async (
   await onHost;
 });
 
-test("ends with the process that started it, however that ends", async () => {
+test("kills the builder and its steps when the enclosing process is killed", async () => {
   const going = build("FROM debian:12-slim\nRUN sleep 4711 & sleep 4711\n");
   const sleeping = async () => (await run(["pgrep", "-f", "^sleep 4711$"], { okCodes: [0, 1] })).stdout;
   await expect.poll(sleeping, { timeout: 60_000 }).not.toBe("");
@@ -142,7 +142,7 @@ test("ends with the process that started it, however that ends", async () => {
   await expectNothingLeft();
 });
 
-test("names the file whose owner is no user of an image", async () => {
+test("names a file whose owner is above the ids of an image", async () => {
   const owner = ["--owner=70000", "--group=70000", "--numeric-owner"];
   await run([
     "tar",
@@ -173,7 +173,7 @@ async function namesIn(layers: readonly string[], path: string): Promise<string[
 
 const emptied = "rm -rf /d/old && mkdir /d/old && touch /d/old/c";
 
-test("machines and later builds see a directory that a step made anew without its old files", async () => {
+test("hides old files of a directory that a step made anew from machines and later builds", async () => {
   const dockerfile = `FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b\nRUN ${emptied}\n`;
   const { image } = await built(dockerfile);
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
@@ -181,11 +181,11 @@ test("machines and later builds see a directory that a step made anew without it
   expect(log).toMatch(/^has c$/m);
 });
 
-test("builds on layers that the host's root wrote see a directory made anew without its old files", async () => {
+test("hides old files of a directory made anew in layers that the host's root wrote", async () => {
   const dockerfile =
     "FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b && echo older\nRUN touch /top\n";
   const { image } = await built(dockerfile);
-  // The uppermost layer as a builder of the host's user namespace leaves it.
+  // A builder in the host's user namespace leaves the uppermost layer like this.
   const [top = "", ...lower] = image.layers.toReversed();
   const [at, work] = [join(directory, "old"), join(top, "../old-work")];
   await mkdir(at);

@@ -55,7 +55,7 @@ export function makeTestBuilds(network: (() => Promise<LentNetwork>) | null) {
       return opened;
     },
 
-    /** Imports the base, which every test would wait for else. */
+    /** Imports the base once, so that no test waits for it. */
     open: async (): Promise<void> => {
       await run(["make", "-C", shimFolder], { timeoutMs: 120_000 });
       await openBuilder();
@@ -123,7 +123,7 @@ export function makeTestBuilds(network: (() => Promise<LentNetwork>) | null) {
 
     storeOf: (workspace = "one") => readStore(join(oci, "workspaces", workspace, "store")),
 
-    /** Nothing runs, nothing is mounted, and no group, container or directory is left. */
+    /** Asserts that nothing runs or is mounted, and that no group, container or directory is left. */
     expectNothingLeft: async (): Promise<void> => {
       expect(await readdir(join(oci, "builds"))).toEqual([]);
       const containers = await readFile(

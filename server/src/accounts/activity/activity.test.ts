@@ -1,4 +1,4 @@
-/** The audit log on a real database: what is listed, found, kept and removed. */
+/** The audit log on a real database: listing, filters, retention. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { makePerson, makeTeam } from "../../../test/factories.ts";
@@ -87,7 +87,7 @@ test("finds entries by person, action, target and time", async () => {
   expect(await found({ to: soon, target: "b" })).toEqual(["thing.removed"]);
 });
 
-test("keeps a team's entries when the team goes, for the operator", async () => {
+test("keeps the entries of a deleted team for the operator", async () => {
   const owner = await person();
   const team = await makeTeam(db, { [owner.userId]: "owner" });
   await recordActivity(db, owner, "thing.changed", thing("in a team"), team.id);
@@ -105,13 +105,13 @@ test("keeps a team's entries when the team goes, for the operator", async () => 
   }
 });
 
-test("writes notes in batches, and tells how many it could not hold", async () => {
+test("writes entries in batches, and records the number of dropped entries", async () => {
   const owner = await person();
   const log = new AccessLog(app);
   const note = (id: string, detail = {}) =>
     log.note({ actor: owner, action: "thing.read", target: thing(id), workspace: owner.home, detail });
   for (let n = 0; n < 10_002; n++) note("many");
-  // Neither is storable as it is.
+  // PostgreSQL can store neither text as it is.
   note("odd", { path: "/a\0b\ud800" });
   await log.flush();
   note("odd", { path: "/a\0b\ud800" });
@@ -129,7 +129,7 @@ test("writes notes in batches, and tells how many it could not hold", async () =
   expect(dropped).toMatchObject([{ detail: { entries: 3 } }]);
 });
 
-test("writes what is pending when it closes", async () => {
+test("writes pending entries on close", async () => {
   const owner = await person();
   const log = new AccessLog(app);
   log.note({ actor: owner, action: "thing.read", target: thing("last"), workspace: owner.home });
@@ -137,7 +137,7 @@ test("writes what is pending when it closes", async () => {
   expect((await listActivity(app, owner, { ...page, access: "only", target: "last" })).total).toBe(1);
 });
 
-test("removes entries past their retention, and no others", async () => {
+test("deletes entries past their retention, and no others", async () => {
   const owner = await person();
   for (const id of ["old", "new"]) await recordActivity(db, owner, "thing.changed", thing(id), owner.home);
   await sql`update activity set at = now() - interval '31 days' where target_id = 'old'`.execute(db);

@@ -28,7 +28,7 @@ test("refuses guesses at one account from one address, and lets other addresses 
   expect(isAllowed("203.0.113.9", { account: "bob@example.test" })).toBe(true);
 });
 
-test("exempts a known device when many addresses guess at its account", () => {
+test("exempts a known device while many addresses guess at its account", () => {
   const { clock, isAllowed, cookieFor } = open();
   const cookies = `other=1; ${cookieFor("Ann@example.test")}`;
   for (let n = 0; n < 100; n++) isAllowed(`203.0.113.${n}`);
@@ -45,7 +45,7 @@ test("exempts a known device when many addresses guess at its account", () => {
   expect(isAllowed("198.51.100.1", { cookies })).toBe(false);
 });
 
-test("refuses an address that tries many accounts, an IPv6 network as one address", () => {
+test("refuses an address that tries many accounts, and counts an IPv6 network as one address", () => {
   const { isAllowed } = open();
   const tried = Array.from({ length: 60 }, (_, n) =>
     isAllowed(`2001:db8:1:2::${n}`, { account: `made-up-${n}@example.test` }),
@@ -55,7 +55,7 @@ test("refuses an address that tries many accounts, an IPv6 network as one addres
   expect(isAllowed("198.51.100.1", { account: "made-up-59@example.test" })).toBe(true);
 });
 
-test("has a refusal noted once a minute for each address", () => {
+test("audits a refusal at most once a minute for each address", () => {
   const { clock, limits } = open();
   const noted = () => ["203.0.113.9", "203.0.113.9", "203.0.113.8"].map((ip) => limits.shouldNoteRefusal(ip));
   expect(noted()).toEqual([true, false, true]);

@@ -10,12 +10,12 @@ import { notificationRoutes } from "../notifications/routes.ts";
 import { createUser } from "../users/users.ts";
 import { teamRoutes } from "./routes.ts";
 
-// oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
+// oxlint-disable-next-line typescript/no-explicit-any -- these tests check the shape of responses
 type Json = any;
 
 const { db } = await testDatabase();
 const clock = testClock();
-// The verbs under test take no more of App than this.
+// The tested functions use only these parts of App.
 const app = {
   config: testConfig({ rateLimits: "off" }),
   db,
@@ -46,7 +46,7 @@ async function person(email?: string) {
   return { ...user, token: (await makeToken(db, user.id)).plaintext };
 }
 
-/** A team with its owner, and how the owner invites. */
+/** A team, its owner, and a function that invites in the owner's name. */
 async function teamOf(plan: "team" | "starter" = "team") {
   const owner = await person();
   const { id } = await makeTeam(db, { [owner.id]: "owner" }, { plan, name: "Nord" });
@@ -107,7 +107,7 @@ test("refuses changes of members by a scoped, a bound and an agent's token, and 
   ).toBe(200);
 });
 
-test("answers an invitation the same for an address with an account and for one without", async () => {
+test("returns the same invitation for an address with an account and without", async () => {
   const { invite, path, owner } = await teamOf();
   const known = await person();
   const replies = [await invite(known.email), await invite(`nobody-${known.email}`)];
@@ -151,7 +151,7 @@ test("adds a person to a team only when they accept, and notifies them until the
   expect((await invite(guest.email)).code).toBe("already_member");
 });
 
-test("ends an invitation that is declined or revoked", async () => {
+test("ends an invitation when it is declined or revoked", async () => {
   const { invite, owner, path } = await teamOf();
   const guest = await person();
   const first = (await invite(guest.email)).json;
@@ -178,7 +178,7 @@ test("expires an invitation after seven days", async () => {
   expect((await invite(guest.email)).status).toBe(201);
 });
 
-test("shows an invitation to a person whose account is made later", async () => {
+test("shows an invitation to a person whose account is created later", async () => {
   const { invite } = await teamOf();
   const email = "later@example.test";
   const { json } = await invite(email);

@@ -132,7 +132,7 @@ test("pictures and texts are told as parts", async () => {
   ]);
 });
 
-test("waits for a time that is no whole number of milliseconds", async () => {
+test("accepts a wait_s that is not a whole number of milliseconds", async () => {
   for (const wait_s of [0.30000000000000004, 1.2345, 299.99999]) {
     model.script([{ text: ["Good day."] }]);
     expect(await invoke(await agent(), { wait_s })).toMatchObject({
@@ -184,7 +184,7 @@ test.each([
   expect([status, json]).toMatchObject([200, { status: "failed", error_code: code, output: null }]);
 });
 
-test("waits for an overloaded model beyond its first tries, and shows the wait in the stream", async () => {
+test("retries an overloaded model after its first tries fail, and streams each wait", async () => {
   const busy = Array.from({ length: 7 }, () => ({ status: 429 }));
   model.script([...busy, { text: ["at last"] }]);
   const { json } = await invoke(await agent());

@@ -74,7 +74,7 @@ test("one in a session that goes on is twenty-one, and the session's end seven",
   expect(await fewest(end)).toBe(7);
 });
 
-test("readers of one run share what is read of its log, while it waits and when it ends", async () => {
+test("readers of a run share the queries of its log, while it waits and when it ends", async () => {
   const asking = { ...config, toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }] };
   await owner.post("/v1/agents", { name: "asker", config: asking });
   const { json } = await owner.post("/v1/agents/asker/invoke", { input: "Go." });
@@ -100,7 +100,7 @@ test("readers of one run share what is read of its log, while it waits and when 
       const from = sent.length;
       const before = looks();
       await expect.poll(looks, { timeout: 20_000 }).toBeGreaterThan(before + 2);
-      // The first look wakes them once: nothing was known of the run before.
+      // The first poll wakes them once, because the run's state was unknown before.
       expect(pagesOf(from)).toBeLessThanOrEqual(2);
       await owner.post(`/v1/agents/runs/${run.id}/cancel`);
       await Promise.all(readers);

@@ -31,7 +31,7 @@ test("ends the longest idle session for a new one when the plan is full", async 
   expect(statuses).toEqual(["ended", "ended", "ended", "idle", "idle"]);
 });
 
-test("refuses a new session while all sessions of the plan have a run", async () => {
+test("refuses a new session while all sessions of the plan have an active run", async () => {
   const of = await owner();
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
@@ -48,7 +48,7 @@ test("ends a session after the idle minutes of its version, counted from its las
   const after = (minutes: number) => new Date(Date.now() + minutes * minuteMs);
   await endExpired(host.app, after(4));
   expect((await session(of, id)).status).toBe("idle");
-  // the run took longer than the session may be idle
+  // The run took longer than the idle time.
   await sql`update agent_sessions set last_used_at = now() - interval '1 hour' where id = ${id}`.execute(
     host.app.db,
   );
@@ -112,7 +112,7 @@ test("pages sessions and runs by cursor and filters them", async () => {
   expect(other).toMatchObject({ status: 400, json: { code: "invalid_request" } });
 });
 
-test("marks an answer that a token limit cut off, in the run and in its events", async () => {
+test("marks output that a token limit cut off, in the run and in its events", async () => {
   const of = await owner();
   model.script([{ text: ["half an ans"], finish: "length" }]);
   const run = await invoke(of);

@@ -1,4 +1,4 @@
-/** No token gives an agent a right that it lacks itself, neither by publishing nor by starting it. */
+/** A token cannot give an agent a scope that it lacks itself, neither by publishing nor by starting the agent. */
 import { expect, test } from "vitest";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
@@ -63,7 +63,7 @@ test("refuses schedules and webhooks for an agent with a machine to a token with
   }
 });
 
-test("a disabled machine takes no scope", async () => {
+test("needs no scope for a disabled machine", async () => {
   const config = { ...(await modelConfig(owner)), vm: { enabled: false } };
   expect((await send("POST", "/v1/agents", { name: named(), config }, narrow)).status).toBe(201);
 });

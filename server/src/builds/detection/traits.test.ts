@@ -1,6 +1,6 @@
 /**
- * Trees with the traits of real repositories that were once deployed as something that they are not: each is
- * recognised as what it is, or refused with a sentence that says what to set.
+ * Trees with the traits of real repositories whose detection was once wrong: each is recognised correctly, or refused
+ * with a warning that names the setting.
  */
 import { describe, expect, test } from "vitest";
 import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
@@ -83,7 +83,7 @@ describe("another language", () => {
     },
   );
 
-  test("warns of a language beside a framework of the whole repository", async () => {
+  test("warns about a language beside a framework of the whole repository", async () => {
     const found = await look({ ...node({ dependencies: { next: "15.1.0" } }), "Cargo.toml": "" });
     expect(found.framework).toBe("nextjs");
     expect(found.warnings).toContain("Cargo.toml: Rust is not built here: only Next.js is deployed");
@@ -95,7 +95,7 @@ describe("another language", () => {
     expect(found).toMatchObject({ framework: null, recipe: null });
   });
 
-  test("refuses pages that Jekyll writes", async () => {
+  test("refuses pages that Jekyll builds", async () => {
     const found = await look({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
     expect(found.framework).toBeNull();
     expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll is built by a Dockerfile");
@@ -203,7 +203,7 @@ describe("the owner's settings", () => {
       "build_command has no effect beside Dockerfile",
     ],
     [{ Dockerfile: "FROM scratch" }, { outputDirectory: "a" }, "output_directory has no effect beside"],
-  ])("warns of a setting without effect (%j, %j)", async (files, overrides, warning) => {
+  ])("warns about a setting without effect (%j, %j)", async (files, overrides, warning) => {
     const { warnings } = await look(files as Files, { overrides });
     expect(warnings.join("\n")).toContain(warning);
   });
@@ -228,7 +228,7 @@ describe("servers beside a site", () => {
     expect(found.startCommand).not.toBeNull();
   });
 
-  test("warns of a server library whose server nothing starts", async () => {
+  test("warns about a server library when no script starts a server", async () => {
     const found = await look(
       node({
         dependencies: { express: "5.0.0" },
@@ -276,7 +276,7 @@ describe("versions", () => {
     ["npm", { "package-lock.json": "{}" }],
     ["yarn", { "yarn.lock": "# yarn lockfile v1" }],
     ["pnpm", { "pnpm-lock.yaml": "lockfileVersion: '9.0'" }],
-  ])("lets %s install with a substitute for a Node.js that there is none of", async (_, lock) => {
+  ])("lets %s install with a substitute when the Node.js version is unavailable", async (_, lock) => {
     const manifest = { dependencies: { next: "15.1.0" }, engines: { node: "16.x" } };
     const { recipe } = await look({ "package.json": JSON.stringify(manifest), ...lock });
     expect(recipe).toContain("YARN_IGNORE_ENGINES=");
@@ -296,18 +296,18 @@ test.each([
   expect(warnings).toContainEqual(expect.stringContaining(`${file} is not followed: ${cure}`));
 });
 
-test("runs a Streamlit app by Streamlit on PORT", async () => {
+test("starts a Streamlit app with Streamlit on PORT", async () => {
   const found = await look({ "requirements.txt": "streamlit==1.40.0", "Home.py": "import streamlit as st" });
   expect(found.startCommand).toContain("streamlit run Home.py --server.port $PORT");
 });
 
-test("warns of versions that are not pinned where there are any", async () => {
+test("warns about unpinned versions when there are any", async () => {
   const warning = expect.stringContaining("pins no versions");
   expect((await look({ "requirements.txt": "", "main.py": "" })).warnings).not.toContainEqual(warning);
   expect((await look({ "requirements.txt": "flask", "main.py": "" })).warnings).toContainEqual(warning);
 });
 
-test("names the module's directory for Go sources that lie outside of one", async () => {
+test("names root_directory for Go sources outside a module", async () => {
   const { recipe, warnings } = await look({ "main.go": "package main" });
   expect(recipe).toBeNull();
   expect(warnings.join("\n")).toContain("set root_directory to the module");

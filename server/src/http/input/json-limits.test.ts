@@ -15,12 +15,12 @@ test("reports the first limit that a body exceeds, and none at the limit", () =>
   expect(excessOf(`[${"{},".repeat(maxValues / 2)}1]`)).toContain(`more than ${maxValues} values`);
 });
 
-test("counts the keys of each object on its own", () => {
+test("counts the keys of each object separately", () => {
   const wide = `{${keys(maxKeys)}}`;
   expect(excessOf(`[${wide},${wide},{"a":${wide}}]`)).toBeUndefined();
 });
 
-test("does not count what stands in a string", () => {
+test("does not count the contents of strings", () => {
   expect(
     excessOf(JSON.stringify({ text: `\\"${"[{:,".repeat(maxValues)}`, other: ["\\", '"'] })),
   ).toBeUndefined();

@@ -9,7 +9,7 @@ import { openEventStream } from "../sse.ts";
 const { db } = await testDatabase();
 let base = "";
 
-/** A caller's token names itself and its workspace, as `a@1`. */
+/** A test token holds its own name and its workspace, such as `a@1`. */
 function actorOf(secret: string): Actor {
   const [id = "", workspace = ""] = secret.split("@");
   return {
@@ -85,7 +85,7 @@ async function statusesOf(secret: string, count: number): Promise<number[]> {
   return all.map(({ response }) => response.status);
 }
 
-test("refuses a token's stream beyond half of its plan, and a workspace's beyond all of it", async () => {
+test("limits a token to half of its plan's streams, and a workspace to all of them", async () => {
   expect(new Set(await statusesOf("a@1", 49))).toEqual(new Set([200]));
   const { response: last, leave } = await watch("a@1");
   expect(last.status).toBe(200);

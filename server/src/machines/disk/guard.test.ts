@@ -36,7 +36,7 @@ let owners = 0;
 beforeEach(() => {
   announced = [];
   nowMs = 0;
-  // What the machines' files leave of it is free.
+  // The bytes without machines' files are free.
   driver.diskSizeBytes = 100 * MiB;
   guard = new DiskGuard({
     host: machines.host,
@@ -83,7 +83,7 @@ async function write(machine: MachineRow, name: string, mib: number): Promise<vo
 const look = () => guard.look((nowMs += 2_000));
 const stateOf = async ({ id }: MachineRow) => (await driver.list()).find((each) => each.id === id)?.state;
 
-test("freezes the machine that wrote most since the last look, not the one with most on its disk", async () => {
+test("freezes the machine that wrote most since the last check, not the one with the fullest disk", async () => {
   const [large, writer, idle] = [await start(), await start(), await start()];
   await write(large, "large", 40);
   await look();
@@ -98,7 +98,7 @@ test("freezes the machine that wrote most since the last look, not the one with 
   expect(announced).toMatchObject([{ machine: { id: writer.id }, writtenBytes: 15 * MiB, isEnded: false }]);
 });
 
-test("lets it go on once a quarter more than the reserve is free, and not before", async () => {
+test("thaws a machine once a quarter more than the reserve is free, and not before", async () => {
   const [kept, writer] = [await start(), await start()];
   await write(kept, "kept", 50);
   await look();
@@ -114,7 +114,7 @@ test("lets it go on once a quarter more than the reserve is free, and not before
   expect(await stateOf(writer)).toBe("running");
 });
 
-test("tries again to let a machine go on after a failure", async () => {
+test("retries to thaw a machine after a failure", async () => {
   const writer = await start();
   await look();
   await write(writer, "fast", 55);
@@ -127,7 +127,7 @@ test("tries again to let a machine go on after a failure", async () => {
   expect(await stateOf(writer)).toBe("running");
 });
 
-test("leaves a machine frozen that its owner wants frozen", async () => {
+test("does not thaw a machine that its owner froze", async () => {
   const writer = await start();
   await look();
   await write(writer, "fast", 55);
@@ -150,7 +150,7 @@ test("ends a machine that cannot be frozen", async () => {
   expect(announced).toMatchObject([{ machine: { id: writer.id }, isEnded: true }]);
 });
 
-test("freezes no machine for what others than machines wrote", async () => {
+test("freezes no machine when other programs fill the disk", async () => {
   const machine = await start();
   await look();
   await write(machine, "little", 0.03125);
@@ -160,7 +160,7 @@ test("freezes no machine for what others than machines wrote", async () => {
   expect(await stateOf(machine)).toBe("running");
 });
 
-test("holds one writer for each look, and below half of the reserve as many as it takes", () => {
+test("freezes one writer per check, and below half of the reserve as many as necessary", () => {
   const writers: [string, number][] = [
     ["a", 30 * MiB],
     ["b", 20 * MiB],

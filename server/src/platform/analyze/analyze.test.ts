@@ -85,7 +85,7 @@ test("an empty repository, a branch that is not there, and somebody else's proje
   expect(await readdir(checkoutsDirectory(app))).toEqual([]);
 });
 
-test("analyzes for another payer while a person's repositories do not answer", async () => {
+test("analyzes for another payer while one payer's repositories do not respond", async () => {
   const held: Socket[] = [];
   const silent = createServer((socket) => held.push(socket.on("error", () => {})));
   silent.listen(0, "127.0.0.1");

@@ -185,7 +185,7 @@ describe("whose it is", () => {
   });
 });
 
-test("gives up on slow DNS after one deadline for all questions", async () => {
+test("gives up on slow DNS after one deadline for all queries", async () => {
   dns.onQuestion = () => new Promise(() => {});
   const names = { hostname: "www.customer.example", target: "slug.apps.example" };
   expect(await lookUp(names, [dns.address], 200)).toEqual({

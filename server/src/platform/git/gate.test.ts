@@ -7,7 +7,7 @@ const own = new Set([address]);
 const owner = "workspace";
 const nothing = parseOpenedHosts([]);
 
-test("refuses a public address of this server unless the operator opened it", async () => {
+test("refuses a public address of this server unless the operator allowed it", async () => {
   await expect(judged(nothing, address, { owner, own })).rejects.toThrow("an address of this server");
   for (const opened of [address, "93.184.215.0/24"])
     expect(await judged(parseOpenedHosts([opened]), address, { owner, own })).toEqual([address]);

@@ -148,7 +148,7 @@ test("whoever hangs up while it is deployed stops nothing, and has pushed", asyn
   expect((await push(directory, project)).stderr).toContain("Everything up-to-date");
 });
 
-test("the build log that follows a push ends with the token", { timeout: 60_000 }, async () => {
+test("stops following the build log of a push when its token is revoked", { timeout: 60_000 }, async () => {
   const project = await makeProject(app, workspace.id);
   const { plaintext, row } = await makeToken(db, user.id);
   deployments.hold = new Promise(() => {});
@@ -299,7 +299,7 @@ test("a push above the limit is refused with a reason, and leaves nothing", asyn
   expect(objects.filter((name) => /pack-|tmp_|incoming/.test(name))).toEqual([]);
 });
 
-/** A push of one large object: its request up to the end of the head, and the bytes that follow. */
+/** A push of a large object: the request's head, and the bytes that follow. */
 function largePush(project: Pick<ProjectRow, "name">) {
   const head = [
     `POST /git/${project.name}.git/git-receive-pack HTTP/1.1`,
@@ -316,7 +316,7 @@ function largePush(project: Pick<ProjectRow, "name">) {
   return { head: `${head.join("\r\n")}\r\n\r\n`, body: Buffer.concat([Buffer.from(`${line}0000`), pack]) };
 }
 
-/** Pushes for which git has begun: what comes is put aside until it is whole. */
+/** Pushes that git has started to receive: their objects are in quarantine until they are complete. */
 async function incoming(projects: readonly Pick<ProjectRow, "id">[]): Promise<number> {
   const found = await Promise.all(
     projects.map(async ({ id }) => readdir(join(repositoryDirectory(app, id), "objects"))),
@@ -326,7 +326,7 @@ async function incoming(projects: readonly Pick<ProjectRow, "id">[]): Promise<nu
 
 const patiently = { timeout: 20_000 };
 
-test("a client that goes in the middle of its push leaves nothing, and no program behind", async () => {
+test("leaves neither objects nor processes when a client disconnects in the middle of its push", async () => {
   const project = await makeProject(app, workspace.id);
   const socket = connect(port, "127.0.0.1");
   const { head, body } = largePush(project);
@@ -338,7 +338,7 @@ test("a client that goes in the middle of its push leaves nothing, and no progra
   expect(deployments.pushes).toEqual([]);
 });
 
-/** A server of its own, with as many slots as `gitConcurrency`. */
+/** A separate server with `gitConcurrency` slots. */
 async function serve(overrides: { gitConcurrency: string }, options: { rateWindowMs?: number } = {}) {
   const config = { ...app.config, gitConcurrency: Number(overrides.gitConcurrency) };
   const other = await createHttpServer(
@@ -365,7 +365,7 @@ async function serve(overrides: { gitConcurrency: string }, options: { rateWindo
   return { open, info };
 }
 
-test("serves other payers while one person's workspaces hold all the slots they may", async () => {
+test("serves other payers while the workspaces of one person hold their whole share of slots", async () => {
   const { open, info } = await serve({ gitConcurrency: "4" });
   const team = await makeTeam(db, { [user.id]: "owner" });
   const mine = await Promise.all(
@@ -389,13 +389,13 @@ test("takes no slot for a push whose body has not begun", async () => {
   const { head, body } = largePush(project);
   const begun = open(head, body.subarray(0, 4));
   await new Promise((resolve) => begun.once("connect", resolve));
-  // Its head is read before that of the request behind it.
+  // The server reads this head before the head of the next request.
   expect(await info(project, token)).toBe(200);
   begun.write(body.subarray(4));
   await expect.poll(() => incoming([project]), patiently).toBe(1);
 });
 
-test("ends a push that moves too little with a 408, and gives its slot to the next", async () => {
+test("ends a push below the minimum rate with a 408, and frees its slot", async () => {
   const { open, info } = await serve({ gitConcurrency: "1" }, { rateWindowMs: 500 });
   const project = await makeProject(app, workspace.id);
   const { head, body } = largePush(project);

@@ -152,7 +152,7 @@ test("a URL is good for its own method, path, sandbox and time alone", async () 
   expect((await use(url)).body.toString()).toBe("a");
 });
 
-test("verifies signed URLs of paths that hold separators, quotes and other fields, each for its own path alone", async () => {
+test("verifies signed URLs of paths with separators, quotes and field names, each only for its own path", async () => {
   const { id } = await sandbox();
   const { url: first } = await signed(id, "GET", "/workspace/a");
   const expires = new URL(first).searchParams.get("svc_exp") ?? "";
@@ -327,7 +327,7 @@ test("a file that becomes shorter while it is read breaks the answer off instead
   await expect(Array.fromAsync(response as AsyncIterable<Buffer>)).rejects.toThrow("aborted");
 });
 
-test("notes each use of a URL in the audit log with its address, and never what was transferred", async () => {
+test("audits each use of a URL with the client's address, and without the contents", async () => {
   const { id, root } = await sandbox();
   await mkdir(join(root, "workspace"), { recursive: true });
   await writeFile(join(root, "workspace/noted"), "canary-bytes");

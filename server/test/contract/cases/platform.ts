@@ -27,7 +27,7 @@ function forget(world: World): void {
   forgetActors(world.app);
 }
 
-/** An open invitation of the owner's team, to somebody without an account. */
+/** An open invitation of the owner's team to an address without an account. */
 async function invitation(world: World) {
   const { team_id } = await team(world);
   const { json, text, status } = await world.call("POST", `/api/v1/teams/${team_id}/members`, {
@@ -38,7 +38,7 @@ async function invitation(world: World) {
   return { team_id, invitation_id: (json as { id: string }).id };
 }
 
-/** An open invitation of the owner to a team of another person. */
+/** An open invitation of the owner to another person's team. */
 async function ownInvitation(world: World) {
   const { user } = await makePerson(world.app.db);
   const { id: workspace_id } = await makeTeam(world.app.db, { [user.id]: "owner" });
@@ -548,7 +548,7 @@ export const platformCases: Cases = {
       const { plaintext } = await makeToken(app.db, userId);
       return {
         body: { current_password: person.password, new_password: "another password" },
-        // The world's owner has no password.
+        // The owner in the world has no password, so the case needs a person of its own.
         headers: { authorization: `Bearer ${plaintext}` },
       };
     },
