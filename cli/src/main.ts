@@ -47,11 +47,9 @@ program
   .action(check);
 program
   .command("attack")
-  .description(
-    "send hostile requests to every operation of an in-process server, and report what it gets wrong",
-  )
-  .option("--minutes <n>", "how long", "10")
-  .option("--seed <n>", "first seed (random); a finding names its own")
+  .description("send hostile requests to every operation of an in-process server, and report its faults")
+  .option("--minutes <n>", "duration in minutes", "10")
+  .option("--seed <n>", "first seed (default: random); each finding prints its seed")
   .option("--only <operation>", "one operationId of the OpenAPI documents")
   .action(async (options: AttackOptions) => (await import("./commands/attack.ts")).attack(options));
 program

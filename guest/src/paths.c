@@ -18,7 +18,7 @@ static void cut_last(char *path) {
   if (slash) *slash = 0;
 }
 
-// Like realpath, but goes on where nothing exists, and can leave the last component alone.
+// Like realpath, but accepts components that do not exist, and can leave the last component unresolved.
 static bool walk(const char *rest, bool follow_last, struct real_path *real, struct failure *failure) {
   // `rest` is the caller's path up to the first link, and from then on points into `pending`.
   char *text = real->text, link[PATH_LIMIT + 1], pending[PATH_LIMIT + 1];
@@ -60,7 +60,7 @@ static bool walk(const char *rest, bool follow_last, struct real_path *real, str
     }
     ssize_t target = readlink(text, link, PATH_LIMIT);
     if (target < 0 || ++links > LINK_LIMIT) return fail_errno(failure, target < 0 ? errno : ELOOP, text);
-    // No slash behind the last component: it may be a file.
+    // No trailing slash: the last component may be a file.
     size_t left = last ? 0 : strlen(rest);
     if ((size_t)target + left > PATH_LIMIT) return fail_errno(failure, ENAMETOOLONG, "path");
     memmove(pending + target, rest, left);

@@ -1,21 +1,21 @@
 /*
- * kontor-shim enclose: a program, as root of a user namespace, in a root directory that holds nothing of the host.
+ * kontor-shim enclose: runs a program as root of a user namespace, in a root directory without the host's own files.
  *
  *     kontor-shim enclose --root DIRECTORY --first USER --parent PID [--netns FILE] [--resolver ADDRESS]
  *         [--cgroup FILE]… [--read PATH DIRECTORY]… [--write PATH DIRECTORY]… -- PROGRAM [ARGUMENT…]
  *
- * It runs an image builder, which runs commands of strangers as its own children. Builders and runtimes have been led
- * out of their roots by mounts and links that a Dockerfile named (CVE-2024-1753, CVE-2025-31133): root in here is the
- * host's user USER, which owns no file, and no right of its reaches beyond its 65,536 users.
+ * The program is an image builder, which runs a tenant's commands as its own children. Dockerfiles have led builders
+ * and runtimes out of their roots by mounts and links (CVE-2024-1753, CVE-2025-31133). Here root is the host's user
+ * USER, which owns no file and has no rights beyond its 65,536 users.
  *
- *  - Directories are idmapped mounts (mount_setattr(2)): their files have the same owners on disk whatever USER is.
- *  - PATH of --read and --write is where the program sees the DIRECTORY of the host.
- *  - The network namespace FILE is entered before the user namespace: nobody inside has rights over it. Without one the
- *    program has a loopback interface alone.
+ *  - Directories are idmapped mounts (mount_setattr(2)): their files have the same owners on disk for every USER.
+ *  - --read and --write show the host's DIRECTORY to the program at PATH.
+ *  - The network namespace FILE is entered before the user namespace, so no process inside has rights over it. Without
+ *    --netns the program has a loopback interface alone.
  *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. It sees its own group, read-only.
- *  - The program ends when this process or the process PID does, however that ends.
+ *  - The program is killed when this process or the process PID ends in any way.
  *
- * The exit code is 0 where the program's is, 70 where it was never started, else 1.
+ * The exit code is 0 when the program's is 0, 70 when the program was never started, else 1.
  */
 #define _GNU_SOURCE
 #include "enclose.h"
@@ -63,7 +63,7 @@ struct enclosure {
     char **program;
 };
 
-/* More limits than every user namespace of ours has (namespaces(7)): a step makes mount, pid, IPC and UTS namespaces. */
+/* Limits beyond those of all our user namespaces (namespaces(7)): a step makes mount, pid, IPC and UTS namespaces. */
 static const char *const sysctls[][2] = {
     {"max_net_namespaces", "0"},
     {"max_cgroup_namespaces", "0"},
@@ -72,7 +72,7 @@ static const char *const sysctls[][2] = {
 };
 
 static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-/* Where Debian keeps the certificates that the host trusts; links lead from the first to the second. */
+/* Debian's directories of the certificates that the host trusts; links lead from the first to the second. */
 static const char *const certificates[] = {"etc/ssl/certs", "etc/ca-certificates"};
 static const char *const links[] = {"bin", "sbin", "lib", "lib32", "lib64", "libx32"};
 static const char *const empty[] = {"dev/shm", "dev/pts", "dev/mqueue", "proc", "sys", "root", "run", "tmp", "var/tmp"};
@@ -84,7 +84,7 @@ static void own(const char *path) {
     if (lchown(path, (uid_t)owner, (gid_t)owner)) fail("chown", path);
 }
 
-/* With the directories that lead to it. */
+/* Makes the directory and its parents. */
 static void make_path(const char *path) {
     char text[256];
     if (snprintf(text, sizeof text, "%s/", path) >= (int)sizeof text) {
@@ -114,7 +114,7 @@ static void make_link(const char *target, const char *path) {
     own(path);
 }
 
-/* The host's file or directory of the same path, which its user namespace knows no owner of. */
+/* Binds the host's file or directory of the same path. The owner has no id in the user namespace. */
 static void share(const char *path, unsigned long attributes) {
     char from[64];
     snprintf(from, sizeof from, "/%s", path);
@@ -170,7 +170,7 @@ static void mount_kernel_views(void) {
     const char *cgroups = "sys/fs/cgroup";
     if (mount("proc", "proc", "proc", flags, NULL)) fail("mount", "proc");
     if (mount("sysfs", "sys", "sysfs", flags | MS_RDONLY, NULL)) fail("mount", "sysfs");
-    /* A mount of its own: runc looks for one, and on hosts of cgroup v1 alone there is none. */
+    /* runc expects a mount here, and a host with cgroup v1 alone has none. */
     if (mount("cgroup2", cgroups, "cgroup2", flags, NULL)) fail("mount", "cgroup2");
     if (mount(NULL, cgroups, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, NULL)) fail("remount", "cgroup2");
 }
@@ -189,12 +189,14 @@ static void enter_network(const char *netns) {
     close(fd);
 }
 
-/* As the host's root still, so that the old root is never in sight of the user namespace. */
+/* Runs as the host's root, so that the user namespace never sees the old root. */
 static void enter_root(struct enclosure *enclosure, int userns) {
     for (int i = 0; i < enclosure->directory_count; i++) {
         struct directory *each = &enclosure->directories[i];
         each->tree = clone_directory(each->from);
-        /* No nosuid and nodev: both would be locked, and runc 1.1 remounts binds without them. Device nodes work in none. */
+        /*
+         * nosuid and nodev would be locked, and runc 1.1 remounts binds without them. Device nodes do not work anyway.
+         */
         set_attributes(each->tree, each->writable ? 0 : MOUNT_ATTR_RDONLY, userns, each->from);
     }
     enter_network(enclosure->netns);
@@ -213,7 +215,7 @@ static void enter_root(struct enclosure *enclosure, int userns) {
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/")) fail("enter", "the new root");
 }
 
-/* The parent may be gone already, or go before the kernel was told: its end of the pipe is closed then. */
+/* The parent may end before prctl takes effect; its end of the pipe is closed then. */
 static void end_with_parent(int parent) {
     struct pollfd poller = {.fd = parent};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) fail("set", "the parent-death signal");
@@ -225,12 +227,12 @@ static void enter_users(int userns, int parent) {
     if (setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0)) fail("become", "root of the user namespace");
     /* Mounts are locked in a mount namespace that another user namespace owns (mount_namespaces(7)). */
     if (unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS)) fail("unshare", "namespaces of the user namespace");
-    /* A change of user clears it (prctl(2)). */
+    /* The change of user cleared the parent-death signal (prctl(2)). */
     end_with_parent(parent);
     for (size_t i = 0; i < sizeof sysctls / sizeof *sysctls; i++) {
         char path[64];
         snprintf(path, sizeof path, "/proc/sys/user/%s", sysctls[i][0]);
-        /* Older kernels have fewer. */
+        /* Older kernels lack some of these files. */
         if (access(path, F_OK) == 0) write_file(path, sysctls[i][1]);
     }
     /* A kernel without keys has no keyring to leave. */
@@ -263,7 +265,7 @@ static int enclose(struct enclosure *enclosure) {
     owner = enclosure->first;
     int userns = make_userns(enclosure->first, USERS);
     if (pipe2(alive, O_CLOEXEC) || pipe2(failure, O_CLOEXEC)) fail("pipe", "");
-    /* Of the host's user namespace: a procfs that is mounted in it may be looked at, and not written to. */
+    /* The procfs belongs to the host's user namespace: readable here, and not writable. */
     if (unshare(CLONE_NEWPID)) fail("unshare", "processes");
     pid_t program = fork();
     if (program < 0) fail("fork", "");

@@ -1,6 +1,6 @@
 /*
- * The system calls that no builder and no step of a build needs (seccomp(2)). A step has the stricter filter of the apps
- * as well; this one holds for the builder itself, which parses files of strangers.
+ * Refuses the system calls that no builder and no build step needs (seccomp(2)). A step also has the stricter filter of
+ * the apps; this filter protects against the builder itself, which parses a tenant's files.
  */
 #define _GNU_SOURCE
 #include "filter.h"
@@ -90,7 +90,7 @@ void install_filter(void) {
         ADD(IF(BPF_JEQ, (unsigned)refused[i], 0, 1));
         ADD(ERROR(EPERM));
     }
-    /* Its flags lie in memory, out of a filter's sight: libraries fall back to clone. */
+    /* clone3's flags lie in memory, which a filter cannot read; libraries fall back to clone. */
     ADD(IF(BPF_JEQ, SYS_clone3, 0, 1));
     ADD(ERROR(ENOSYS));
     ADD(IF(BPF_JEQ, SYS_clone, 1, 0));

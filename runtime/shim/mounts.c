@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* glibc of Debian 12 knows these, older ones do not. */
+/* glibc of Debian 12 defines these, older versions do not. */
 #ifndef MOUNT_ATTR_IDMAP
 #define MOUNT_ATTR_IDMAP 0x00100000
 #endif
@@ -94,8 +94,8 @@ static void write_map(pid_t pid, const char *which, unsigned long first, unsigne
 }
 
 /*
- * Limits of the namespace this process is in (proc_sys_user(5)): inotify instances and watches of each of its users, and
- * no namespaces of users within. Kernels without one of them have nothing to limit.
+ * Sets limits of this process's user namespace (proc_sys_user(5)): inotify instances and watches for each user, and no
+ * user namespaces within. A kernel without a limit's file lacks the resource too.
  */
 static bool limit_users(void) {
     static const char *const limits[][2] = {
@@ -122,7 +122,7 @@ int make_userns(unsigned long first, unsigned long count) {
         /* Keeps root's capabilities through the change of user: with kernel.unprivileged_userns_clone=0 it takes them. */
         prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
         bool made = !seteuid((uid_t)first) && !unshare(CLONE_NEWUSER) && limit_users();
-        /* After the change of user, which clears it. */
+        /* Set after the change of user, which clears the signal. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!made || write(ready[1], &byte, 1) != 1) _exit(1);
         for (;;) pause();

@@ -3,9 +3,9 @@
  *
  *     kontor-shim opaque LAYER…
  *
- * A directory that hides what lower layers have is marked by an attribute: `user.overlay.opaque` where the layer was
- * written in a user namespace, as builds are, and `trusted.overlay.opaque` where the host wrote it. Each kind of mount
- * reads its own attribute alone (overlayfs.rst); directories that have one get the other too.
+ * A directory that hides files of lower layers is marked by an attribute: `user.overlay.opaque` in layers of a user
+ * namespace, such as builds, and `trusted.overlay.opaque` in layers of the host. Each kind of mount reads its own
+ * attribute alone (overlayfs.rst); a directory with either attribute gets the other too.
  */
 #define _GNU_SOURCE
 #include "opaque.h"

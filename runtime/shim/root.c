@@ -19,7 +19,7 @@
  * mount at DIRECTORY, with those two below it, and no layer. There the layers have names of a few bytes, so that all
  * of them fit in the kernel's page of mount options, and a path may hold any character.
  *
- * Prints what went wrong on stderr and ends with 1; nothing is mounted at DIRECTORY then.
+ * On failure it prints the error on stderr and exits with 1; nothing is mounted at DIRECTORY then.
  */
 #define _GNU_SOURCE
 #include "root.h"
@@ -44,7 +44,7 @@ struct request {
     int layer_count;
 };
 
-/* A mount keeps it while no process is in it. */
+/* A mount keeps the namespace alive while no process is in it. */
 static void keep_userns(int userns, const char *path) {
     char source[64];
     int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);

@@ -125,7 +125,7 @@ export interface Checkpoint {
   bytes: number;
   /** Without a hash where it was not to last. */
   files: { name: string; bytes: number; sha256: string | null }[];
-  /** It restores only where `HostFacts` lists the build and has the same processors. */
+  /** Restores only on a host whose `HostFacts` list this build and the same `cpuClass`. */
   runtimeBuild: string;
   cpuClass: string;
   /** The guest program that is PID 1 in it; the host keeps every build. */
@@ -156,10 +156,10 @@ export interface MachineStats {
   networkTxBytes: number;
 }
 
-/** Of the filesystem that machines write to. */
+/** Use of the filesystem that machines write to. */
 export interface DiskUse {
   freeBytes: number;
-  /** Bytes of it that each machine's disk and volume take; a volume elsewhere takes none. */
+  /** Bytes that each machine's disk and volume occupy on it; a volume on another filesystem counts zero. */
   machines: ReadonlyMap<MachineId, number>;
 }
 
@@ -308,7 +308,7 @@ export interface Driver {
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
 
-  /** What is free of the host's disk, and what machines take of it, dead ones included. */
+  /** Free bytes of the host's disk, and the bytes that machines occupy, dead ones included. */
   diskUse(): Promise<DiskUse>;
 
   /** Bytes the files of a volume take, attached or not; zero where none was made. */

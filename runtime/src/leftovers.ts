@@ -1,7 +1,7 @@
 /**
- * Things of ended processes that must go, such as the control group of a build that was cut off. Removal that fails is
- * logged, and retried until it succeeds; the caller goes on meanwhile. A task in an uninterruptible sleep may take hours
- * to die, and the server starts without waiting for it.
+ * Removal of resources that ended processes left, such as the control group of an interrupted build. A failed removal
+ * is logged, and retried until it succeeds; the caller does not wait. A task in an uninterruptible sleep may take hours
+ * to die, and must not delay the server's start.
  */
 import { Turns } from "./turns.ts";
 
@@ -24,7 +24,7 @@ export class Leftovers {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Returns true once it is gone; false where it was set aside for later. */
+  /** Returns true when it is removed; false when it was set aside for retries. */
   remove(name: string): Promise<boolean> {
     return this.#turns.take(name, () => this.#attempt(name));
   }
@@ -73,7 +73,7 @@ export class Leftovers {
 
   async #retry(): Promise<void> {
     const retries = this.remaining.map((name) =>
-      // Released meanwhile: the name is in use again.
+      // The name may have been released meanwhile, and be in use again.
       this.#turns.take(name, async () => this.#setAside.has(name) && this.#attempt(name)),
     );
     await Promise.all(retries);

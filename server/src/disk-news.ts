@@ -1,4 +1,4 @@
-/** News for a workspace whose machine was frozen or ended because it filled the disk: audit log and notification. */
+/** Audit entry and notification for a workspace whose machine was frozen or ended because it filled the disk. */
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
@@ -15,8 +15,8 @@ export function announceDiskHold({ db }: Pick<App, "db">): Announce {
         kind: "disk_short",
         title: `${target.label} was ${isEnded ? "ended" : "frozen"}: the server's disk is almost full`,
         body: isEnded
-          ? "It wrote faster than anything else on this server and could not be frozen."
-          : "It writes faster than anything else on this server. It goes on by itself once the disk has room again; its files and processes are kept.",
+          ? "It wrote faster than any other machine on this server and could not be frozen."
+          : "It wrote faster than any other machine on this server. It continues when the disk has room again, with its files and processes.",
         target,
       });
     });

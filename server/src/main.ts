@@ -140,7 +140,7 @@ async function start(): Promise<void> {
   running.defer(() => machines.close());
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
-  // A busy server still renews its leases and keeps its deadlines.
+  // With connections of their own, leases and deadlines hold on a busy server.
   const caretaker: App = { ...app, db: upkeep };
   const builds = new Builds(app, { template: templateBuilds(app) });
   const apps = new Apps(app);

@@ -1,4 +1,4 @@
-/** `kontor attack`: the tests of `server/test/attack/` for as long as is asked for, with new seeds all the time. */
+/** `kontor attack`: runs the tests of `server/test/attack/` with new seeds for the given number of minutes. */
 import { Failure } from "../lib/failure.ts";
 import { inProduct, productRoot } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
@@ -14,9 +14,9 @@ export interface AttackOptions {
 }
 
 export async function attack({ minutes, seed, only }: AttackOptions): Promise<void> {
-  if (!(Number(minutes) > 0)) throw new Failure("--minutes is a number greater than 0, such as 10.");
+  if (!(Number(minutes) > 0)) throw new Failure("--minutes must be a number greater than 0, such as 10.");
   if (seed !== undefined && !/^\d{1,9}$/.test(seed))
-    throw new Failure("--seed is a whole number of at most nine digits.");
+    throw new Failure("--seed must be a whole number of at most nine digits, such as 42.");
   await setUp([aptStep(checkPackages), nativeStep]);
   const first = seed ?? String(Math.floor(Math.random() * 1e9));
   process.stdout.write(`Seed ${first}, for ${minutes} min.\n`);
@@ -28,7 +28,7 @@ export async function attack({ minutes, seed, only }: AttackOptions): Promise<vo
       "--project",
       "server",
       "--retry=0",
-      // Findings are printed as they come; the tests of one seed, which are skipped, are of no interest.
+      // Findings are printed as they come. The skipped tests of a single seed need no lines.
       "--reporter=dot",
       "server/test/attack/",
     ],

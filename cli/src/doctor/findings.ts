@@ -159,14 +159,14 @@ export async function findings(data: string): Promise<Finding[]> {
   return found.flat();
 }
 
-/** The program that the settings of this data directory name, else the one on PATH. */
+/** The program named in the settings of this data directory, else the one on PATH. */
 function enginePath(name: "runsc" | "runc", data: string): string | undefined {
   const program = settings(data)?.[`${name}Path`] ?? undefined;
   if (program === undefined) return findProgram(name);
   return existsSync(program) ? program : undefined;
 }
 
-/** Undefined where the settings hold an error: the server names it when it starts. */
+/** Undefined when the settings are invalid: the server reports the error when it starts. */
 function settings(data: string): ReturnType<typeof loadConfig> | undefined {
   try {
     return loadConfig({ dataDir: data });
@@ -202,7 +202,7 @@ export async function engineFindings(name: Engine, data: string): Promise<Findin
   ];
 }
 
-/** Of the Debian package that the program comes from; empty for any other program. */
+/** Changelog of the Debian package that owns the program; empty for any other program. */
 async function changelogOf(name: Engine, program: string): Promise<string> {
   const owner = await run(["dpkg-query", "-S", program]);
   const file = `/usr/share/doc/${name}/changelog.Debian.gz`;

@@ -1,7 +1,7 @@
 /**
  * Published security holes of the programs that isolate machines and builds: the versions that fix each, and whether
- * this product's configuration reaches it. A new advisory is a new row. Versions are the upstream ones; Debian backports
- * a fix under an old version and names the CVE in its changelog, which is read as well.
+ * this product's configuration reaches it. Add a row for a new advisory. Versions are upstream versions. Debian
+ * backports fixes under an old version and names the CVE in the package's changelog, which is read too.
  */
 
 export type Engine = "runsc" | "runc" | "buildah";
@@ -13,12 +13,12 @@ export interface Hole {
   /** The first fixed version of each release line; later lines are fixed from the start. */
   fixed: readonly string[];
   source: string;
-  /** Where it is reached from; null: by nothing that a tenant controls. */
+  /** The place that a tenant can reach it from; null when there is none. */
   reachedFrom: string | null;
   why: string;
 }
 
-/** Apps and steps of builds run a tenant's commands in containers of runc. */
+/** Apps and build steps run a tenant's commands in runc containers. */
 const inUserNamespace = {
   reachedFrom: null,
   why: "Apps and steps of builds run in user namespaces that own no file and no setting of the host.",
@@ -147,8 +147,8 @@ type Version = readonly number[];
 const preReleases = ["dev", "alpha", "beta", "rc"];
 
 /**
- * Reads `1.1.5+ds1-1+deb12u1`, `1.4.0~rc.3`, `v1.2.0-rc.1`, and of runsc `release-20250319.0` or `0.0~20240729.0-4~bpo12+2`.
- * Undefined where there is no version.
+ * Parses `1.1.5+ds1-1+deb12u1`, `1.4.0~rc.3`, `v1.2.0-rc.1`, and for runsc `release-20250319.0` or
+ * `0.0~20240729.0-4~bpo12+2`. Undefined when the text holds no version.
  */
 export function parseVersion(engine: Engine, text: string): Version | undefined {
   if (engine === "runsc") {
@@ -184,8 +184,8 @@ function isFixed({ engine, fixed }: Hole, version: Version): boolean {
 }
 
 /**
- * The holes of the table that a program of this version has; undefined where the version cannot be read. `changelog` is
- * that of the distribution's package, for programs that come from one.
+ * The holes of the table that a program of this version has; undefined when the version cannot be parsed. `changelog`
+ * is the changelog of the distribution's package, if the program has one.
  */
 export function holesOf(engine: Engine, version: string, changelog = ""): Hole[] | undefined {
   const parsed = parseVersion(engine, version);

@@ -1,7 +1,7 @@
 /**
- * Limits that the kernel counts for each user of the host, where its defaults are too low for many programs on one
- * machine. Each native machine has users of its own, so what one uses up is its own; these are how much that is, and what
- * is left for the host's own services. Raised, never lowered, and kept over a reboot where the host has sysctl.d(5).
+ * Limits that the kernel applies to each user of the host, and whose defaults are too low for many programs on one
+ * machine. Each native machine has its own users, so these limits bound each machine, and the host's own services. They
+ * are raised, never lowered, and survive a reboot when the host has sysctl.d(5).
  */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
@@ -9,7 +9,7 @@ import { isRoot } from "../lib/places.ts";
 import type { SetupStep } from "./setup.ts";
 
 interface HostLimit {
-  /** As sysctl(8) names it. */
+  /** Name for sysctl(8). */
   name: string;
   atLeast: number;
   why: string;
@@ -30,7 +30,7 @@ export interface LowLimit extends HostLimit {
 const file = (name: string, root: string) => `${root}/${name.replaceAll(".", "/")}`;
 const kept = "/etc/sysctl.d/60-kontor.conf";
 
-/** Limits below what is wanted. Zero of `pipe-user-pages-soft` stands for none. */
+/** Limits below their minimum. Zero in `pipe-user-pages-soft` means unlimited. */
 export function lowLimits(root = "/proc/sys"): LowLimit[] {
   return hostLimits.flatMap((limit) => {
     const value = read(file(limit.name, root));
@@ -38,7 +38,7 @@ export function lowLimits(root = "/proc/sys"): LowLimit[] {
   });
 }
 
-/** Raises what is low where that is allowed: in a container the values are mostly another's, and `doctor` shows them. */
+/** Raises low limits that are writable. In a container they mostly belong to the host, and `doctor` lists them. */
 export function hostLimitsStep(root = "/proc/sys", keepAt = kept): SetupStep {
   const raisable = () => (isRoot() ? lowLimits(root).filter(({ name }) => isWritable(file(name, root))) : []);
   return {
@@ -54,7 +54,7 @@ export function hostLimitsStep(root = "/proc/sys", keepAt = kept): SetupStep {
   };
 }
 
-/** Adds lines for a reboot. Only what was raised: elsewhere the kernel's own default may be higher on another day. */
+/** Adds lines for the next boot, of raised limits alone: for others a later kernel may have a higher default. */
 function keep(raised: readonly HostLimit[], path: string): void {
   if (!existsSync(dirname(path))) return;
   const before = existsSync(path) ? readFileSync(path, "utf8") : "# Written by kontor's set-up.\n";
@@ -71,7 +71,7 @@ function read(path: string): number | undefined {
   }
 }
 
-/** Tried with the value that is there: access(2) does not know what a kernel value refuses. */
+/** Writes the current value back: access(2) does not show whether the kernel accepts a write. */
 function isWritable(path: string): boolean {
   try {
     writeFileSync(path, readFileSync(path));

@@ -10,7 +10,7 @@ import type { Suite } from "./suites.ts";
 export interface TestFailure {
   /** File and title of the test, or the name of the suite. */
   label: string;
-  /** First line of the error; empty where the suite reports none. */
+  /** First line of the error; empty when the suite reports none. */
   cause: string;
   /** The file to run again; absent for suites that are one command. */
   file?: string;
@@ -78,12 +78,12 @@ export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<Su
   }
 }
 
-/** With more failed files than this the cause is no accident, and a second run would only cost time. */
+/** More failed files than this have a common cause, and a second run would only cost time. */
 const maxRepeatedFiles = 12;
 
 /**
- * Runs the failed files of each suite once more, one at a time, after everything else has ended: a host that was busy
- * is idle then. A test that passes now is listed as retried with its first error; any that fails stays a failure.
+ * Runs the failed files of each suite once more, one at a time, after all other suites have ended: a host that was busy
+ * is idle then. A test that passes now is listed as retried, with its first error; a test that fails stays a failure.
  */
 export async function repeatFailures(ran: readonly SuiteResult[]): Promise<Tally[]> {
   const failedFiles = ({ failures }: Tally) => [...new Set(failures.flatMap(({ file }) => file ?? []))];

@@ -24,7 +24,7 @@ const FREEZE_TIMEOUT_MS = 5_000;
 /** Tearing down gigabytes of guest memory takes the kernel a while on a busy host. */
 const KILL_TIMEOUT_MS = 20_000;
 const RMDIR_TIMEOUT_MS = 5_000;
-/** For leftovers, whose removal is retried: nothing else waits for them longer. */
+/** Timeout of one attempt to remove a leftover; failed attempts are retried. */
 export const LEFTOVER_TIMEOUT_MS = 5_000;
 
 export interface CgroupUsage {
@@ -198,9 +198,9 @@ export class Cgroups {
   }
 
   /**
-   * SIGKILL to every process of the group and of the groups below it, in every tree, until all are empty. A task may be
-   * in one tree's group alone: a process with write access to a cgroup mount can make groups there. On v1 a frozen task
-   * dies only once it is thawed, and the kill comes first so that it does not run again.
+   * Sends SIGKILL to every process of the group and of its descendants, in every tree, until all are empty. A task may
+   * be in a group of one tree alone, since a process with write access to a cgroup mount can make groups there. On v1 a
+   * frozen task dies only once it is thawed; the signal is sent before the thaw, so that the task does not run again.
    */
   async killAll(name: string, timeoutMs = KILL_TIMEOUT_MS): Promise<void> {
     const deadline = performance.now() + timeoutMs;
@@ -209,7 +209,7 @@ export class Cgroups {
       const pids = [...new Set((await Promise.all(groups.map(processesIn))).flat())];
       if (pids.length === 0) return;
       for (const pid of pids) killIfThere(pid);
-      // The highest first: a group below a frozen one stays frozen (freezer-subsystem.rst).
+      // Parents before children: a group below a frozen one stays frozen (freezer-subsystem.rst).
       for (const group of groups) await this.#thawIn(group);
       if (performance.now() > deadline) {
         throw new RuntimeError("timeout", `processes ${pids.join(", ")} outlive SIGKILL`);
@@ -218,15 +218,15 @@ export class Cgroups {
     }
   }
 
-  /** Removes the group and those below it from every tree. They must be empty; the last task may still be ending. */
+  /** Removes the group and its descendants from every tree. They must be empty; the last task may still be exiting. */
   async remove(name: string): Promise<void> {
-    // The deepest first.
+    // Children before parents.
     for (const group of (await this.#groups(name)).toReversed()) await removeGroup(group);
   }
 
   /** Makes a group in the group, to hold processes; answers the files that one joins it by. */
   async makeLeaf(name: string, leaf: string): Promise<string[]> {
-    // A hybrid host's tree of v2 as well: what is in no group of it would be in the server's.
+    // On a hybrid host the v2 tree too: without a group there, the processes would be in the server's.
     const trees = new Set([
       ...this.#ourTrees(),
       ...(this.layout.unified === undefined ? [] : [this.layout.unified]),
@@ -237,8 +237,8 @@ export class Cgroups {
   }
 
   /**
-   * Kills all in the group and removes it with the groups below it. A group that cannot be removed is logged, set aside
-   * and retried: it fails neither a start nor a build.
+   * Kills all processes in the group and removes it with its descendants. A group that cannot be removed is logged, set
+   * aside and retried: it fails neither a start nor a build.
    */
   async removeTree(name: string): Promise<void> {
     await this.#leftovers.remove(name);
@@ -256,7 +256,7 @@ export class Cgroups {
     await this.remove(name);
   }
 
-  /** Directories of the group and of all below it in every tree, each above those in it. */
+  /** Directories of the group and its descendants in every tree, parents first. */
   async #groups(name: string): Promise<string[]> {
     const trees = this.layout.allTrees.map((tree) => groupsFrom(join(tree, this.#parent, name)));
     return (await Promise.all(trees)).flat();
@@ -293,7 +293,7 @@ async function removeGroup(directory: string): Promise<void> {
   }
 }
 
-/** The group's directory and all below it, each above those in it; none where there is no such group. */
+/** The group's directory and its descendants, parents first; empty when there is no such group. */
 async function groupsFrom(directory: string): Promise<string[]> {
   const entries = await readdir(directory, { withFileTypes: true }).catch(nothing);
   if (entries === undefined) return [];
@@ -303,13 +303,13 @@ async function groupsFrom(directory: string): Promise<string[]> {
   return [directory, ...(await Promise.all(below)).flat()];
 }
 
-/** A threaded group of v2 lists its threads alone (cgroup-v2.rst); the kernel takes either for its process. */
+/** A threaded group of v2 lists threads alone (cgroup-v2.rst); kill(2) accepts a thread's id for its process. */
 async function processesIn(group: string): Promise<number[]> {
   const read = (file: string) => readFile(join(group, file), "utf8");
   const text = await read("cgroup.procs")
     .catch(() => read("cgroup.threads"))
     .catch(nothing);
-  // Zero stands for a process of a namespace that is not ours.
+  // Zero is a process of another PID namespace.
   return (text ?? "")
     .split("\n")
     .map(Number)

@@ -15,7 +15,7 @@ export interface CgroupLayout {
   trees: Record<Controller, string>;
   /** Every tree of the host, an empty v2 one included: runsc and runc make a group in each of them. */
   allTrees: string[];
-  /** The v2 tree, with controllers or without; absent where v2 is not mounted. */
+  /** The v2 tree, with controllers or without; absent when v2 is not mounted. */
   unified?: string;
 }
 

@@ -83,7 +83,7 @@ export class FakeDriver implements Driver {
   readonly name = "fake";
   /** A test may say otherwise. */
   diskFreeBytes = 1024 ** 4;
-  /** Size of the disk that machines share: files of theirs take of it. */
+  /** Size of the disk that machines share, free bytes and their files together. */
   diskSizeBytes = Infinity;
   readonly #machines = new Map<MachineId, FakeMachine>();
   readonly #images = new Map<string, Image>();
@@ -506,7 +506,7 @@ function ignoreMissing(error: NodeJS.ErrnoException): void {
 
 async function bytesBelow(directory: string): Promise<number> {
   const names = await readdir(directory, { recursive: true }).catch(() => []);
-  // A file may go meanwhile.
+  // A file may be deleted meanwhile.
   const sizes = await Promise.all(
     names.map((name) =>
       lstat(join(directory, name)).then(

@@ -74,7 +74,7 @@ export class FakeGuest implements Guest {
   }
 
   async #start(spec: SpawnSpec & { terminal?: TerminalSize }): Promise<FakeProcess> {
-    // As the real guest refuses it (guest/src/frame.c).
+    // The real guest refuses it in guest/src/frame.c.
     if (spec.user?.includes("\0")) throw new RuntimeError("guest_protocol", "user holds a NUL byte");
     const user = await findUser(spec.user ?? "root");
     const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");

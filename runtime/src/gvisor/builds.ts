@@ -1,14 +1,14 @@
 /**
- * The runsc builds of this host, each kept under its own version. A sandbox is checkpointed and resumed by the build that
- * runs it, and a checkpoint restores only with the build that wrote it: a newer runsc must not take the older away from
- * machines that run, or that are paused. A build that nothing needs any more is pruned.
+ * The runsc builds of this host, each stored under its version. A sandbox is checkpointed and resumed by the build that
+ * runs it, and a checkpoint restores only with the build that wrote it. An upgrade of runsc must therefore keep the
+ * older build for running and paused machines. A build that no machine and no snapshot needs is pruned.
  */
 import { access, constants, copyFile, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
 import { delimiter, isAbsolute, join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 
-/** A version becomes a file name. */
+/** The version becomes a file name, so its characters are restricted. */
 const VERSION = /^runsc version ([A-Za-z0-9][A-Za-z0-9.+~_-]{0,100})$/m;
 
 export class RunscBuilds {
@@ -36,7 +36,7 @@ export class RunscBuilds {
     const source = await find(this.#program);
     await this.#keep(build, source);
     this.#current = build;
-    // Not executable where the data directory is mounted noexec: the program is then started from its own place.
+    // When the data directory is mounted noexec, the program is started from its original path.
     const copy = join(this.#directory, build);
     this.#currentPath = await access(copy, constants.X_OK).then(
       () => copy,
@@ -59,12 +59,12 @@ export class RunscBuilds {
     return this.#kept.has(build);
   }
 
-  /** The program of that build; the current one where a record of an older server names none. */
+  /** The program of that build; the current one when a record of an older server names none. */
   path(build: string = this.current): string {
     return build === this.#current ? this.#currentPath : join(this.#directory, build);
   }
 
-  /** Removes every build but the current one and those that are needed. */
+  /** Removes every build except the current one and the needed ones. */
   async prune(needed: ReadonlySet<string>): Promise<void> {
     for (const build of this.#kept) {
       if (build === this.#current || needed.has(build)) continue;
@@ -73,7 +73,7 @@ export class RunscBuilds {
     }
   }
 
-  /** A package may be rebuilt under the same version: the copy is replaced where size or time differ. */
+  /** A package may be rebuilt under the same version: the copy is replaced when size or time differ. */
   async #keep(build: string, source: string): Promise<void> {
     const copy = join(this.#directory, build);
     const [given, kept] = await Promise.all([stat(source), stat(copy).catch(() => undefined)]);

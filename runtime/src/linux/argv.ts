@@ -24,7 +24,7 @@ export interface OwnRoot {
   layers: string[];
   /** Users inside from 0 on are these on the host. */
   map: { first: number; count: number };
-  /** Where its user namespace is kept. */
+  /** File that its user namespace is mounted on. */
   users: string;
   disk: string;
   netns: string;

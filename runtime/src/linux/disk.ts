@@ -30,7 +30,9 @@ export async function makeDisk(
   await run(mountArgv(paths.diskImage, paths.disk));
 }
 
-/** Bytes that files take of the filesystem `directory` is on; those of others and missing ones take none. */
+/**
+ * Bytes that files occupy on the filesystem of `directory`; files of other filesystems and missing files count zero.
+ */
 export async function takenBytes(directory: string, files: readonly string[]): Promise<number> {
   const { dev } = await stat(directory);
   const taken = await Promise.all(

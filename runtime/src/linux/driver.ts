@@ -689,7 +689,7 @@ export class LinuxDriver implements Driver {
     machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
     if ((await this.#cgroups.processes(machine.id)).length > 0) {
       await mkdir(machine.paths.guestDirectory, { recursive: true });
-      // Those of older servers were open to everybody who may pass the directories above.
+      // Older servers left this directory open to every user.
       await chown(machine.paths.runDirectory, 0, machine.firstUser ?? 0);
       await chmod(machine.paths.runDirectory, 0o710);
       // A held one has its guest back once it is thawed.

@@ -13,7 +13,7 @@ export class LinuxMachine {
   readonly id: MachineId;
   readonly slot: number;
   readonly guestBuild: string;
-  /** The runsc that runs it, where it is known. */
+  /** The runsc that runs it, if known. */
   readonly runtimeBuild: string | undefined;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
@@ -37,7 +37,7 @@ export class LinuxMachine {
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
     this.firstUser = this.isolation === "native" ? (record.firstUser ?? SHARED_FIRST_USER) : undefined;
-    // Its root is no root here: the socket is its own, or it could not dial.
+    // The machine's root is an ordinary user here, and must own the socket to connect.
     this.connections = new GuestConnections(this.paths.guestSocket, this.firstUser);
     this.guest = new GuestClient(this.connections);
   }

@@ -65,9 +65,12 @@ function startError(
   }
   if (status === `error exec ${ENOENT}`)
     return { kind: "host_unsupported", message: `${argv[0]} is not installed` };
-  // As nsenter and prlimit, like a shell, end where the program they are to become is not there.
+  // Exit code of nsenter and prlimit, as of a shell, when the program to execute does not exist.
   if (status === "exit 127")
-    return { kind: "host_unsupported", message: "a program that starts machines is not installed" };
+    return {
+      kind: "host_unsupported",
+      message: "nsenter, prlimit or the program they start is not installed",
+    };
   return { kind: "failed", message: "the machine could not be started" };
 }
 

@@ -89,7 +89,7 @@ export function environment(storage: "storage.conf" | "bases.conf"): Record<stri
   return {
     PATH: "/usr/sbin:/usr/bin:/sbin:/bin",
     HOME: "/root",
-    // It is root of a user namespace already. Without this, containers/storage mounts overlays as the host's root does.
+    // The builder is root of a user namespace already. Without this, containers/storage mounts like the host's root.
     _CONTAINERS_USERNS_CONFIGURED: "done",
     _CONTAINERS_ROOTLESS_UID: "0",
     _CONTAINERS_ROOTLESS_GID: "0",
@@ -106,7 +106,7 @@ export function environment(storage: "storage.conf" | "bases.conf"): Record<stri
 export interface Bud {
   /** Image as the Dockerfile names it → the one of a store. */
   contexts: ReadonlyMap<string, string>;
-  /** The builder's own is the steps' as well; null: a loopback interface alone. */
+  /** Network that the builder shares with its steps; null for a loopback interface alone. */
   network: { resolver: string } | null;
   /** Name of the image. */
   name: string;
@@ -122,7 +122,7 @@ export function budArgv(bud: Bud): string[] {
     "bud",
     // Dates of a base are none, so that its digest says what is in it.
     ...(bud.isBase ? ["--timestamp=0"] : ["--layers"]),
-    // Steps share the builder's user namespace and its view of its group, which is read-only.
+    // Steps share the builder's user namespace and its read-only view of its control group.
     "--isolation=rootless",
     "--cgroupns=host",
     "--network=host",

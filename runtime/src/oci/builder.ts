@@ -1,9 +1,9 @@
 /**
- * App images, made of a directory and a Dockerfile by buildah. Both are anybody's. Instructions are read before the
- * builder sees them (dockerfile.ts); the builder runs as root of a user namespace, in a root directory that holds nothing
- * of the host's (runtime/shim/enclose.c), in namespaces and a control group of its own, and ends with this process,
- * however that ends; steps are containers inside of that, with a slot of the machines' network, so that they reach the
- * internet and neither the host nor anybody else's machine.
+ * App images, made of a directory and a Dockerfile by buildah. Both are untrusted. Instructions are read before the
+ * builder sees them (dockerfile.ts). The builder runs as root of a user namespace, in a root directory without the
+ * host's own files (runtime/shim/enclose.c), and in its own namespaces and control group. It is killed when this
+ * process ends. Steps are containers inside it. They share a slot of the machines' network: they reach the internet,
+ * and neither the host nor other machines.
  *
  * Every workspace has a store of its own, with its layers and its caches: what one builds is never taken for another's.
  * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
@@ -49,7 +49,7 @@ export interface BuilderOptions {
   directory: string;
   /** Parent of the builds' control groups: one path component, of this installation alone. */
   cgroupParent: string;
-  /** Number of the installation on its host: enclosures of each have user ids of their own. */
+  /** Number of the installation on its host: each installation has its own user ids for enclosures. */
   instance: number;
   shimBinary: string;
   /** By name. */
@@ -128,7 +128,7 @@ export class OciBuilder implements AppBuilder {
   readonly #pulling = new Map<string, Promise<string>>();
   readonly #closing = new AbortController();
   readonly #users: UserRanges;
-  /** Without a symlink on its way, once it is open: in an enclosure's paths none is followed. */
+  /** Free of symlinks once the builder is open: an enclosure follows none in its paths. */
   #directory: string;
   #cgroups: Cgroups | undefined;
 
@@ -402,13 +402,13 @@ export class OciBuilder implements AppBuilder {
     return runEnclosed(host, { ...spec, store: { home, bases: this.#path(BASES), isBase } }, argv);
   }
 
-  /** Machines' overlays are mounted by the host and builds' in a user namespace; each reads marks of its own kind. */
+  /** The host mounts overlays of machines, a user namespace those of builds; each reads marks of its own kind. */
   async #markOpaque(layers: readonly string[]): Promise<void> {
     if (layers.length === 0) return;
     await run([this.#options.shimBinary, "opaque", ...layers], { timeoutMs: MARK_MS });
   }
 
-  /** Layers that were made before builds had a user namespace; once for each installation. */
+  /** Marks layers from before builds had a user namespace, once for each installation. */
   async #convert(workspaces: readonly string[]): Promise<void> {
     const done = this.#path("layers-are-marked");
     if (await stat(done).catch(() => undefined)) return;

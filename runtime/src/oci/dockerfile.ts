@@ -58,7 +58,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
   const lines: string[] = [];
   const files = new StageFiles();
   let count = 0;
-  // Working directory as far as the text tells; "/" where that leaves it open.
+  // Working directory as far as the text shows it; "/" when it does not.
   let at = "/";
   for (const line of logicalLines(source)) {
     const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
@@ -234,13 +234,15 @@ function checkMount(value: string, at: string, isPlainPath: (path: string) => bo
 }
 
 /**
- * Mounts on devices and the kernel's files break the command, or are an attack (CVE-2025-31133). It is a courtesy: a
- * symlink of the image leads a mount there as well, and the enclosure holds against both.
+ * A mount at /dev, /proc or /sys breaks the command, or is an attack (CVE-2025-31133). The check gives an early error
+ * and is no wall: a symlink of the image leads a mount there too, and the enclosure withstands both.
  */
 function checkPlace(at: string, path: string): void {
   const place = posix.resolve(at, path.replaceAll("\\", ""));
   if (kernelPlaces.test(place))
-    throw refused(`nothing is mounted at ${quoted(path)}, below /dev, /proc or /sys; choose another path`);
+    throw refused(
+      `a mount or volume cannot be at ${quoted(path)}, below /dev, /proc or /sys; choose another path`,
+    );
 }
 
 /** The command with the build's variables: read from a file that is there for this command alone. */

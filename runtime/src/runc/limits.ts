@@ -1,7 +1,7 @@
 /** Resource limits (setrlimit(2)) of a native machine's processes. runc is started under them and hands them on. */
 import { hostTaskLimit } from "../cgroup/layout.ts";
 
-/** What this process may have at most, and so what it may give: raising a limit takes CAP_SYS_RESOURCE. */
+/** Hard limits of this process, and so the most it can pass on: raising a limit takes CAP_SYS_RESOURCE. */
 export interface OwnLimits {
   openFiles: number;
   processes: number;
@@ -16,15 +16,15 @@ const MAX_OPEN_FILES = 65_536;
 
 export function machineLimits(own: OwnLimits, maxProcesses: number): MachineLimits {
   const hard = Math.min(own.processes, hostTaskLimit(maxProcesses));
-  // The soft one stops a fork bomb: EAGAIN inside and the machine lives, for PID 1 has the hard one. Counted for each
-  // user of the namespace; the control group's is the fence behind it.
+  // The soft limit stops a fork bomb with EAGAIN, and the machine survives, because PID 1 has the hard limit. Both
+  // count for each user of the namespace; the control group's limit is the backstop.
   return {
     openFiles: Math.min(own.openFiles, MAX_OPEN_FILES),
     processes: { soft: Math.min(maxProcesses, hard), hard },
   };
 }
 
-/** Of `/proc/self/limits` (proc_pid_limits(5)): the hard ones, Infinity where there is none. */
+/** Parses the hard limits in `/proc/self/limits` (proc_pid_limits(5)); Infinity for unlimited. */
 export function ownLimits(text: string): OwnLimits {
   const hard = (name: string) => {
     const value = new RegExp(`^${name} +\\S+ +(\\S+)`, "m").exec(text)?.[1];

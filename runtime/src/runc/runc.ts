@@ -12,9 +12,9 @@ export interface RuncInput {
 }
 
 /**
- * Starts the machine of its bundle and returns. runc is never called again: all it keeps goes with the machine's
- * directory. Network and limits are set before it runs: it has no right to enter a network namespace of the host once it
- * is in the machine's user namespace, nor over the limits of a process in there, which root does not own.
+ * Starts the machine of a bundle and returns. runc is never called again; its state is deleted with the machine's
+ * directory. Network and limits are set before runc starts: in the machine's user namespace it may neither enter a
+ * network namespace of the host nor change the limits of a process.
  */
 export function runcArgv({ runc, paths, id, netnsPath, limits }: RuncInput): string[] {
   const { openFiles, processes } = limits;

@@ -1,7 +1,7 @@
 /**
- * The OCI spec (config.json) of a native machine: a value computed from a value. `/sys` and the volume are in its root
- * already, which the shim put together with its user namespace. It has no network namespace: the shim starts runc in the
- * machine's, which nothing can enter from within the user namespace, and under the machine's limits (limits.ts).
+ * The OCI spec (config.json) of a native machine: a value computed from a value. The shim has already assembled the
+ * root, with `/sys` and the volume, and made the user namespace. The spec names no network namespace, because a process
+ * in the user namespace could not enter it: runc is started in it, under the machine's limits (limits.ts).
  */
 import { GUEST_ARGV, ourMounts, type OurFiles } from "../linux/inside.ts";
 import type { MachinePaths } from "../linux/paths.ts";

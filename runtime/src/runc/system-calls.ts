@@ -82,8 +82,8 @@ const allowed = (name: string, index: number, op: string, value: number, valueTw
 });
 
 /**
- * The filter of a build's step, as containers/common reads it. It differs in `chroot`, which scripts of packages use,
- * and has no rule for clone3: that is "not implemented" by default.
+ * The filter of a build step, in the format of containers/common. Unlike the apps' filter it allows `chroot`, which
+ * package scripts use, and has no rule for clone3: the default there is ENOSYS.
  */
 export function stepSystemCallFilter(architecture: string): SystemCallFilter {
   const { syscalls, ...filter } = systemCallFilter(architecture);

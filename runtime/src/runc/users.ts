@@ -1,22 +1,22 @@
 /**
- * Ranges of the host's user ids for native machines: user 0 inside is the first of the machine's range, and so on. Two
- * machines that run at the same time have different ranges, because the kernel counts inotify instances, pipe pages,
- * descriptors in flight, keys and processes by user. Files on volumes keep their owners whatever the range is: they are
- * mapped (../../shim/root.c).
+ * Ranges of the host's user ids for native machines: user 0 inside is the first of the machine's range, and so on.
+ * Concurrent machines have different ranges, because the kernel counts inotify instances, pipe pages, descriptors in
+ * flight, keys and processes by user. Files on volumes have the same owners with every range: the mounts are idmapped
+ * (../../shim/root.c).
  *
- * A lease is a symbolic link `/run/kontor/users/<range>` to the machine's run directory. Only one process can create it,
- * so installations on one host share the ranges, and it outlives the server, as the machine does. Nobody else on the host
- * should be given these ids (subuid(5)).
+ * A lease is a symbolic link `/run/kontor/users/<range>` to the machine's run directory. Creating the link is atomic,
+ * so installations on one host can share the ranges. The link outlives the server, like the machine. Do not assign
+ * these ids to other users of the host (subuid(5)).
  */
 import { mkdir, readdir, readlink, symlink, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { RuntimeError, type MachineId } from "../driver.ts";
 
-/** Users of a range: enough for `nobody`, 65534. */
+/** Number of users in a range: enough for the user `nobody`, 65534. */
 export const USERS = 65_536;
-/** The range of all machines that older servers started; machines of today have others. */
+/** The range that all machines of older servers share. */
 export const SHARED_FIRST_USER = 100_000;
-/** From 2^24, above what distributions give to people and to subuid(5), to 2^29: builds have ids from 2^30 on. */
+/** From 2^24, above the ids of people and of subuid(5), to 2^29: builds have ids from 2^30 on. */
 const FIRST_RANGE = 2 ** 24 / USERS;
 const END_RANGE = 2 ** 29 / USERS;
 
@@ -30,7 +30,7 @@ export class UserRanges {
     this.#instance = options.instance;
   }
 
-  /** Takes over the leases of this installation's machines, and ends those of machines that are gone. */
+  /** Adopts the leases of this installation's machines, and ends the leases of machines that are gone. */
   async open(isThere: (id: MachineId) => boolean): Promise<void> {
     await mkdir(this.#directory, { recursive: true, mode: 0o700 });
     const own = this.#target("");
@@ -61,7 +61,7 @@ export class UserRanges {
     );
   }
 
-  /** To be called once no process of the machine is left. */
+  /** Call it only when no process of the machine is left. */
   async release(id: MachineId): Promise<void> {
     const range = this.#leases.get(id);
     if (range === undefined) return;

@@ -41,9 +41,9 @@ export interface Actor {
   /** Null: full access. */
   scopes: readonly Scope[] | null;
   tokenId: string | null;
-  /** A token made for one workspace: all it reaches is that one. */
+  /** True for a token made for a single workspace, which it alone reaches. */
   isBound?: boolean;
-  /** A token made with `secrets: "hidden"`: answers hold hints in place of secrets. */
+  /** True for a token made with `secrets: "hidden"`: responses hold hints in place of secrets. */
   hidesSecrets?: boolean;
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];

@@ -1,10 +1,10 @@
-/** Positions in lists, sealed to their reader: a cursor cannot be forged, read or used by another person. */
+/** Cursors of lists, sealed for their reader: another person can neither forge, read nor use them. */
 import type { App } from "#app.ts";
 import type { Actor } from "./actor.ts";
 
 type Needs = Pick<App, "secrets">;
 
-/** `list` names the list and its filters: the cursor of another list does not open. */
+/** `list` identifies the list and its filters: the cursor of another list does not open. */
 export function sealCursor(app: Needs, actor: Actor, list: string, position: object): string {
   return app.secrets.seal(JSON.stringify(position), place(actor, list)).toString("base64url");
 }

@@ -62,7 +62,7 @@ export async function findActor(app: Needs, { kind, secret }: Credential): Promi
   return found.actor;
 }
 
-/** Actors of many credentials, uncached: one query for tokens and one for sessions, however many there are. */
+/** Finds the actors of many credentials, uncached, with one query for tokens and one for sessions. */
 export async function findActors(
   app: Needs,
   credentials: readonly Credential[],
@@ -100,7 +100,7 @@ const reachable = (boundTo: ReturnType<typeof sql>) => sql<ReachableWorkspace[]>
 
 const among = (hashes: readonly string[]) => sql<string>`any(${sql.val([...hashes])}::text[])`;
 
-/** By the hashes of their secrets. */
+/** Finds tokens by the hashes of their secrets. */
 async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<string, Found>> {
   const now = app.clock.now();
   const rows = await app.db

@@ -1,6 +1,6 @@
 /**
- * The guard of everything that decides who may do what: tokens, members, roles, invitations. A token can never widen
- * itself, so a signed-in person or an unrestricted token alone passes.
+ * The guard of all operations that grant rights: tokens, members, roles, invitations. A token can never widen itself,
+ * so only a signed-in person or an unrestricted token passes.
  */
 import { defineError } from "#lib/errors.ts";
 import type { Actor } from "./actor.ts";
@@ -15,7 +15,7 @@ export const fullAccessRequired = defineError(
   "full_access_required",
   403,
   () =>
-    "This needs a signed-in session or a full-access token; a scoped or bound token, and one that hides secrets, cannot widen itself.",
+    "Use a signed-in session or a full-access token: a token that has scopes, is bound to a workspace or hides secrets cannot widen itself.",
 );
 
 /** Errors that `requireFullAccess` throws, for the routes behind it. */

@@ -1,14 +1,14 @@
-/** The account that pays for a workspace, by which fair shares are counted: one person's workspaces have one share. */
+/** The account that pays for a workspace. Fair shares are counted by payer: all workspaces of a person share one. */
 import type { Db } from "#db/db.ts";
 
-/** The owner of a team changes seldom, and a share that is counted to the previous one for a minute harms nobody. */
+/** The owner of a team changes seldom; counting for the previous owner for another minute is harmless. */
 const keptMs = 60_000;
 const mostKept = 10_000;
 
 type Payers = Map<string, { payerId: string; untilMs: number }>;
 const caches = new WeakMap<object, Payers>();
 
-/** The workspace's own id where it is gone. */
+/** Returns the workspace's own id when the workspace is deleted. */
 export async function payerOf(db: Db, workspaceId: string): Promise<string> {
   let cache = caches.get(db);
   if (!cache) caches.set(db, (cache = new Map()));

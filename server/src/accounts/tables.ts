@@ -1,4 +1,8 @@
-/** Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql, 0042_what_a_request_made.sql, 0047_team_invitations.sql, 0048_tokens_that_hide_secrets.sql and 0054_activity_outlives_workspaces.sql say what they mean. */
+/**
+ * Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql,
+ * 0042_what_a_request_made.sql, 0047_team_invitations.sql, 0048_tokens_that_hide_secrets.sql and
+ * 0054_activity_outlives_workspaces.sql describe them.
+ */
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
 

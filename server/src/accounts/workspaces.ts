@@ -45,7 +45,7 @@ export function workspaceIds(actor: Actor, param?: WorkspaceParam): string[] {
   return actor.workspaces.map(({ id }) => id);
 }
 
-/** Ids in which a reference is looked up: all the actor reaches for an id, the home workspace alone for a name. */
+/** Workspaces in which a reference resolves: all that the actor reaches for an id, the home workspace for a name. */
 export function referableIds(actor: Actor, reference: string, idPrefix: string): string[] {
   const ids = workspaceIds(actor);
   return reference.startsWith(idPrefix) ? ids : ids.slice(0, 1);

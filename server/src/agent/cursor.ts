@@ -1,4 +1,4 @@
-/** Pages of this API's lists, newest first: where a page begins, and where the next one does. */
+/** Pages of this API's lists, newest first: their start position and their next cursor. */
 import type { Actor } from "#accounts/actor.ts";
 import { openCursor, sealCursor } from "#accounts/cursor.ts";
 import type { App } from "#app.ts";
@@ -12,7 +12,7 @@ export interface Position {
   id: string;
 }
 
-/** `list` names the list and its filters, so that a cursor goes on in the same list alone. */
+/** `list` identifies the list and its filters: a cursor of another list is refused. */
 export function positionOf(
   app: Needs,
   actor: Actor,
@@ -22,11 +22,11 @@ export function positionOf(
   if (cursor === undefined) return undefined;
   const position = openCursor<Position>(app, actor, list, cursor);
   if (position === undefined)
-    throw invalidField(["cursor"], "is not a cursor of this list; begin without one");
+    throw invalidField(["cursor"], "is not a cursor of this list; use next_cursor of the previous page");
   return position;
 }
 
-/** The rows of a page and the cursor of the next one, from a query for one row more than the page has. */
+/** Rows of a page and the next cursor. `rows` holds one row more than the page, if there is a next page. */
 export function pageOf<Row extends { id: string; created_at_text: string }>(
   app: Needs,
   actor: Actor,

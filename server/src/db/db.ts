@@ -90,7 +90,7 @@ export type Connection = { url: string } | { socketDirectory: string; user: stri
 
 export interface OpenDatabase {
   db: Db;
-  /** Connections apart, for what must go on while requests hold all others: heartbeats, leases and deadlines. */
+  /** Separate connections for heartbeats, leases and deadlines, which must continue while requests hold all others. */
   upkeep: Db;
   /** For graphile-worker, which shares it. */
   pool: pg.Pool;
@@ -99,7 +99,10 @@ export interface OpenDatabase {
 
 const upkeepConnections = 4;
 
-/** Opens a pool of at most `maxConnections`, and a small one for upkeep. `onError` hears of idle connections that broke; the pool replaces them. */
+/**
+ * Opens a pool of at most `maxConnections`, and a small one for upkeep. `onError` is called for idle connections that
+ * broke; the pool replaces them.
+ */
 export function openDatabase(
   connection: Connection,
   options: { maxConnections: number; onError: (error: Error) => void },
@@ -109,7 +112,7 @@ export function openDatabase(
       ...clientOptions(connection),
       Client: preparingClient(),
       max,
-      // A pool that is exhausted says so instead of holding every request for ever.
+      // An exhausted pool rejects requests instead of delaying them for ever.
       connectionTimeoutMillis: 10_000,
     });
     survivePoolErrors(pool, options.onError);

@@ -41,13 +41,13 @@ export async function authenticate(
   return { ...found, ip: request.ip };
 }
 
-/** Finds the workspace that owns what the path names; handed in by main. */
+/** Finds the workspace that owns the object in the path; main passes it in. */
 export type WorkspaceOf = (
   actor: Actor,
   target: { path: string; params: Readonly<Record<string, string | undefined>> },
 ) => Promise<string | undefined>;
 
-/** Whether a suspended workspace is refused here: every write, except what frees resources. */
+/** Whether the route refuses a suspended workspace: all writes do, except those that free resources. */
 export function refusesSuspended({ scope, method, whileSuspended }: SuspensionRule): boolean {
   const isWrite = scope !== null && (scope.endsWith(":write") || scope === "agents:invoke");
   return isWrite && method !== "GET" && !(whileSuspended ?? method === "DELETE");
@@ -57,7 +57,7 @@ type SuspensionRule = Pick<Route, "scope" | "method" | "whileSuspended">;
 
 /**
  * Refuses a write in a suspended workspace. Most actors reach no suspended workspace, or suspended ones alone, and cost
- * no query. What a body names (`workspace`) is checked by the verb that creates the thing.
+ * no query. A `workspace` in the body is checked by the verb that creates the object.
  */
 export async function requireActive(
   workspaceOf: WorkspaceOf,
@@ -73,7 +73,7 @@ export async function requireActive(
   if (owner !== undefined && suspended.includes(owner)) throw accountSuspended();
 }
 
-/** Whether answers hold hints in place of secrets. */
+/** Whether responses hold hints in place of secrets. */
 export function hidesSecrets(actor: Actor): boolean {
   return actor.hidesSecrets === true;
 }

@@ -1,11 +1,11 @@
-/** The address a request comes from. Only a trusted proxy's X-Forwarded-For is read, from its end. */
+/** The client's address. X-Forwarded-For is read only from trusted proxies, from right to left. */
 import type { IncomingMessage } from "node:http";
 import { isIP } from "node:net";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 
 export type IsTrusted = (address: string) => boolean;
 
-/** For the setting `trusted_proxies`. */
+/** Compiles the setting `trusted_proxies`. */
 export function trustedProxies(ranges: readonly string[]): IsTrusted {
   const { ranges: trusted } = parseOpenedHosts(ranges);
   return (address) => {
@@ -25,7 +25,7 @@ export function clientAddress(
   const before = [headers["x-forwarded-for"] ?? []].flat().join(",").split(",");
   while (isTrusted(client)) {
     const next = withoutMapping(before.pop()?.trim() ?? "");
-    // A proxy that names no address has nothing better to offer than its own.
+    // Without an address in the header, the proxy's own address counts.
     if (isIP(next) === 0) break;
     client = next;
   }

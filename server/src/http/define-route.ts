@@ -86,7 +86,7 @@ export interface RouteDefinition<
   bodyLimit?: number;
   /** `stream`: the body is not read; the handler takes `request.raw`. Needs a `Content-Length` (411). JSON where absent. */
   bodyType?: "json" | "stream";
-  /** Whether a write is allowed in a suspended workspace; where absent, a DELETE is: deleting frees resources. */
+  /** Whether a suspended workspace may write. By default only a DELETE may, because it frees resources. */
   whileSuspended?: boolean;
   /** Fields of the record itself that a PATCH accepts and ignores, so that GET → change → PATCH works. */
   readOnlyFields?: readonly string[];
@@ -94,11 +94,11 @@ export interface RouteDefinition<
   idempotent?: boolean | ((body: z.output<B>) => boolean);
   /** How a retry is answered whose first request made something and stored no answer, or not all of it. */
   replay?: Replay<z.output<P>>;
-  /** Exists to answer a secret: 403 `secrets_hidden` for a caller who may not read secrets. */
+  /** The operation exists to return a secret: 403 `secrets_hidden` for a caller that may not read secrets. */
   needsSecrets?: boolean;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
   secretFields?: readonly string[];
-  /** Written to the audit log when a valid request reaches the handler: reads and runs, which change no record. */
+  /** Audits reads and runs, which change no record, when a valid request reaches the handler. */
   audit?: Audited<z.output<P>, z.output<Q>, z.output<B>>;
   /** An extra limit beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
@@ -108,17 +108,17 @@ export interface RouteDefinition<
 
 /** An entry of the audit log for each request to a route. */
 export interface Audited<P = unknown, Q = unknown, B = unknown> {
-  /** `<noun>.<verb in the past>`, as "file.read". */
+  /** `<noun>.<verb in the past>`, such as "file.read". */
   action: string;
-  /** Kind of the target, as "sandbox". */
+  /** Kind of the target, such as "sandbox". */
   kind: string;
   id(params: P): string;
   workspacesOf: (db: Db, ids: readonly string[]) => Promise<readonly { id: string; workspace_id: string }[]>;
-  /** Neither contents nor arguments nor secrets. */
+  /** Must not hold contents, arguments or secrets. */
   detail?(input: { params: P; query: Q; body: B }): Readonly<Record<string, unknown>>;
 }
 
-/** What the audit log is told of one request. */
+/** Input of the audit log for a request. */
 export interface AuditNote {
   actor: Actor;
   action: string;
@@ -151,7 +151,7 @@ export function defineRoute<
 
 export type Route = RouteDefinition;
 
-/** Whether the route answers server-sent events, always or where a request asks for them. */
+/** Whether the route can respond with server-sent events. */
 export function mayStreamEvents({ events, responses }: Pick<Route, "events" | "responses">): boolean {
   if (events !== undefined) return true;
   return Object.values(responses).some(

@@ -17,7 +17,7 @@ export const secretsHidden = defineError(
   "secrets_hidden",
   403,
   () =>
-    "This answers a secret, and this caller may not read secrets; use a token made with secrets: shown, or a signed-in session.",
+    "This operation returns a secret, and this token hides secrets; use a signed-in session, or a token created with secrets `shown`.",
 );
 export const missingScope = defineError("missing_scope", 403, (scope: Scope) => ({
   detail: `This token does not carry the scope ${scope}.`,
@@ -60,7 +60,7 @@ export const rateLimited = defineError("rate_limited", 429, (retryAfterSeconds: 
   detail: `Too many requests with this token; try again in ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));
-/** The same code for a caller who shows no credential. */
+/** The same code for a caller without a credential. */
 export const addressLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
   detail: `Too many requests from this address; try again in ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },

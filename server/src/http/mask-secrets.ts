@@ -1,5 +1,5 @@
 /**
- * Answers without their secrets, for a caller who may not read them. A schema marks a secret with
+ * Masks secrets in responses to a caller that may not read them. A schema marks a secret with
  * `.meta({ "x-kontor-secret": true })`; the mask replaces each marked text by a hint and leaves everything else.
  */
 import { z } from "zod";
@@ -7,12 +7,12 @@ import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
 
 export type Mask = (value: unknown) => unknown;
 
-/** The last four characters; nothing of a text so short that they would give it away. */
+/** The last four characters; only `…` for a text so short that they would reveal it. */
 export function hintOf(secret: string): string {
   return secret.length < 16 ? "…" : `…${secret.slice(-4)}`;
 }
 
-/** Undefined where the schema marks no secret. */
+/** Undefined when the schema marks no secret. */
 export function compileMask(schema: z.core.$ZodType): Mask | undefined {
   if (isMarked(schema)) return (value) => (typeof value === "string" ? hintOf(value) : value);
   const definition = definitionOf(unwrap(schema, "out"));
@@ -40,7 +40,7 @@ export function compileMask(schema: z.core.$ZodType): Mask | undefined {
   }
 }
 
-/** On the schema itself or on one that optional, nullable and the like wrap. */
+/** Whether the schema is marked, or the schema inside its optional, nullable or similar wrapper. */
 function isMarked(schema: z.core.$ZodType): boolean {
   if (z.globalRegistry.get(schema)?.["x-kontor-secret"] === true) return true;
   const definition = definitionOf(schema);
@@ -61,7 +61,7 @@ function maskFields(shape: Readonly<Record<string, z.core.$ZodType>>): Mask | un
   };
 }
 
-/** Masks as the first option that fits. */
+/** Applies the mask of the first option that matches. */
 function maskOptions(options: readonly z.core.$ZodType[]): Mask | undefined {
   const masks = options.map((option) => ({ option: option as z.ZodType, mask: compileMask(option) }));
   if (masks.every(({ mask }) => mask === undefined)) return undefined;

@@ -26,7 +26,7 @@ export function nearest(word: string, known: readonly string[]): string | undefi
   if (begun !== undefined && others.length === 0) return begun;
   const tolerance = (name: string) => Math.max(1, Math.floor(Math.max(name.length, word.length) / 3));
   const near = known
-    // The distance is at least the difference in length, which costs nothing to know.
+    // The difference in length is a cheap lower bound of the distance.
     .filter((name) => Math.abs(name.length - word.length) <= tolerance(name))
     .map((name) => ({ name, distance: editDistance(word.toLowerCase(), name.toLowerCase()) }))
     .filter(({ name, distance }) => distance <= tolerance(name))

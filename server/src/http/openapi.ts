@@ -299,7 +299,7 @@ function refusals(route: Route): Json {
   for (const { status, code } of [...commonRows(route), ...(route.errors ?? [])]) {
     codes.set(status, (codes.get(status) ?? new Set()).add(code));
   }
-  // Every operation refuses a query it does not know.
+  // Every operation refuses an unknown query parameter.
   const invalid = route.api === "platform" ? 422 : 400;
   const code = route.api === "platform" ? "validation_error" : "invalid_request";
   codes.set(invalid, new Set([code, ...(codes.get(invalid) ?? [])]));

@@ -19,9 +19,9 @@ export interface Problem {
   plain: string;
 }
 
-/** More than these are not looked for: an answer is bounded, whatever the input. */
+/** The search stops at this number, so that every response is bounded. */
 export const maxProblems = maxMisfits;
-/** Names that a caller made up are cut to this many characters. */
+/** Names from the caller's input are cut to this many characters. */
 const maxNameLength = 64;
 
 /** Thrown by validation; rendered by each API in its own shape. Never holds the offending value: it may be a secret. */
@@ -279,7 +279,7 @@ function unionProblems(
   });
 }
 
-/** A text or a list far above the most its schema takes. */
+/** A text or a list far longer than its schema allows. */
 export function oversized(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
   return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }

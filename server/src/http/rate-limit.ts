@@ -1,7 +1,7 @@
 /**
  * Rate limits, one counter per holder and rule, in this process: a host runs one server process, so these counters are
- * complete. A rule without a burst is a sliding window: it lets through at most `perMinute` requests in any 60 s. A rule
- * with a burst is a token bucket, which holds the burst and refills evenly.
+ * complete. A rule without a burst is a sliding window: it allows at most `perMinute` requests in any 60 s. A rule with
+ * a burst is a token bucket, which holds the burst and refills evenly.
  */
 import type { Clock } from "#lib/clock.ts";
 
@@ -17,9 +17,9 @@ export interface RateVerdict {
   isAllowed: boolean;
   limit: number;
   remaining: number;
-  /** Seconds until nothing is counted any more. */
+  /** Seconds until the counter is empty. */
   resetSeconds: number;
-  /** Seconds until one request is let through; 0 when this one was. */
+  /** Seconds until a request is allowed; 0 when this one was. */
   retryAfterSeconds: number;
 }
 
@@ -27,16 +27,16 @@ interface Counter {
   take(rule: RateRule, now: number): RateVerdict;
 }
 
-/** Two generations of so many counters bound the memory, whatever the number of holders. */
+/** Two generations of this many counters bound the memory for any number of holders. */
 const countersPerGeneration = 10_000;
-/** A counter that was left alone for ten minutes holds nothing under any rule. */
+/** After ten minutes without use a counter is empty under every rule. */
 const generationMs = 600_000;
 
 export class RateLimiter {
   readonly #clock: Clock;
   readonly #perGeneration: number;
   #young = new Map<string, Counter>();
-  /** Counters of the generation before; a use moves one to the young. Eviction drops all of them at once. */
+  /** Counters of the previous generation; a use moves a counter to the young one. Eviction drops all at once. */
   #old = new Map<string, Counter>();
   #generationAtMs = 0;
 
@@ -69,7 +69,7 @@ export class RateLimiter {
 }
 
 const windowMs = 60_000;
-/** Requests this close to each other share a slot and leave the window with its last one: 240 slots at most. */
+/** Requests within this time share a slot, and leave the window with the last of them: at most 240 slots. */
 const slotMs = 250;
 
 interface Slot {

@@ -1,4 +1,4 @@
-/** Which limits count a request: a table from the route's kind to the numbers of the caller's plan or tier. */
+/** The limits that count a request, by the route's kind and the caller's plan or tier. */
 import { isIPv6 } from "node:net";
 import type { Actor, Plan, SandboxTier } from "#accounts/actor.ts";
 import type { Config } from "../config.ts";
@@ -50,12 +50,14 @@ export function rateRules(
   return rules;
 }
 
-/** Requests without a credential, from one address. */
+/** The rule for requests without a credential, by address. */
 export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateRule {
   return { name: "address", perMinute };
 }
 
-/** The holder under which an address is counted. An IPv6 caller has at least a /64, and could use each address of it once. */
+/**
+ * The holder that an address counts for. An IPv6 caller has at least a /64, and could use each of its addresses once.
+ */
 export function addressHolder(address: string | undefined): string {
   if (address === undefined || !isIPv6(address)) return address ?? "unknown";
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address);

@@ -30,7 +30,7 @@ export function serveRaw(
     draining: AbortSignal;
     log: Pick<Logger, "info" | "error">;
     streams: OpenStreams;
-    /** Throws where the caller, who shows no credential, comes too often. */
+    /** Counts a request without a credential; throws when its address exceeds the limit. */
     countAddress: () => void;
   },
 ): boolean {
@@ -65,7 +65,7 @@ export function serveRaw(
   return true;
 }
 
-/** As text: git shows it, and a browser. */
+/** Responds in plain text, which git and browsers display. */
 function refuse(response: ServerResponse, { status, detail, meta }: DomainError): void {
   response.writeHead(status, {
     "content-type": "text/plain; charset=utf-8",

@@ -60,7 +60,7 @@ export interface RouteServices {
 }
 
 export const defaultBodyLimitBytes = 1024 * 1024;
-/** A caller without a credential sends little that is worth parsing. */
+/** Requests without a credential have small bodies. */
 const publicBodyLimitBytes = 16 * 1024;
 
 declare module "fastify" {
@@ -83,7 +83,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const bodyLimit = route.bodyLimit ?? usualLimit;
   const encoders = compileEncoders(route);
   const isWrite = refusesSuspended(route);
-  // A handshake is a GET, and what it opens takes input.
+  // A handshake is a GET, but its socket accepts input.
   const isSocketWrite = route.socket !== undefined && refusesSuspended({ ...route.socket, method: "POST" });
   const openSocket = route.socket && compileSocket(route, route.socket, services);
   fastify.route({
@@ -110,7 +110,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
       const encode = (result: unknown) => encoders(result, hidesSecrets(request.actor));
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      // Before the work is done whose answer could not be streamed.
+      // Checked before the work, whose response could not be streamed otherwise.
       if (wantsStream(route, input)) request.server.streams.requireRoom(request.actor);
       if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
       const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
@@ -131,7 +131,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   });
 }
 
-/** A handshake parsed by its own row, and opened. */
+/** Compiles the handler that parses a handshake by its own schema and opens the socket. */
 function compileSocket(
   route: Route,
   socket: SocketDefinition,
@@ -166,7 +166,7 @@ function isStream(route: Route): boolean {
   );
 }
 
-/** Whether this request is answered by server-sent events: always, or where it asks for them. */
+/** Whether the response to this request is server-sent events. */
 function wantsStream(route: Route, { query, body }: ParsedInput): boolean {
   if (!mayStreamEvents(route)) return false;
   if (route.events === undefined) return true;
@@ -231,7 +231,7 @@ function countRequest(
 ): void {
   if (rateNumbers === null || actor.tokenId === null) return;
   const verdicts = rateRules(rateNumbers, route, actor).map((rule) => limiter.take(actor.tokenId!, rule));
-  // The headers show the limit that leaves least.
+  // The headers show the limit with the least remaining.
   const tightest = verdicts.toSorted(
     (a, b) => b.retryAfterSeconds - a.retryAfterSeconds || a.remaining - b.remaining,
   )[0];
@@ -240,7 +240,7 @@ function countRequest(
   if (!tightest.isAllowed) throw rateLimited(tightest.retryAfterSeconds);
 }
 
-/** Before anything is looked up for the request. */
+/** Counts the request by address, before any look-up for it. */
 export function countAddress(
   { limiter, rateNumbers }: Pick<RouteServices, "limiter" | "rateNumbers">,
   address: string | undefined,

@@ -72,19 +72,19 @@ export function isInteger(schema: z.core.$ZodType): boolean {
   return formats.some(({ format }) => format !== undefined && /int/.test(format));
 }
 
-/** A key that no schema knows, or a text or list far too long to be parsed. */
+/** A key that the schema lacks, or a text or list far too long to be parsed. */
 export type Misfit =
   | { kind: "unknown"; path: Path; known: readonly string[] }
   | { kind: "oversized"; path: Path; origin: "string" | "array"; maximum: number };
 
-/** The most that are reported of one value. */
+/** Most misfits reported for a value. */
 export const maxMisfits = 20;
-/** Longer values are measured before Zod parses them: it parses each element, and runs each pattern, however long. */
+/** Longer values are measured before Zod parses them, because Zod parses each element and runs each pattern. */
 const measuredAbove = 1_000;
 
 /**
- * Yields every misfit in `value`, however deep. A generator, so that a caller who has enough stops the walk. The depth
- * of a body is limited before it is parsed.
+ * Yields every misfit in `value`, at any depth. It is a generator, so that a caller can stop the walk. The depth of a
+ * body is limited before it is parsed.
  */
 export function* misfits(schema: z.core.$ZodType, value: unknown, path: Path = []): Generator<Misfit> {
   const inner = unwrap(schema);
@@ -115,7 +115,7 @@ export function* misfits(schema: z.core.$ZodType, value: unknown, path: Path = [
   }
 }
 
-/** The most characters or elements that a schema takes. */
+/** Most characters or elements that a schema allows. */
 function maximumOf(schema: z.core.$ZodType): number {
   const { checks = [] } = definitionOf(schema) as { checks?: readonly { _zod: { def: unknown } }[] };
   const maxima = checks.map(({ _zod }) => {
@@ -125,7 +125,7 @@ function maximumOf(schema: z.core.$ZodType): number {
   return Math.min(...maxima);
 }
 
-/** Those of the option that has the fewest. */
+/** Yields the misfits of the option with the fewest. */
 function* misfitsOfUnion(options: readonly z.core.$ZodType[], value: unknown, path: Path): Generator<Misfit> {
   const meant = isRecordOfValues(value)
     ? unionOption(options, value)

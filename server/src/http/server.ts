@@ -39,9 +39,9 @@ export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
 export interface HttpOptions {
   findActor: FindActor;
-  /** The same for many at once; one by one where absent. */
+  /** Finds many actors at once; without it each is found separately. */
   findActors?: FindActors;
-  /** Absent where no path names an owner. */
+  /** Absent when no path has an owner. */
   workspaceOf?: WorkspaceOf;
   /** What `/readyz` says beside the database; 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
@@ -207,7 +207,7 @@ function makeServer(
       connectionsCheckingInterval: lateCheckMs,
       keepAliveTimeout: keepAliveMs,
       requestTimeout: 0,
-      // Node's own refusal has no body; ours is JSON.
+      // Node's own 400 has no body; ours is JSON.
       requireHostHeader: false,
       shouldUpgradeCallback: shouldUpgrade,
     },
@@ -222,7 +222,7 @@ function serveApi(handle: RequestListener, request: IncomingMessage, response: S
   handle(request, response);
 }
 
-/** RFC 9112, 3.2. */
+/** Refuses a request without a Host header (RFC 9112, 3.2). */
 function refuseNameless(response: ServerResponse): void {
   const body = { detail: "Send a Host header: HTTP/1.1 requires it.", code: "invalid_request" };
   response.writeHead(400, {
@@ -303,7 +303,7 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
 
 /** More than any route takes, and still nothing to send for naught. */
 const hearOutMaxBytes = 256 * 1024 ** 2;
-/** The same for a route that takes little: a multiple of its limit. */
+/** The same bound for a route with a small limit, as a multiple of that limit. */
 const hearOutTimesLimit = 64;
 
 /**
@@ -371,7 +371,7 @@ function serveHealth(
   });
 }
 
-/** Sent from this host itself, and not by a proxy on it. */
+/** Whether the request comes from this host, and not through a proxy on it. */
 function isLocal({ ip, headers }: FastifyRequest): boolean {
   const isForwarded = headers["x-forwarded-for"] !== undefined || headers.forwarded !== undefined;
   return !isForwarded && (ip === "127.0.0.1" || ip === "::1" || ip === "::ffff:127.0.0.1");
@@ -403,7 +403,7 @@ function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void
   };
   const [status, code, detail] = answers[error.code ?? ""] ?? [
     "400 Bad Request",
-    // The code of invalid input: a request so broken has no operation whose own codes could be looked up.
+    // The code of invalid input, because a request that cannot be parsed belongs to no operation.
     "invalid_request",
     "This is not a valid HTTP request.",
   ];

@@ -64,7 +64,7 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
     problems.filter((problem) => problem.place === place).map((problem) => problem.path.join(".")),
   );
   for (const text of unusableStrings(place, value)) problems.push(text);
-  // Zod parses a value of any size, and has no limit to the issues it makes.
+  // Zod parses a value of any size, and does not limit the number of issues.
   let isHopeless = false;
   for (const misfit of misfits(schema, value)) {
     problems.push(

@@ -98,7 +98,7 @@ export function checkHandshake({ headers }: FastifyRequest): void {
     throw badHandshake();
 }
 
-/** Ends with the credential it was opened with. */
+/** Closes the socket when the credential that opened it becomes invalid. */
 export async function serveSocket(
   request: FastifyRequest,
   reply: FastifyReply,

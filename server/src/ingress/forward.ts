@@ -47,7 +47,7 @@ export const idleMs = 10 * 60_000;
 const continueMs = 1_000;
 /** A visitor who says that a body comes says something of it this often, until he is answered. */
 const stalledMs = 60_000;
-/** A reason phrase that Node's `writeHead` accepts: it throws at control characters (RFC 9112, 4). */
+/** A reason phrase that Node's `writeHead` accepts; it throws on control characters (RFC 9112, 4). */
 const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
 /** Of 1xx answers a guest may send one without end. */
 const maxInterim = 32;
@@ -190,7 +190,9 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
   });
 }
 
-/** Throws where a page of ours must take the response's place: a failed `writeHead` would leave the phrase in it. */
+/**
+ * Throws when an error page must replace the response. The check is early: a failed `writeHead` would keep the phrase.
+ */
 export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
   if (!reasonPhrase.test(statusMessage)) throw new NoAnswer("bad_response");
   return statusMessage;

@@ -42,7 +42,7 @@ const keptFromVisitors = new Set([
   "x-kontor-error",
   machineHeader,
 ]);
-/** A response without content (RFC 9110, 8.6): a proxy in front of us that believed a length would wait for a body. */
+/** Responses without content (RFC 9110, 8.6). A Content-Length would make a proxy in front of us wait for a body. */
 const isWithoutContent = (status: number) => status < 200 || status === 204 || status === 304;
 const connection = "connection";
 const requestIdHeader = "x-request-id";

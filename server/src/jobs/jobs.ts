@@ -101,7 +101,7 @@ class ProcessJobs implements Jobs {
   readonly #version: string;
   readonly #stopping = new AbortController();
   #beating: Promise<void> | undefined;
-  /** Monotonic time at which the last beat was committed. */
+  /** Monotonic time at which the last heartbeat was committed. */
   #beatAtMs = performance.now();
   #runner: Runner | undefined;
   #workerPool: WorkerPool | undefined;
@@ -183,7 +183,7 @@ class ProcessJobs implements Jobs {
       if (signal.aborted) return;
       try {
         const isOnTime = await this.#beat();
-        // A stall of PostgreSQL delays every process's beat: the others get one beat to register again.
+        // A stall of PostgreSQL delays all heartbeats: the other processes get an interval to register again.
         if (isOnTime) await this.#releaseDead();
       } catch (error) {
         // PostgreSQL is away: the next beat tries again, and nobody else can declare us dead meanwhile.
@@ -192,7 +192,7 @@ class ProcessJobs implements Jobs {
     }
   }
 
-  /** Writes this process's row, again where another process removed it. False where the last beat is too long ago. */
+  /** Upserts this process's row, since another process may have removed it. False when the last one is too old. */
   async #beat(): Promise<boolean> {
     const workerPool = this.#workerPool?.id ?? null;
     await this.#db
@@ -211,7 +211,7 @@ class ProcessJobs implements Jobs {
   /**
    * Forgets dead processes and unlocks what they held. A lock counts as orphaned when no living process owns it and
    * it is old enough that its owner would have registered: so a worker that died before its first beat is covered.
-   * This process is alive, however late its own beat was committed.
+   * This process is alive, even if its own heartbeat was committed late.
    */
   async #releaseDead(): Promise<void> {
     const deadline = sql<Date>`now() - make_interval(secs => ${deadAfterMs / 1000})`;

@@ -75,11 +75,11 @@ export function mayConnect(opened: OpenedHosts, host: string, address: string): 
   return isPublicAddress(address) || opened.ranges.check(address, family === 4 ? "ipv4" : "ipv6");
 }
 
-/** Listing the interfaces of a host with hundreds of machines takes milliseconds; its own addresses seldom change. */
+/** Listing the interfaces of a host with hundreds of machines takes milliseconds; the addresses seldom change. */
 const ownAddressesKeptMs = 5_000;
 let kept = { at: -Infinity, addresses: new Set<string>() };
 
-/** The addresses of this host's interfaces. A public one leads to services of the host that a firewall may guard. */
+/** Addresses of this host's interfaces. A connection to one from here may bypass the host's firewall. */
 export function ownAddresses(): ReadonlySet<string> {
   if (performance.now() - kept.at > ownAddressesKeptMs) {
     const all = Object.values(networkInterfaces()).flatMap((entries) => entries ?? []);

@@ -13,13 +13,15 @@ export class AddressError extends Error {
   override readonly name = "AddressError";
 }
 
-/** All addresses of a name, or an error where one of them may not be connected to. `owner`: the workspace it is for. */
+/**
+ * Resolves a name to its addresses, or fails if any of them is forbidden. The look-up counts for the workspace `owner`.
+ */
 export function checkedLookup(opened: OpenedHosts, owner: string, resolver = hostResolver): LookupFunction {
   const find = async (host: string, family: number | string | undefined) => {
     const found = await resolver.resolve(host, { owner });
     if (!found.every(({ address }) => mayConnect(opened, host, address))) throw privateAddress();
     const wanted = found.filter((one) => isWanted(family, one.family));
-    if (wanted.length === 0) throw new AddressError("Its host has no address.");
+    if (wanted.length === 0) throw new AddressError("The host has no address; check its DNS records.");
     return wanted;
   };
   return (host, options, callback) => {
@@ -31,7 +33,7 @@ export function checkedLookup(opened: OpenedHosts, owner: string, resolver = hos
   };
 }
 
-/** `wanted` as in the options of `net.connect`. */
+/** `wanted` has the format of `family` in `net.connect`. */
 function isWanted(wanted: number | string | undefined, family: number): boolean {
   return !wanted || wanted === family || wanted === `IPv${family}`;
 }

@@ -1,13 +1,13 @@
 /**
- * A semaphore shared between owners: at most `limit` pieces of work run at once, at most `perOwner` of one owner. An
- * owner's work waits in the order it was submitted, and owners take turns, so an owner with a long queue delays only
+ * A semaphore shared between owners: at most `limit` tasks run at once, and at most `perOwner` of each owner. An
+ * owner's tasks wait in the order of submission, and owners take turns, so an owner with a long queue delays only
  * itself.
  */
 export interface FairSemaphoreOptions {
   limit: number;
-  /** 1 where absent. */
+  /** Default 1. */
   perOwner?: number;
-  /** Most waiting entries of one owner, and the error for one more. Unbounded where absent. */
+  /** Most waiting tasks of an owner, and the error for one more. Unbounded by default. */
   queue?: { max: number; refuse: () => Error };
 }
 
@@ -25,7 +25,7 @@ export class FairSemaphore {
     this.#queue = queue;
   }
 
-  /** Waiting entries of this owner. */
+  /** Number of waiting tasks of this owner. */
   waiting(owner: string): number {
     return this.#waiting.get(owner)?.size ?? 0;
   }
@@ -74,7 +74,7 @@ export class FairSemaphore {
       this.#free -= 1;
       this.#running.set(owner, running + 1);
       queue.delete(first);
-      // Behind all other owners that wait; this loop meets it there again.
+      // The owner moves behind all other waiting owners, where this loop meets it again.
       this.#waiting.delete(owner);
       if (queue.size > 0) this.#waiting.set(owner, queue);
       first();

@@ -1,9 +1,9 @@
 /**
- * A floor for how fast the other end of a connection must move bytes. Only time spent waiting for it counts, so work of
- * ours in between costs it nothing.
+ * A minimum rate at which a peer must move bytes. Only the time spent waiting for the peer counts; our own work in
+ * between does not.
  */
 
-/** The other end moved fewer bytes than the floor allows. */
+/** The peer moved fewer bytes than the minimum. */
 export class TooSlow extends Error {
   override readonly name = "TooSlow";
 }
@@ -14,13 +14,13 @@ export class MinimumRate {
   #waitedMs = 0;
   #bytes = 0;
 
-  /** `bytesPerSecond`, averaged over each `windowMs` of waiting. */
+  /** `bytesPerSecond` is averaged over each `windowMs` of waiting. */
   constructor({ bytesPerSecond, windowMs }: { bytesPerSecond: number; windowMs: number }) {
     this.#windowMs = windowMs;
     this.#bytesPerWindow = (bytesPerSecond * windowMs) / 1000;
   }
 
-  /** Waits for `move`, which moves as many bytes as `bytesOf` returns; rejects with `TooSlow` below the floor. */
+  /** Awaits `move`; `bytesOf` returns the number of bytes it moved. Rejects with `TooSlow` below the minimum. */
   async wait<T>(move: Promise<T>, bytesOf: (moved: T) => number): Promise<T> {
     const { promise: tooSlow, reject } = Promise.withResolvers<never>();
     let began = performance.now();

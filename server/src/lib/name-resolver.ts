@@ -1,7 +1,7 @@
 /**
- * Addresses of host names that callers chose: `/etc/hosts` first, then DNS by c-ares. `getaddrinfo` runs in two threads
- * of the process, so a few name servers that stay silent would hold up every look-up; c-ares uses sockets, and each
- * owner has a share of those. A look-up ends after its deadline, or when its signal aborts.
+ * Resolves host names that callers chose: by `/etc/hosts` first, then by DNS with c-ares. `getaddrinfo` runs in two
+ * threads of the process, so a few silent name servers would delay every look-up. c-ares uses sockets, and each owner
+ * has a share of the look-ups. A look-up ends at its deadline, or when its signal aborts.
  */
 import type { LookupAddress } from "node:dns";
 import { Resolver } from "node:dns/promises";
@@ -10,23 +10,23 @@ import { isIP } from "node:net";
 import { FairSemaphore } from "./fair-semaphore.ts";
 
 const deadlineMs = 5_000;
-/** A server that stays silent is asked again, and the next one of the host's after that. */
+/** Timeout of a query; a silent server is queried again, and then the host's next server. */
 const queryTimeoutMs = 1_500;
 const tries = 2;
-/** Look-ups under way: of all owners, and of one. */
+/** Look-ups in flight: of all owners, and of each. */
 const limit = 256;
 const perOwner = 16;
 const maxWaiting = 1_000;
 
 export interface NameResolverOptions {
-  /** Name servers, with a port where it is not 53; the host's own where absent. */
+  /** Name servers, with a port if it is not 53. Default: the host's own. */
   servers?: readonly string[];
   hostsFile?: string;
   resolvFile?: string;
 }
 
 export interface ResolveOptions {
-  /** Workspace that the look-up is counted to. */
+  /** Workspace that the look-up counts for. */
   owner: string;
   signal?: AbortSignal | undefined;
 }
@@ -38,7 +38,7 @@ export class NameResolver {
   readonly #slots = new FairSemaphore({
     limit,
     perOwner,
-    queue: { max: maxWaiting, refuse: () => failure("EAGAIN", "too many look-ups wait") },
+    queue: { max: maxWaiting, refuse: () => failure("EAGAIN", "too many look-ups are waiting") },
   });
 
   constructor(options: NameResolverOptions = {}) {
@@ -47,14 +47,14 @@ export class NameResolver {
     this.#resolvFile = options.resolvFile ?? "/etc/resolv.conf";
   }
 
-  /** All addresses of a name, IPv4 first, at least one; rejects with an error that has a `code`, as `ENOTFOUND`. */
+  /** Returns all addresses of a name, IPv4 first, at least one. Errors have a `code`, such as `ENOTFOUND`. */
   async resolve(host: string, { owner, signal }: ResolveOptions): Promise<LookupAddress[]> {
     const family = isIP(host);
     if (family > 0) return [{ address: host, family }];
     const name = host.toLowerCase().replace(/\.$/, "");
     const known = await this.#inHostsFile(name);
     if (known.length > 0) return known;
-    // RFC 6761, 6.3: never a question for DNS.
+    // `localhost` is never sent to DNS (RFC 6761, 6.3).
     if (name === "localhost" || name.endsWith(".localhost")) return addressesOf(["127.0.0.1", "::1"]);
     return this.#slots.run(owner, () => this.#byDns(name, signal), signal ? { signal } : {});
   }
@@ -87,7 +87,7 @@ export class NameResolver {
     throw failure("ENOTFOUND", `${name} has no address`);
   }
 
-  /** A name of one label below the domains that the host searches. */
+  /** Candidates for a name of one label, below the host's search domains. */
   async #searched(name: string): Promise<string[]> {
     if (name.includes(".")) return [];
     const text = await readFile(this.#resolvFile, "utf8").catch(() => "");
@@ -97,7 +97,7 @@ export class NameResolver {
   }
 }
 
-/** None where there is no such name; rejects where no server answered about either family. */
+/** Empty when the name does not exist; rejects when no server responded for either family. */
 async function ask(resolver: Resolver, name: string): Promise<LookupAddress[]> {
   const answers = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)]);
   const found = answers.flatMap((answer) => (answer.status === "fulfilled" ? answer.value : []));
@@ -106,7 +106,7 @@ async function ask(resolver: Resolver, name: string): Promise<LookupAddress[]> {
     if (answer.status === "fulfilled") continue;
     const { code } = answer.reason as NodeJS.ErrnoException;
     if (code === "ENOTFOUND" || code === "ENODATA") continue;
-    throw code === "ECANCELLED" ? failure("ETIMEOUT", `no name server answered for ${name}`) : answer.reason;
+    throw code === "ECANCELLED" ? failure("ETIMEOUT", `no name server responded for ${name}`) : answer.reason;
   }
   return [];
 }
@@ -120,5 +120,5 @@ function failure(code: string, message: string): Error {
   return Object.assign(new Error(message), { code });
 }
 
-/** By the host's own name servers. */
+/** The resolver with the host's own name servers. */
 export const hostResolver = new NameResolver();

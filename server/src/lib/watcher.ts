@@ -1,26 +1,27 @@
 /**
- * Rows that many readers follow, looked at by one query for all that were not notified of lately. A reader waits for a change of its row and
- * reads what is new; readers of one row that stand at the same place share that read, and its result.
+ * Rows that many readers follow. A single query polls all rows that had no notification since the last poll. A reader
+ * waits for a change of its row, and then reads on. Readers of a row at the same position share the read and its
+ * result.
  */
 
-/** One text for each row: it differs once the row has changed. Rows that are gone are left out. */
+/** Returns a text for each row, which changes with the row. Deleted rows are left out. */
 export type Look = (ids: readonly string[]) => Promise<Iterable<readonly [id: string, state: string]>>;
 
 interface Row<News> {
   watches: number;
-  /** Watched or notified since the last look: its readers know as much as a look would show. */
+  /** Watched or notified since the last poll, so that the next poll can skip it. */
   isFresh: boolean;
-  /** Undefined until the first look. */
+  /** Undefined until the first poll. */
   state: string | undefined;
   waiting: Set<(news?: News) => void>;
-  /** Under way, by place. */
+  /** Reads in flight, by position. */
   reads: Map<string, Promise<unknown>>;
 }
 
 export interface Watch<News> {
-  /** Resolves after a change, with its news where they are known, or when the signal aborts. Call it before reading. */
+  /** Resolves after a change, with its news if known, or when the signal aborts. Call it before you read. */
   next(signal: AbortSignal): Promise<News | undefined>;
-  /** The result of `work`, shared with every other reader who wants the same place before the next change. */
+  /** Runs `work`, and shares its result with all readers of the same position until the next change. */
   read<T>(place: string, work: () => Promise<T>): Promise<T>;
   end(): void;
 }
@@ -58,7 +59,7 @@ export class Watcher<News = never> {
     };
   }
 
-  /** The row changed in this process: its readers need not wait for the next look. */
+  /** Wakes the readers of a row that this process changed, without waiting for the next poll. */
   notify(id: string, news?: News): void {
     const row = this.#rows.get(id);
     if (!row) return;
@@ -81,7 +82,7 @@ export class Watcher<News = never> {
         wake(row);
       }
     } catch {
-      // The database is away: each reader finds out by its own read.
+      // The database is unavailable: each reader gets the error from its own read.
       for (const [, row] of quiet) wake(row);
     } finally {
       this.#isLooking = false;
@@ -94,7 +95,7 @@ function newRow<News>(): Row<News> {
 }
 
 function wake<News>(row: Row<News>, news?: News): void {
-  // What is under way began before the change, and may not show it.
+  // Reads in flight began before the change, and may not show it.
   row.reads.clear();
   const waiting = [...row.waiting];
   row.waiting.clear();

@@ -161,7 +161,7 @@ export interface Host {
   dropVolume(volume: Pick<HostVolume, "id" | "region">): Promise<void>;
   /** Everything that takes the place of volumes; halves of copies have an id that no volume has. */
   listVolumes(): Promise<Pick<HostVolume, "id" | "region">[]>;
-  /** What is free of the disk that machines write to, and what each takes of it. */
+  /** Free bytes of the disk that machines write to, and the bytes that each machine occupies. */
   diskUse(): Promise<DiskUse>;
   stats(machine: string): Promise<MachineStats>;
   /** The connection to the machine's PID 1. */

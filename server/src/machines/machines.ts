@@ -27,7 +27,7 @@ import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } 
 const reconcileEveryMs = 30_000;
 const leaseSeconds = 15;
 
-/** Sends a workspace news of what was done to a machine of its own. */
+/** Notifies a workspace that one of its machines was frozen or ended. */
 export type Announce = (owner: OwnerLabel, hold: DiskHold) => Promise<void>;
 
 const beatEveryMs = 5_000;
@@ -71,7 +71,7 @@ export class Machines {
     this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
   }
 
-  /** Adopts what runs, then keeps watching, over the database of `app`. */
+  /** Adopts running machines, then watches them, with the database of `app`. */
   async start(app: App, owners: MachineOwners, announce: Announce = async () => {}): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
     await Promise.all(Object.values(owners).map((owner) => owner.begins()));

@@ -22,7 +22,7 @@ export interface MachineOwner {
   /** The server starts: what an earlier one had under way is under way no more. Comes before everything else. */
   begins(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
-  /** Workspace and name of the owner, for news of its machine. Absent where news go to nobody. */
+  /** Workspace and name of the owner, for notifications about its machine. Absent when there are none. */
   describe?(ownerId: string): Promise<OwnerLabel | undefined>;
   /** What was being restored for it is gone, and nobody was told of it. Absent where nothing ever is. */
   unrestored?(ownerId: string): Promise<void>;

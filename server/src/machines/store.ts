@@ -429,7 +429,7 @@ export async function deleteOrphanSnapshots(
     .execute();
 }
 
-/** Builds that some snapshot restores with. */
+/** Builds that at least one snapshot needs. */
 export async function neededRuntimeBuilds(db: Queryable): Promise<string[]> {
   const rows = await db.selectFrom("snapshots").select("runtime_build").distinct().execute();
   return rows.map(({ runtime_build: build }) => build);

@@ -1,6 +1,6 @@
 /**
- * Targets of entries of the audit log for reads of secrets and requests for downloads. Ids are in the database's lower
- * case: an entry whose id differs from its row's would be missing from the workspace's log.
+ * Targets of audit entries for reads of secrets and downloads. Ids are lower-cased like those in the database: an entry
+ * with another spelling would be missing from the workspace's log.
  */
 import { workspacesOfAddons } from "./addons/find.ts";
 import { workspacesOfFunctions } from "./functions/functions.ts";

@@ -1,4 +1,4 @@
-/** Target of entries of the audit log for requests to a sandbox. */
+/** Target of audit entries for requests to a sandbox. */
 import { workspacesOfSandboxes } from "./sandboxes/sandboxes.ts";
 
 export const onSandbox = {

@@ -1,4 +1,4 @@
-/** Cursors of this API's lists, with its error for one that does not open. */
+/** Cursors of this API's lists, and the API's error for an invalid cursor. */
 import type { Actor } from "#accounts/actor.ts";
 import { openCursor as open } from "#accounts/cursor.ts";
 import type { App } from "#app.ts";
@@ -13,6 +13,7 @@ export function openCursor<Position extends object>(
   cursor: string,
 ): Position {
   const position = open<Position>(app, actor, list, cursor);
-  if (position === undefined) throw invalidField("cursor", "is not a cursor of this list.");
+  if (position === undefined)
+    throw invalidField("cursor", "is not a cursor of this list; use the cursor of the previous page.");
   return position;
 }

@@ -1,6 +1,6 @@
 /**
- * One run of a builder: in an enclosure (runtime/shim/enclose.c), a control group, a user range and a network of its own,
- * and the end of all of it. Its spec limits memory, processors, disk and time; a run that fails leaves nothing.
+ * Runs a builder in an enclosure (runtime/shim/enclose.c), with its own control group, user range and network, and
+ * removes all of them. The spec limits memory, processors, disk and time; a run that fails leaves nothing.
  */
 import type { StatsFs } from "node:fs";
 import { mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
@@ -32,14 +32,14 @@ export interface RunHost {
   cgroups: Cgroups;
   shimBinary: string;
   users: UserRanges;
-  /** Without a symlink on its way, as the places of `Run.store` and its context. A run's own directory lies below it. */
+  /** Parent of the runs' directories. Free of symlinks, like the paths of `Run.store` and the context. */
   builds: string;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
-/** Exit code of `kontor-shim enclose` where the builder was never started. */
+/** Exit code of `kontor-shim enclose` when the builder was never started. */
 export const NOT_STARTED = 70;
-/** The group in the run's own that holds all processes. */
+/** The group below the run's own group that holds all processes. */
 const LEAF = "builder";
 const MEASURE_MS = 2 * 60_000;
 const PROCESSES = 1024;
@@ -168,7 +168,7 @@ async function until(isOver: () => Promise<boolean>, signal: AbortSignal): Promi
   return false;
 }
 
-/** The usual limits, or our own where those are lower: a process cannot give more than it has (setrlimit(2)). */
+/** The usual limits, or this process's if they are lower: a process cannot pass on more than it has (setrlimit(2)). */
 async function stepLimits(): Promise<{ processes: number; openFiles: number }> {
   const own = await readFile("/proc/self/limits", "utf8");
   const hard = (name: string) =>

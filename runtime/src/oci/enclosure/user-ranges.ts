@@ -1,11 +1,11 @@
 /**
- * Ranges of the host's user ids for enclosures. Two that run at the same time have different ranges: the kernel counts
- * processes, inotify instances and keys by user, and a process may signal others of its user. Files on disk keep their
- * owners whatever the range is, so a range is leased for one run.
+ * Ranges of the host's user ids for enclosures. Concurrent enclosures have different ranges: the kernel counts
+ * processes, inotify instances and keys by user, and a process may signal others of its user. Files on disk have the
+ * same owners with every range, so a range is leased for one run.
  */
 import { RuntimeError } from "../../driver.ts";
 
-/** Users of a range. */
+/** Number of users in a range. */
 export const USERS = 65_536;
 /** Native machines and the host's own accounts have ids below it. */
 const FIRST = 2 ** 30;

@@ -1,7 +1,7 @@
 /**
- * Entries of the audit log for requests that change no row: reads, runs, refused sign-ins. They are written behind the
- * request, a batch at a time, so that a request costs an object in memory and no query. A `kill -9` loses those of about
- * the last second. Memory is bounded: entries beyond the bound are counted, and an entry tells how many there were.
+ * Audit entries for requests that change no row: reads, runs, refused sign-ins. They are written in batches in the
+ * background, so that a request costs an object in memory and no query. A `kill -9` loses the entries of about the last
+ * second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
  */
 import { sql } from "kysely";
 import type { Db } from "#db/db.ts";
@@ -18,14 +18,14 @@ export type WorkspacesOf = (
 
 export interface AccessNote {
   actor: Actor;
-  /** `<noun>.<verb in the past>`, as "file.read". */
+  /** `<noun>.<verb in the past>`, such as "file.read". */
   action: string;
   target: ActivityTarget;
-  /** The target's workspace, or how to find it. Where the actor does not reach that, the entry is the operator's alone. */
+  /** The target's workspace, or its look-up. An entry is for the operator alone when the actor does not reach it. */
   workspace: string | null | WorkspacesOf;
-  /** Neither contents nor arguments nor secrets. */
+  /** Must not hold contents, arguments or secrets. */
   detail?: Readonly<Record<string, unknown>>;
-  /** False for an entry that the list shows unasked. */
+  /** False for an entry that the list shows by default. */
   isAccess?: boolean;
 }
 
@@ -43,7 +43,7 @@ const pruneBatch = 10_000;
 
 const logs = new WeakMap<Db, AccessLog>();
 
-/** The one log of a database in this process. */
+/** Returns the log of this database; a process has one per database. */
 export function accessLogOf({ db, log }: Needs): AccessLog {
   const known = logs.get(db) ?? new AccessLog({ db, log });
   logs.set(db, known);
@@ -74,7 +74,7 @@ export class AccessLog {
     else this.#schedule();
   }
 
-  /** Resolves when what was noted before is written, or the database is away. */
+  /** Resolves when all earlier entries are written, or the database is unavailable. */
   async flush(): Promise<void> {
     await this.#writing;
     this.#writing ??= this.#writeAll().finally(() => {
@@ -84,7 +84,7 @@ export class AccessLog {
     await this.#writing;
   }
 
-  /** Removes entries older than this, of both kinds, now and each hour. */
+  /** Deletes older entries of both kinds, now and every hour. */
   startPruning(retentionDays: number): void {
     const prune = () =>
       this.prune(retentionDays).catch((error: unknown) =>
@@ -125,7 +125,7 @@ export class AccessLog {
       } catch (error) {
         this.#log.warn({ error, entries: batch.length }, "entries of the audit log could not be written");
         if (isPassing(error)) return;
-        // No later try would store these.
+        // The error is permanent, so a retry would not store them.
         this.#dropped += batch.length;
       }
       this.#pending.splice(0, batch.length);
@@ -155,7 +155,7 @@ export class AccessLog {
       left join users u on u.id = r.person_id`.execute(this.#db);
   }
 
-  /** One query for each way to look up, whatever the number of entries. */
+  /** Runs one query per kind of look-up, for any number of entries. */
   async #workspacesOf(batch: readonly Pending[]): Promise<(string | null)[]> {
     const found = new Map<WorkspacesOf, Map<string, string>>();
     for (const [lookUp, notes] of Map.groupBy(batch, ({ workspace }) => workspace)) {
@@ -197,7 +197,7 @@ function rowOf(
   };
 }
 
-/** Longest text of an entry: as long as a path may be. */
+/** Longest text of an entry: the longest path fits. */
 const mostCharacters = 4096;
 
 /** PostgreSQL stores neither NUL nor half a surrogate pair. */

@@ -7,19 +7,19 @@ import { workspaceIds, workspaceName, type WorkspaceParam } from "../workspaces.
 export const activityCursorInvalid = defineError(
   "cursor_invalid",
   422,
-  () => "cursor: is no cursor of this list; take it from `next_cursor` of the page before.",
+  () => "cursor: is not a cursor of this list; use `next_cursor` of the previous page.",
 );
 
 export interface ActivityQuery {
   skip: number;
   limit: number;
-  /** `all`: of the whole installation, for the operator. */
+  /** `all` means the whole installation; for the operator alone. */
   workspace?: WorkspaceParam;
   /** `user`: people and their own tokens; else a worker's uuid. */
   actor?: string | undefined;
   /** Id or e-mail address. */
   person?: string | undefined;
-  /** Whole, or its noun alone. */
+  /** A whole action, or its noun alone. */
   action?: string | undefined;
   target?: string | undefined;
   from?: string | undefined;
@@ -38,7 +38,7 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
   const [rows, counted] = await Promise.all([
     page
       .selectAll()
-      // With its microseconds, which a Date does not hold.
+      // The text keeps the microseconds, which a Date drops.
       .select(sql<string>`at::text`.as("at_text"))
       .orderBy("at", "desc")
       .orderBy("id", "desc")
@@ -83,7 +83,7 @@ function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
     const [own, target] = person.includes("@")
       ? (["person_email", "target_label"] as const)
       : (["person_id", "target_id"] as const);
-    // Refused sign-ins have no person of their own, and are about one.
+    // Refused sign-ins have no person as actor; the person is their target.
     entries = entries.where((where) =>
       where.or([
         where(own, "=", person),
@@ -101,7 +101,7 @@ function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
   return entries;
 }
 
-/** The operator by a session or a full-access token: one bound to a team speaks for that team alone. */
+/** True for the operator's session or full-access token; a token bound to a team reaches that team alone. */
 const mayReadAll = ({ isOperator, scopes, workspaces }: Actor): boolean =>
   isOperator === true && scopes === null && workspaces.some(({ kind }) => kind === "personal");
 
@@ -112,7 +112,7 @@ function parseCursor(cursor: string): { at: string; id: string } {
     /^((?!0000)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-](?:0\d|1[0-5])(?::[0-5]\d){0,2}) ([0-9a-f-]{36})$/.exec(
       Buffer.from(cursor, "base64url").toString("latin1"),
     ) ?? [];
-  // A date that is none, such as a 31st of February, is refused here and not by the database.
+  // An impossible date, such as the 31st of February, is refused here, before the database fails on it.
   if (at === undefined || id === undefined || !isDate(at) || !isUuid(id)) throw activityCursorInvalid();
   return { at, id };
 }

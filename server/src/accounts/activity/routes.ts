@@ -21,7 +21,7 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
         .string()
         .optional()
         .describe(
-          "`personal` or a team id; all that the caller reaches where absent. `all` for the operator: the whole installation, deleted teams included.",
+          "`personal` or a team id. Default: all workspaces that the caller reaches. `all`: the whole installation, deleted teams included; for the operator alone.",
         ),
       actor: z
         .union([z.literal("user"), z.guid()])
@@ -31,14 +31,14 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
         .union([z.guid(), z.email()])
         .optional()
         .describe(
-          "Id or e-mail address of a person: what their sessions, tokens and workers did, and what was done to their account.",
+          "Id or e-mail address of a person. Matches the actions of their sessions, tokens and workers, and changes of their account.",
         ),
       action: z
         .string()
         .regex(/^[a-z_]{1,64}(\.[a-z_]{1,64})?$/, "must be an action such as file.read, or its noun alone")
         .optional()
         .describe("An action such as `file.read`, or its noun alone: `file`."),
-      target: z.string().min(1).max(128).optional().describe("Id of what was acted on."),
+      target: z.string().min(1).max(128).optional().describe("Id of the object that was acted on."),
       from: z.iso.datetime({ offset: true }).optional().describe("First moment, inclusive."),
       to: z.iso.datetime({ offset: true }).optional().describe("Last moment, exclusive."),
       access: z
@@ -51,7 +51,7 @@ export const activityRoutes = (app: Pick<App, "db">): Route[] => [
         .string()
         .max(128)
         .optional()
-        .describe("`next_cursor` of the page before, in place of `skip`: stable while entries are added."),
+        .describe("`next_cursor` of the previous page, in place of `skip`. Stable while entries are added."),
     }),
     responses: { 200: ActivityListResponse },
     errors: [workspaceNotFound, activityCursorInvalid],

@@ -14,7 +14,7 @@ export const ActivityEntry = z
     person: z
       .object({ id: z.guid(), email: z.string().nullable() })
       .nullable()
-      .describe("The person behind the actor: the owner of a token or a worker. Null for the system."),
+      .describe("Person behind the actor: the owner of the session, token or worker. Null for the system."),
     action: z.string(),
     target: z.object({ kind: z.string(), id: z.string().nullable(), label: z.string().nullable() }),
     workspace: z.string().nullable(),
@@ -26,6 +26,6 @@ export const ActivityEntry = z
 export const ActivityListResponse = z
   .object({ items: z.array(ActivityEntry), total: z.int(), skip: z.int(), limit: z.int() })
   .extend({
-    next_cursor: z.string().nullable().describe("`cursor` of the next page; null on the last."),
+    next_cursor: z.string().nullable().describe("Cursor of the next page. Null on the last page."),
   })
   .meta({ id: "ActivityListResponse" });

@@ -56,7 +56,7 @@ const SessionEntry = z
     expires_at: z.iso.datetime(),
     ip: z.string().nullable(),
     user_agent: z.string().nullable(),
-    current: z.boolean().describe("Whether this request came by that session."),
+    current: z.boolean().describe("True for the session that sent this request."),
   })
   .meta({ id: "SessionEntry" });
 
@@ -86,7 +86,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
           throw error;
         }
         const { secret, actor } = await signIn(app, { ...body, ip, userAgent });
-        // Beside the session's cookie, which the answer sets.
+        // The response sets the session's cookie too.
         reply.header("set-cookie", limits.deviceCookie(body.email, secureAttribute(app.config.publicUrl)));
         return answer(201, await describeCaller(app, actor), {
           "set-cookie": cookie(secret, sessionSeconds, app.config.publicUrl),
@@ -126,7 +126,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/session/password",
       operationId: "changePassword",
       tag: "Session",
-      summary: "Change one's own password",
+      summary: "Change the caller's password",
       description: "Ends all other sessions of the account. Tokens stay.",
       scope: null,
       extension: true,
@@ -149,7 +149,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/sessions",
       operationId: "listSessions",
       tag: "Session",
-      summary: "One's own sessions, newest first",
+      summary: "Sessions of the caller, newest first",
       scope: null,
       extension: true,
       responses: { 200: z.array(SessionEntry) },
@@ -165,7 +165,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/sessions/{session_id}",
       operationId: "endSession",
       tag: "Session",
-      summary: "End one of one's own sessions",
+      summary: "End a session of the caller",
       scope: null,
       extension: true,
       params: z.object({ session_id: z.guid() }),
@@ -179,7 +179,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
   ];
 };
 
-/** Null where a token asks. */
+/** Null when the credential is a token. */
 function sessionSecret(headers: IncomingHttpHeaders): string | null {
   const credential = credentialOf(headers);
   return credential?.kind === "session" ? credential.secret : null;

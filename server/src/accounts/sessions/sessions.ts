@@ -65,7 +65,7 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
   return { secret, actor: from };
 }
 
-/** A sign-in that came to nothing, for the account's owner and the operator to see. */
+/** Audits a refused sign-in, for the account's owner and the operator. */
 export async function noteRefusal(
   app: Pick<App, "db" | "log">,
   action: "session.refused" | "session.limited",
@@ -76,7 +76,7 @@ export async function noteRefusal(
   accessLogOf(app).note({
     actor: { ...systemActor("sign-in"), ip },
     action,
-    // What is no address may be a password in the wrong field.
+    // A text that is no address may be a password in the wrong field.
     target: { kind: "user", id, label: /^[^@\s]+@[^@\s]+$/.test(email) ? email.toLowerCase() : null },
     workspace: personalWorkspacesOf,
     isAccess: false,
@@ -125,7 +125,7 @@ export interface SessionRecord {
   current: boolean;
 }
 
-/** The person's sessions that have not expired, newest first. `secret`: the session that asks. */
+/** Unexpired sessions of the person, newest first. `secret` belongs to the session that sent the request. */
 export async function listSessions(
   app: Pick<App, "db" | "clock">,
   actor: Actor,

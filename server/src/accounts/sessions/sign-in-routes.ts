@@ -1,8 +1,7 @@
 /**
- * The sign-in route counts guesses by address, by account and address together, and by account, so that a stranger cannot
- * close an account to its owner.
- * A device that signed in to the account before has a limit of its own
- * and is exempt from all of these. Its cookie is signed for the account, and opens nothing.
+ * Limits of sign-in: guesses are counted by address, by account and address together, and by account, so that a
+ * stranger cannot lock out the owner. A device that signed in to the account before is exempt from these, and has its
+ * own limit. The device cookie is signed for the account and authorizes nothing else.
  */
 import { randomUUID } from "node:crypto";
 import { addressLimited } from "#http/errors.ts";
@@ -15,11 +14,11 @@ import { signInLimited } from "../errors.ts";
 /** A person mistypes a few times, a dictionary needs thousands. */
 const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 };
 const perPair = { name: "sign-in to an account from an address", perMinute: 5, burst: 10 };
-/** More than the addresses of one person need; a guesser with many addresses gets no further. */
+/** More than all addresses of a person need; it bounds an attacker with many addresses. */
 const perAccount = { name: "sign-in to an account", perMinute: 30, burst: 60 };
 const perDevice = { name: "sign-in from a known device", perMinute: 5, burst: 10 };
 const perPerson = { name: "password of a signed-in person", perMinute: 5, burst: 10 };
-/** Refusals of one address are in the audit log once a minute: a flood of them must not fill it. */
+/** A refused address is audited once a minute, so that a flood cannot fill the audit log. */
 const notedRefusals = { name: "noted refusals", perMinute: 1 };
 
 const deviceCookie = "kontor_device";
@@ -35,7 +34,7 @@ export class SignInLimits {
     this.#limiter = new RateLimiter(app.clock);
   }
 
-  /** Throws where it is too many. */
+  /** Throws when a limit is exceeded. */
   allowSignIn({ email, ip, cookies }: { email: string; ip: string; cookies: string | undefined }): void {
     const account = email.toLowerCase();
     const device = this.#knownDevice(account, cookies);
@@ -44,7 +43,7 @@ export class SignInLimits {
       if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
       return;
     }
-    // The address first: one that is refused makes no counter for each account it names.
+    // The address is counted first, so that a refused address makes no counters for accounts.
     const address = addressHolder(ip);
     const fromAddress = this.#limiter.take(address, perAddress);
     if (!fromAddress.isAllowed) throw addressLimited(fromAddress.retryAfterSeconds);
@@ -56,7 +55,7 @@ export class SignInLimits {
     }
   }
 
-  /** For a person who is signed in and gives their password once more. */
+  /** Counts a signed-in person's confirmation of their password. */
   allowPassword(userId: string): void {
     const verdict = this.#limiter.take(userId, perPerson);
     if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
@@ -66,7 +65,7 @@ export class SignInLimits {
     return this.#limiter.take(addressHolder(ip), notedRefusals).isAllowed;
   }
 
-  /** For a device that just signed in to the account; `secure` as in the session's cookie. */
+  /** Cookie for a device that just signed in to the account. `secure` is the attribute of the session's cookie. */
   deviceCookie(email: string, secure: string): string {
     const [id, at] = [randomUUID(), Math.floor(this.#app.clock.now().getTime() / 1000)];
     const value = `${id}.${at}.${this.#app.secrets.sign(purpose, [id, at, email.toLowerCase()])}`;

@@ -4,7 +4,7 @@ import type { Db } from "#db/db.ts";
 import type { Actor } from "../actor.ts";
 
 export interface PathTarget {
-  /** With `{name}` parameters, as in the documents. */
+  /** Path template with `{name}` parameters, as in the OpenAPI documents. */
   path: string;
   params: Readonly<Record<string, string | undefined>>;
 }
@@ -24,7 +24,7 @@ const rowOf =
     return found.rows[0]?.workspace_id;
   };
 
-/** A malformed UUID names nothing; validation of the path reports it later. */
+/** A malformed UUID has no owner; validation of the path reports it later. */
 const uuidRowOf =
   (table: string): Lookup =>
   async (db, id) =>
@@ -41,7 +41,7 @@ const deployment: Lookup = async (db, id) => {
   return found.rows[0]?.workspace_id;
 };
 
-/** Agents are named by id, or by a name that resolves in the home workspace. */
+/** An agent is referenced by its id, or by a name in the home workspace. */
 const agent: Lookup = async (db, reference, { workspaces: [home] }) => {
   if (reference.startsWith("agt_")) return rowOf("agents")(db, reference);
   if (home === undefined) return undefined;
@@ -50,11 +50,11 @@ const agent: Lookup = async (db, reference, { workspaces: [home] }) => {
   return found.rows[0]?.workspace_id;
 };
 
-/** An invitation is the invited person's own matter until it is accepted. */
+/** An invitation belongs to the invited person until it is accepted. */
 const invitation: Lookup = async (_db, _id, { workspaces }) =>
   workspaces.find(({ kind }) => kind === "personal")?.id;
 
-/** Parameters that name an owner by themselves. */
+/** Parameters whose name determines the look-up. */
 const byParameter: Readonly<Record<string, Lookup>> = {
   agent,
   deployment_id: deployment,
@@ -67,7 +67,7 @@ const byParameter: Readonly<Record<string, Lookup>> = {
   toolset_id: rowOf("agent_toolsets"),
 };
 
-/** Paths whose first parameter is plainly `{id}`. */
+/** Paths whose first parameter is named `{id}`. */
 const byPath: Readonly<Record<string, Lookup>> = {
   "/v1/model-credentials/": rowOf("model_credentials"),
   "/v1/sandboxes/": rowOf("sandboxes"),
@@ -77,7 +77,7 @@ const byPath: Readonly<Record<string, Lookup>> = {
   "/v1/templates/": rowOf("templates"),
 };
 
-/** Undefined where the path names nothing, or nothing that exists. The first parameter decides: others lie below it. */
+/** Undefined when the path has no parameter, or its object does not exist. Only the first parameter decides. */
 export async function workspaceOf(
   db: Db,
   actor: Actor,

@@ -1,4 +1,4 @@
-/** How an invitation ends, whatever ended it: the row goes, and with it the notification of the invited person. */
+/** Ends invitations: deletes the row and the invited person's notification. */
 import type { Transaction } from "#db/db.ts";
 import { forgetNews } from "../notifications/notifications.ts";
 import {
@@ -17,12 +17,12 @@ export async function endInvitations(tx: Transaction, invitations: readonly Invi
   }
 }
 
-/** In the transaction that takes a role or the membership from a person: invitations they sent end with it. */
+/** Ends the invitations that a person sent, in the transaction that changes their role or removes them. */
 export async function endInvitationsBy(tx: Transaction, teamId: string, userId: string): Promise<void> {
   await endInvitations(tx, await listInvitationsBy(tx, teamId, userId));
 }
 
-/** In the transaction that adds a person without an invitation. */
+/** Ends the invitations to an address, in the transaction that adds its person directly. */
 export async function endInvitationsTo(tx: Transaction, teamId: string, email: string): Promise<void> {
   await endInvitations(tx, await listInvitationsTo(tx, teamId, email));
 }

@@ -1,7 +1,7 @@
 /**
- * Invitations: a person joins a team by accepting one, and never without. The team invites an e-mail address and
- * learns nothing about the account behind it; a person sees the invitations of their own address, whenever the account
- * was made. An invitation expires after seven days.
+ * Invitations: a person joins a team only by accepting one. The team invites an e-mail address, and does not learn
+ * whether it has an account. A person sees the invitations to their address, even older ones than the account. An
+ * invitation expires after seven days.
  */
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -29,7 +29,7 @@ export const alreadyInvited = defineError(
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** The answer is the same whether or not the address has an account. */
+/** Returns the same for an address with and without an account. */
 export async function invite(
   app: Needs,
   actor: Actor,
@@ -103,7 +103,7 @@ export async function acceptInvitation(app: Needs, actor: Actor, id: string): Pr
     const email = await store.emailOf(tx, actor.userId);
     const { workspace_id } = await requireInvitation(tx, { email, id }, now);
     const team = await store.lockPlan(tx, workspace_id);
-    // Once more, behind the lock: it may have been revoked, or accepted by another request.
+    // Read again under the lock: another request may have revoked or accepted it.
     const invitation = await requireInvitation(tx, { email, id }, now);
     if (!team) throw invitationNotFound();
     if (team.suspended_at !== null) throw accountSuspended();

@@ -124,7 +124,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     operationId: "addTeamMember",
     summary: "Invite a person by e-mail",
     description:
-      "The person joins by accepting the invitation; an account made later under the address sees it too. The answer is the same whether or not the address has an account.",
+      "The person joins by accepting the invitation. An account that is created later for the address sees it too. The response is the same for an address with and without an account.",
     params: teamParams,
     body: TeamMemberCreate,
     responses: { 201: TeamInvitation },

@@ -31,9 +31,9 @@ export const TeamInvitation = z
     id: z.guid(),
     team_id: z.guid(),
     team_name: z.string(),
-    email: z.string().describe("The invited address; the team does not learn whether it has an account."),
+    email: z.string().describe("Invited address. The team does not learn whether it has an account."),
     role: role.describe("Role in the team once the invitation is accepted."),
-    invited_by: z.string().describe("E-mail address of the person who sent it."),
+    invited_by: z.string().describe("E-mail address of the inviter."),
     created_at: z.iso.datetime(),
     expires_at: z.iso.datetime().describe("Seven days after `created_at`."),
   })

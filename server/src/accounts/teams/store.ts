@@ -103,7 +103,7 @@ export async function removeMember(db: Db, teamId: string, userId: string, now: 
     .execute();
 }
 
-/** The team's plan, with the team held to the end of the transaction; undefined where the team is gone. */
+/** Locks the team until the end of the transaction and returns its plan; undefined when the team is deleted. */
 export function lockPlan(
   tx: Db,
   teamId: string,
@@ -130,7 +130,7 @@ export interface InvitationRow {
   expires_at: Date;
 }
 
-/** The invitations of one team, or those of one address. */
+/** Selects the invitations of a team, or those of an address. */
 export type InvitationScope = { teamId: string } | { email: string };
 
 const invitations = (db: Db) =>
@@ -143,7 +143,7 @@ const invitations = (db: Db) =>
     .orderBy("i.created_at", "desc")
     .orderBy("i.id", "desc");
 
-/** Open ones, newest first. */
+/** Open invitations, newest first. */
 export function listInvitations(db: Db, scope: InvitationScope, now: Date): Promise<InvitationRow[]> {
   const open = invitations(db).where("i.expires_at", ">", now);
   return "teamId" in scope
@@ -151,12 +151,12 @@ export function listInvitations(db: Db, scope: InvitationScope, now: Date): Prom
     : open.where("i.email", "=", scope.email).execute();
 }
 
-/** Expired ones as well. */
+/** Invitations that a person sent, expired ones included. */
 export function listInvitationsBy(db: Db, teamId: string, userId: string): Promise<InvitationRow[]> {
   return invitations(db).where("i.workspace_id", "=", teamId).where("i.invited_by", "=", userId).execute();
 }
 
-/** Expired ones as well. */
+/** Invitations to an address, expired ones included. */
 export function listInvitationsTo(db: Db, teamId: string, email: string): Promise<InvitationRow[]> {
   return invitations(db).where("i.workspace_id", "=", teamId).where("i.email", "=", email).execute();
 }
@@ -191,7 +191,7 @@ export async function emailOf(db: Db, userId: string): Promise<string> {
   return email;
 }
 
-/** Undefined where the address has no account. */
+/** Undefined when the address has no account. */
 export async function findPersonalWorkspace(db: Db, email: string): Promise<string | undefined> {
   const row = await db
     .selectFrom("workspaces as w")

@@ -120,7 +120,7 @@ export async function renameTeam(app: Needs, actor: Actor, id: string, input: { 
   return getTeam(app, actor, id);
 }
 
-/** Its log stays, for the operator; the deed is noted in the personal workspace of whoever did it. */
+/** Deletes the team. The operator keeps its audit log; the deletion is audited in the actor's personal workspace. */
 export async function deleteTeam(
   app: Needs,
   actor: Actor,
@@ -141,7 +141,7 @@ export async function deleteTeam(
   forgetActors(app);
 }
 
-/** The operator's way: a member at once, beyond the included ones too. */
+/** Adds a member at once, even beyond the plan; for the operator. */
 export async function addMemberBeyondPlan(
   app: Needs,
   actor: Actor,

@@ -24,7 +24,7 @@ export const ApiTokenCreate = z
     secrets: z
       .enum(secretAccess)
       .default("shown")
-      .describe("`hidden`: answers to the token hold hints in place of secrets."),
+      .describe("With `hidden`, responses to the token hold hints in place of secrets, such as `…k3Fz`."),
   })
   .meta({ id: "ApiTokenCreate" });
 
@@ -36,7 +36,9 @@ const record = {
   scopes: z.array(z.enum(scopes)).nullable(),
   class: z.enum(["user", "agent"]),
   workspace: z.string().nullable(),
-  secrets: z.enum(secretAccess).describe("Whether the token reads secrets, or hints in their place."),
+  secrets: z
+    .enum(secretAccess)
+    .describe("`shown` if the token reads secrets, `hidden` if it reads hints in their place."),
   created_at: z.iso.datetime(),
   expires_at: z.iso.datetime().nullable(),
   last_used_at: z.iso.datetime().nullable(),

@@ -80,10 +80,10 @@ export async function createUser(
 export const passwordWrong = defineError(
   "password_wrong",
   403,
-  () => "current_password: is not the password of this account.",
+  () => "current_password: is not the password of this account; enter the password you signed in with.",
 );
 
-/** Ends the person's other sessions. */
+/** Changes the password and ends the person's other sessions. */
 export async function changePassword(
   app: Pick<App, "db">,
   actor: Actor,
@@ -111,7 +111,7 @@ export async function changePassword(
   forgetActors(app);
 }
 
-/** Ends every session and, unless they are kept, every token: whoever knew the old password is out. */
+/** Sets the password and ends all sessions and, unless they are kept, all tokens: an intruder may hold either. */
 export async function resetPassword(
   app: Pick<App, "db">,
   actor: Actor,

@@ -91,7 +91,7 @@ const Session = z.strictObject({
     .min(1)
     .max(43_200)
     .default(defaultIdleMinutes)
-    .describe("Minutes without a run after which a session ends by itself, for example 1440."),
+    .describe("Minutes without a run after which a session ends, for example 1440."),
 });
 
 const Output = z.discriminatedUnion("type", [

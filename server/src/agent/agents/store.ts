@@ -38,7 +38,7 @@ export function insertAgent(
     .executeTakeFirst();
 }
 
-/** By its id, or by its name, which is unique in one workspace: see `referableIds`. */
+/** Selects by id, or by the name, which is unique in a workspace: see `referableIds`. */
 const byReference = (db: Db, reference: string, workspaceIds: readonly string[]) =>
   db
     .selectFrom("agents")

@@ -13,7 +13,7 @@ const answerMaxBytes = 256 * 1024;
 
 const fetches = new WeakMap<Config, Fetch>();
 
-/** Its errors are `SignInFault`s. `owner`: what the look-ups of names are counted to, a workspace or an issuer. */
+/** Throws `SignInFault`s. Look-ups of names count for `owner`, a workspace or an issuer. */
 export function providerFetch({ config }: Pick<App, "config">, owner: string): Fetch {
   const shared = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
   fetches.set(config, shared);

@@ -70,7 +70,7 @@ export async function get(app: Needs, actor: Actor, id: string): Promise<Credent
   return found;
 }
 
-/** Runs use a new key from their next call on. The address stays: a key goes only where it was first meant for. */
+/** Runs use a new key from their next call on. The address is fixed, so that a key is sent only to its own provider. */
 export async function update(
   app: Needs,
   actor: Actor,

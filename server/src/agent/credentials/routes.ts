@@ -52,7 +52,7 @@ export const credentialRoutes = (app: App): Route[] => [
     operationId: "updateModelCredential",
     summary: "Rotate the key of a model, or rename it",
     description:
-      "By a signed-in person or with a full-access token. Every version and open session that names the credential uses the new key from its next call on. The provider and `base_url` cannot change: create another credential for another address.",
+      "Needs a signed-in session or a full-access token. Every version and open session with the credential uses the new key from its next call on. The provider and `base_url` cannot change: create another credential for another address.",
     scope: "agents:write",
     extension: true,
     params: CredentialParams,

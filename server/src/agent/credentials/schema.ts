@@ -11,7 +11,7 @@ const apiKey = z
   .min(1)
   .max(4096)
   .regex(/^[\x21-\x7e]+$/, { error: "must be printable ASCII without spaces" })
-  .describe("Key of the provider. Sealed at rest and never returned. Any text for a server that needs none.");
+  .describe("Key of the provider, sealed at rest and never returned. For a server without keys, any text.");
 
 export const CredentialCreate = z
   .strictObject({

@@ -21,7 +21,7 @@ export interface McpPeer {
   /** Changes with all that a connection is made of. */
   version: string;
   address: McpAddress;
-  /** Workspace of the toolset. */
+  /** Workspace of the toolset, for which look-ups of names count. */
   owner: string;
   onToolsChanged: () => void;
 }

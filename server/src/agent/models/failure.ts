@@ -65,7 +65,7 @@ function tidy(message: string, secret: string): string {
   return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
 }
 
-/** Milliseconds until the time that the header names, as seconds or as an HTTP date (RFC 9110, 10.2.3). */
+/** Milliseconds until the time in the header, which holds seconds or an HTTP date (RFC 9110, 10.2.3). */
 export function retryAfter(headers: Record<string, string> | undefined, now = Date.now()): number | null {
   const value = headers?.["retry-after"]?.trim();
   if (!value) return null;

@@ -28,7 +28,7 @@ const answerMaxBytes = 64 * 1024 ** 2;
 /** A kept connection; below what most servers allow. */
 const keptMs = 4_000;
 
-/** The same fetch, whose look-ups of names are counted to `owner`, a workspace. */
+/** The same fetch; its look-ups of names count for `owner`, a workspace. */
 export function ownedFetch(fetch: Fetch, owner: string): Fetch {
   return (input, init) => fetch(input, { ...init, owner } as RequestInit);
 }

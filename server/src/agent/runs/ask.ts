@@ -20,9 +20,9 @@ import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "./writer.ts";
 
 const triesOfEach = 3;
-/** A provider that wants a longer pause is passed over for the next in this round. */
+/** A provider with a longer Retry-After is skipped in this round. */
 const pauseMaxMs = 20_000;
-/** Longest wait between rounds where no provider names a time. */
+/** Longest wait between rounds when no provider sends Retry-After. */
 const waitMaxMs = 60_000;
 
 export interface Asking {
@@ -36,7 +36,7 @@ export interface Asking {
   fetch: Fetch;
   /** Of the first pause; each is twice the one before. */
   pauseMs: number;
-  /** Time of `performance.now()` at which the run is out of time. */
+  /** Deadline of the run, as a time of `performance.now()`. */
   deadline: number;
   trace?: RunTrace | undefined;
 }
@@ -65,8 +65,8 @@ export async function askAgainShorter(
 }
 
 /**
- * Tries the model and its fallbacks; while all that could answer are overloaded, waits and tries them again for as long
- * as the run has time. Throws a `RunFailure`.
+ * Tries the model and its fallbacks. If none responds and at least one is overloaded, waits and retries until the run's
+ * deadline. Throws a `RunFailure`.
  */
 export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
   for (let round = 0; ; round += 1) {
@@ -91,11 +91,11 @@ export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: As
 interface Failures {
   last: ModelFailure | undefined;
   tooLong: ModelFailure | undefined;
-  /** The overloaded model that wants the shortest wait. */
+  /** The overloaded model with the shortest Retry-After. */
   overloaded: ModelFailure | undefined;
 }
 
-/** One round: each candidate is tried a few times, with short pauses. */
+/** Runs a round: tries each candidate a few times, with short pauses. */
 async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered | Failures> {
   const { model } = asking.config;
   const candidates = [{ id: model.id, credential_id: model.credential_id }, ...(model.fallbacks ?? [])];

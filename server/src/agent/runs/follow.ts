@@ -5,7 +5,7 @@ import { type RunEvent, toEvent } from "./schema.ts";
 import { isOver } from "./states.ts";
 import { eventsAfter, findState, type RunView } from "./store.ts";
 
-/** Of one page in memory; readers at the same place share it. */
+/** Largest page in memory; readers at the same position share it. */
 const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 
 /** For whoever was allowed to see it. Ends after the last event of a run that is over. */
@@ -39,7 +39,7 @@ export async function* follow(
   }
 }
 
-/** Shared by all who are at this place. `isRead`: nothing comes behind it. */
+/** Reads the page after `seq`, shared by all readers at that position. `isRead` marks the last page of the run. */
 async function page(app: Pick<App, "db">, id: string, seq: number) {
   const { rows, isAll } = await eventsAfter(app.db, id, seq, atOnce);
   if (!isAll) return { rows, isAll, isRead: false };

@@ -119,7 +119,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
 function inOld(db: Db, asking: Asking): Promise<Entered> {
   const { id, agent, workspace, input, trigger } = asking;
   if (input.ephemeral !== undefined)
-    throw invalidField(["ephemeral"], "is of a new session; leave it out, or leave out session_id");
+    throw invalidField(["ephemeral"], "is only for a new session; leave out ephemeral or session_id");
   return transaction(db, async (tx) => {
     await holdCounts(tx, workspace.id);
     const session = await take(tx, agent.id, {

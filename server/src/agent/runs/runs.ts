@@ -35,7 +35,7 @@ const atOnceMax = 1_000;
 /** Of one workspace: whoever has much to do, or tools that take a day, keeps nobody else waiting. */
 const ofOneMax = 50;
 const lookEveryMs = 1_000;
-/** What another process stores shows at the next look at all runs that are followed here. */
+/** Interval of polling followed runs for changes by other processes. */
 const followMs = 500;
 /** One that has seen so many processes go is the likelier cause of that. */
 const attemptsMax = 10;
@@ -198,7 +198,7 @@ export class AgentRuns {
     this.changed(id);
   }
 
-  /** For a reader of the run, until it ends the watch; its news are the run's status, where that is known. */
+  /** Watches a run until the reader ends the watch. A notification carries the run's status if it is known. */
   watch(id: string): Watch<RunStatus> {
     return this.#watcher.watch(id);
   }

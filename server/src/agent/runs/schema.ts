@@ -54,10 +54,14 @@ const finish = {
   finish_reason: z
     .enum(finishReasons)
     .nullable()
-    .describe("Reason why the model ended its last answer. Null until the run is over."),
+    .describe(
+      "Reason why the model ended its last response, for example `length`. Null until the run is over.",
+    ),
   output_truncated: z
     .boolean()
-    .describe("True when a token limit cut the output off; raise `max_output_tokens` of the model."),
+    .describe(
+      "True if a token limit cut off the output. Raise `max_output_tokens` of the model to get more.",
+    ),
 };
 
 export const InvokeResponse = z
@@ -106,7 +110,7 @@ export type Run = z.output<typeof Run>;
 export const RunList = z
   .object({
     items: z.array(Run),
-    next_cursor: z.string().nullable().describe("Cursor of the next page; null on the last one."),
+    next_cursor: z.string().nullable().describe("Cursor of the next page. Null on the last page."),
   })
   .meta({ id: "AgentRunList" });
 export type RunList = z.output<typeof RunList>;
@@ -123,7 +127,7 @@ export const RunQuery = z.strictObject({
     .string()
     .max(2048)
     .optional()
-    .describe("`next_cursor` of the page before, with the same filters."),
+    .describe("`next_cursor` of the previous page; send it with the same filters."),
   limit: z.int().min(1).max(100).default(50),
 });
 export type RunQuery = z.output<typeof RunQuery>;

@@ -30,7 +30,7 @@ export type RunErrorCode = (typeof runErrorCodes)[number];
 export const finishReasons = ["stop", "length", "tool_calls", "content_filter", "error"] as const;
 export type FinishReason = (typeof finishReasons)[number];
 
-/** From the providers' word: any that is not known ended the answer by itself. */
+/** Maps the provider's finish reason; an unknown one becomes `stop`. */
 export function toFinishReason(unified: string): FinishReason {
   const name = unified.replace("-", "_");
   return finishReasons.find((each) => each === name) ?? "stop";

@@ -299,7 +299,7 @@ export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "
     .executeTakeFirst();
 }
 
-/** How far each run is, as one text. */
+/** The progress of each run as a text that changes with the run. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("agent_runs")

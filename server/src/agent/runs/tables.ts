@@ -1,4 +1,7 @@
-/** Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql and 0058_run_finish_reason.sql say what they mean. */
+/**
+ * Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql and 0058_run_finish_reason.sql describe
+ * them.
+ */
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 

@@ -84,7 +84,7 @@ export async function update(
 ): Promise<Schedule> {
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    // Switching it off takes no more than is held.
+    // Disabling a schedule needs no further scope.
     if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await lockOwn(tx, agent, id);
     const { enabled, ...said } = Object.fromEntries(

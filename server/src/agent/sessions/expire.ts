@@ -1,6 +1,6 @@
 /**
- * Sessions that end by themselves: ephemeral ones with their run, others once they are unused for `idle_minutes`, and
- * the longest idle one sooner where the account needs its place.
+ * Expiry of sessions: ephemeral ones end with their run, others after `idle_minutes` without a run. The longest idle
+ * session is evicted earlier when the plan is full.
  */
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
@@ -19,16 +19,16 @@ import {
 const expiredAtOnce = 100;
 
 /**
- * Ends idle sessions until the plan allows one more; false where too few of them are idle, and then none ends. The
- * caller holds the workspace's counts.
+ * Ends idle sessions until the plan allows one more. Returns false and ends none when too few are idle. The caller
+ * holds the lock of the workspace's counts.
  */
 export async function evictIdle(tx: Db, workspaceId: string, allowed: number, now: Date): Promise<boolean> {
-  // More than one where the plan was a larger one.
+  // After a change to a smaller plan, more than one session has to end.
   const places = (await countLive(tx, workspaceId)) + 1 - allowed;
   if (places <= 0) return true;
   const oldest = await findEvictable(tx, workspaceId, places);
   if (oldest.length < places) return false;
-  // In the order in which an erasure locks them; one that it took away meanwhile made room as well.
+  // Locks in the order of an erasure. A session that it deleted meanwhile has made room too.
   const ids = oldest.map(({ id }) => id);
   await lockSessions(tx, ids);
   for (const id of ids) await close(tx, id, now);
@@ -53,7 +53,7 @@ async function endAll({ db, log }: Needs, sessions: readonly SessionRow[], now: 
   }
 }
 
-/** A caller may have come back meanwhile. */
+/** Does nothing when a caller has used the session meanwhile. */
 async function endOne(tx: Db, session: SessionRow, now: Date): Promise<void> {
   await lockCounts(tx, session.workspace_id);
   const row = await lockSession(tx, session.agent_id, session.id);

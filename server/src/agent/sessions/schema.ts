@@ -13,12 +13,12 @@ export const SessionQuery = z.strictObject({
   status: z
     .enum(["idle", "busy", "ended", "live"])
     .optional()
-    .describe("`live` matches idle and busy sessions, which are those that the plan counts."),
+    .describe("`live` matches idle and busy sessions, which count against the plan."),
   cursor: z
     .string()
     .max(2048)
     .optional()
-    .describe("`next_cursor` of the page before, with the same filters."),
+    .describe("`next_cursor` of the previous page; send it with the same filters."),
   limit: z.int().min(1).max(100).default(50),
 });
 export type SessionQuery = z.output<typeof SessionQuery>;
@@ -37,9 +37,7 @@ export const Session = z
     ephemeral: z.boolean().describe("True for a session that ends with its run."),
     ends_when_idle_minutes: z
       .int()
-      .describe(
-        "Minutes without a run after which the session ends, from its version's `session.idle_minutes`.",
-      ),
+      .describe("Minutes without a run after which the session ends: `session.idle_minutes` of its version."),
     vm: z
       .object({ sandbox_id: z.string().nullable(), status: z.enum(machineStatuses) })
       .nullable()
@@ -50,7 +48,7 @@ export type Session = z.output<typeof Session>;
 export const SessionList = z
   .object({
     items: z.array(Session),
-    next_cursor: z.string().nullable().describe("Cursor of the next page; null on the last one."),
+    next_cursor: z.string().nullable().describe("Cursor of the next page. Null on the last page."),
   })
   .meta({ id: "AgentSessionList" });
 export type SessionList = z.output<typeof SessionList>;

@@ -216,7 +216,7 @@ export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<vo
 const hasActiveRun = sql<boolean>`exists (select from agent_runs as r
   where r.session_id = agent_sessions.id and r.status = any(${sql.val([...activeStatuses])}::text[]))`;
 
-/** Live sessions without an active run, which is what may end by itself. */
+/** Live sessions without an active run: candidates for expiry. */
 const idleSessions = (db: Db) =>
   db
     .selectFrom("agent_sessions")
@@ -244,18 +244,18 @@ export function findEvictable(tx: Db, workspaceId: string, limit: number): Promi
     .execute();
 }
 
-/** Sessions that end with their run, and whose run is over. */
+/** Ephemeral sessions whose run is over. */
 export function findEphemeral(db: Db, limit: number): Promise<SessionRow[]> {
   return idleSessions(db).where("is_ephemeral", "=", true).limit(limit).execute();
 }
 
-/** Sessions that are unused since their `idle_minutes`, the longest idle first. */
+/** Sessions unused for their `idle_minutes`, the longest idle first. */
 export function findExpired(db: Db, now: Date, limit: number): Promise<SessionRow[]> {
   const since = sql<Date>`${now}::timestamptz - idle_minutes * interval '1 minute'`;
   return (
     idleSessions(db)
       .where("last_used_at", "<", since)
-      // a run that took long ended later than the session was last used
+      // A long run ends later than the last use of its session.
       .where((eb) =>
         eb.not(
           eb.exists(

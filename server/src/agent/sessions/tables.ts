@@ -1,4 +1,6 @@
-/** Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql and 0057_session_ends.sql say what they mean. */
+/**
+ * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql and 0057_session_ends.sql describe them.
+ */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentSessionsTable {

@@ -89,7 +89,7 @@ export async function update(
   requireTemplate(input.input_template);
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    // Switching it off takes no more than is held.
+    // Disabling a webhook needs no further scope.
     if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await changeWebhook(tx, agent.id, id, {
       ...(input.name === undefined ? {} : { name: input.name }),

@@ -1,11 +1,11 @@
-/** An agent may do what its publisher may do: its config is held against the token that publishes or starts it. */
+/** Limits an agent to its publisher's rights: its config is compared with the token that publishes or starts it. */
 import { type Actor, hasScope, type Scope } from "#accounts/actor.ts";
 import type { Db } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import { type AgentRecord, getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 
-/** The code of every scope that is missing. */
+/** Has the same code as every other missing scope. */
 export const scopeNotHeld = defineError(
   "missing_scope",
   403,
@@ -17,11 +17,11 @@ export const scopeNotHeld = defineError(
 
 interface Grant {
   scope: Scope;
-  /** Below the config. */
+  /** Path in the config. */
   field: readonly (string | number)[];
 }
 
-/** A machine is a root shell in a sandbox, with what its volume holds and what its network reaches. */
+/** A machine is a root shell in a sandbox, with access to its volume and its network. */
 function grantsOf({ platform, vm }: AgentConfig): Grant[] {
   const scope = "sandboxes:write";
   const inMachine = vm?.enabled
@@ -38,7 +38,7 @@ function grantsOf({ platform, vm }: AgentConfig): Grant[] {
   return [...scopes, ...inMachine];
 }
 
-/** `pointer`: the body's field that names the version; absent where the body holds the config. */
+/** `pointer`: the body's field that names the version; absent when the body holds the config. */
 export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string): void {
   for (const { scope, field } of grantsOf(config)) {
     if (hasScope(actor, scope)) continue;
@@ -47,7 +47,9 @@ export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string)
   }
 }
 
-/** Schedules and webhooks run the version at the alias `prod`. No field of their body names it: the pointer is the whole. */
+/**
+ * Schedules and webhooks run the version at the alias `prod`. No body field names it: the pointer is the whole body.
+ */
 export async function requireServedHeld(
   db: Db,
   actor: Actor,

@@ -458,7 +458,7 @@ const cases: Record<string, Case[]> = {
       files: { Gemfile: "" },
       is: { framework: null },
       warns: [
-        "Gemfile: Ruby is built by a Dockerfile of the repository's own only",
+        "Gemfile: Ruby needs a Dockerfile in the repository",
         "nothing was recognised: add a Dockerfile, or set root_directory",
       ],
     },

@@ -47,7 +47,7 @@ export interface AnalyzeOptions {
   rootDirectory?: string;
   /** Taken instead of what would be recognised, where the files it needs are there. */
   framework?: string;
-  /** The owner's settings: they decide what is looked for, and one without effect is a warning. */
+  /** The owner's settings. They direct the detection; a setting without effect is a warning. */
   overrides?: Overrides;
 }
 
@@ -125,7 +125,7 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
   };
 }
 
-/** An output directory makes a site of whatever was recognised, unless a start command serves it. */
+/** With an output directory, any framework is deployed as a site, unless a start command serves it. */
 function asConfigured(
   view: Inspection,
   settled: Settled,
@@ -161,7 +161,7 @@ async function candidatesIn(view: Inspection, directory: string, wanted: Wanted 
     .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
 }
 
-/** Where a Procfile or the owner says how it runs, a language's manifest is enough. */
+/** A language's manifest is enough when a Procfile or the owner sets the start command. */
 async function programIn(view: Inspection, directory: string, wanted: Wanted): Promise<Found | undefined> {
   return (
     (await findNode(view, directory, { ...wanted, framework: "node" })) ??
@@ -206,22 +206,21 @@ async function ofDockerfile(view: Inspection, directory: string, file: string): 
   };
 }
 
-/** `part` was recognised, and is no more than a part of a program in another language. */
+/** `part`: a recognised framework that is only a part of a program in another language. */
 async function unrecognised(
   view: Inspection,
   directory: string,
   foreign: readonly ForeignFile[],
   part?: Found,
 ): Promise<Analysis> {
-  for (const { file, name } of foreign)
-    view.warn(`${file}: ${name} is built by a Dockerfile of the repository's own only`);
+  for (const { file, name } of foreign) view.warn(`${file}: ${name} needs a Dockerfile in the repository`);
   if (part === undefined) {
     await warnOfHalfAProgram(view, directory);
     await namePossibleRoots(view, directory);
     view.warn("nothing was recognised: add a Dockerfile, or set root_directory");
   } else
     view.warn(
-      `${part.name} alone would leave the rest out: add a Dockerfile, or set framework to ${part.framework}`,
+      `deploying only ${part.name} would leave out the rest: add a Dockerfile, or set framework to ${part.framework}`,
     );
   return unbuildable(view, directory);
 }
@@ -240,7 +239,7 @@ function unbuildable(view: Inspection, directory: string): Analysis {
   };
 }
 
-/** Names what is missing where a language shows itself and its program does not. */
+/** Names the missing setting when a language was found and its program was not. */
 async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<void> {
   const at = (name: string): string => posix.join(directory, name);
   if (await view.has(at("package.json"))) {

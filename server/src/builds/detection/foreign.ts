@@ -1,4 +1,4 @@
-/** Languages and sites that only a Dockerfile of the repository builds, as data: the files that show them. */
+/** Languages and site generators that need a Dockerfile in the repository, with the files that reveal them. */
 import { posix } from "node:path";
 import type { Found } from "./found.ts";
 import type { Inspection } from "./inspection.ts";
@@ -6,7 +6,7 @@ import type { Inspection } from "./inspection.ts";
 interface Foreign {
   name: string;
   files: readonly string[];
-  /** Matches names of files where the project chooses the name. */
+  /** Matches file names that the project chooses. */
   pattern?: RegExp;
 }
 
@@ -29,11 +29,11 @@ const foreign: readonly Foreign[] = [
   { name: "Hugo", files: ["hugo.toml", "hugo.yaml", "hugo.json"] },
 ];
 
-/** The first words of start commands that no image of ours has a program for. */
+/** Start commands of programs that none of our images has. */
 const foreignPrograms =
   /^(?:\w+=\S+\s+)*(?:bundle|ruby|rails|rackup|puma|php|apache2|heroku-php-\w+|vendor\/bin\/[\w-]+|java|sbt|cargo|mix|elixir|deno|dotnet|swift|hugo|jekyll)\b/;
 
-/** What is recognised beside another language is most often a part of that program: its pages, its tools. */
+/** Ranks that beside another language are most often a part of its program, such as pages or tools. */
 const parts: readonly Found["rank"][] = ["site", "node-program", "python-program", "files"];
 
 export interface ForeignFile {
@@ -41,7 +41,7 @@ export interface ForeignFile {
   name: string;
 }
 
-/** One entry for each language that shows itself in the directory, in the order of the table. */
+/** The languages found in the directory, one entry each, in the order of the table. */
 export async function foreignFiles(view: Inspection, directory: string): Promise<ForeignFile[]> {
   const entries = await view.list(directory);
   const names = entries.filter(({ kind }) => kind === "file").map(({ name }) => name);
@@ -60,13 +60,13 @@ export async function foreignFiles(view: Inspection, directory: string): Promise
   return seen;
 }
 
-/** Hugo's older configuration has a name of many programs: its directories tell it from theirs. */
+/** Hugo's older configuration shares its file name with other programs; Hugo's directories distinguish it. */
 async function isOldHugo(view: Inspection, directory: string, names: readonly string[]): Promise<boolean> {
   if (!names.includes("config.toml") || !names.includes("content")) return false;
   return /^\s*(?:baseURL|theme)\s*=/im.test((await view.text(posix.join(directory, "config.toml"))) ?? "");
 }
 
-/** Jekyll reads this file too where nothing else explains it: pages with front matter are no finished pages. */
+/** Jekyll's configuration. Other tools use the name too, so it counts only beside pages that no tool builds. */
 export const jekyllFile: ForeignFile = { file: "_config.yml", name: "Jekyll" };
 
 /** Whether the candidate is a part of a program in another language, so that deploying it alone is wrong. */
@@ -75,7 +75,7 @@ export function isPartOf(found: Pick<Found, "rank">, seen: readonly ForeignFile[
   return seen.length > 0 && parts.includes(found.rank);
 }
 
-/** Configuration of other hosts and tools: read by people who expect that it is followed. */
+/** Configuration of other hosts and tools that Kontor ignores; owners may expect that it has an effect. */
 const notFollowed: readonly { files: readonly string[]; cure: string }[] = [
   {
     files: ["docker-compose.yml", "docker-compose.yaml", "compose.yml", "compose.yaml"],

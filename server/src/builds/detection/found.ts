@@ -30,7 +30,7 @@ export const ranks = [
   "files",
 ] as const;
 
-/** The owner's settings that decide what is looked for. */
+/** The owner's settings that direct the detection. */
 export interface Wanted extends Pick<Overrides, "buildCommand" | "outputDirectory" | "startCommand"> {
   framework?: string | undefined;
 }
@@ -39,7 +39,7 @@ export interface Found {
   framework: string;
   name: string;
   rank: (typeof ranks)[number];
-  /** Names what the owner has to set before it can be deployed; absent where the files say all. */
+  /** Names the setting that is missing for a deployment; absent when the files suffice. */
   missing?: string;
   /** Tells the view what was seen, and why each thing is as it is. `start` is the line of a Procfile, where there is one. */
   settle(start?: string): Promise<Settled>;

@@ -21,7 +21,7 @@ const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", kry
 
 const extensions = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/** A script that is for the developer's own machine: it watches, reloads and serves sources. */
+/** A script for the developer's machine: it watches, reloads and serves sources. */
 const forDevelopment = new RegExp(
   `(?<![\\w./-])(?:${[
     "dev|develop|preview|nodemon|vite|parcel|hexo|concurrently|live-server|lite-server|browser-sync",
@@ -35,7 +35,7 @@ const forDevelopment = new RegExp(
 const runsOwnProgram =
   /^(?:\w+=\S+\s+)*(?:cross-env\s+(?:\w+=\S+\s+)*)?(?:node|tsx|ts-node|bun|deno|pm2-runtime)\b/;
 
-/** A line that does no more than run another script. */
+/** A line that only runs another script. */
 const runsScript = /^(?:npm|yarn|pnpm|bun)(?: run(?:-script)?)? ([\w:.-]+)$/;
 
 /** Scripts of the repository that run while it is installed, and may read anything. */
@@ -44,7 +44,7 @@ const installScripts = ["preinstall", "install", "postinstall", "prepare"];
 /** What is started and names no framework. */
 const program: Framework = { id: "node", name: "Node.js", rank: "server", packages: [], port: 3000 };
 
-/** Files of a builder that is not in the table: the owner names the directory that it writes. */
+/** Site of a builder that is not in the table: the owner sets the output directory. */
 const builtSite: Framework = { id: "static", name: "Static site", rank: "site", packages: [], port: 8080 };
 
 /** Where the dependencies are installed, and where below it the app lies. */
@@ -99,7 +99,7 @@ export async function findNode(
   return found(app, program, "node-program");
 }
 
-/** `server` is a library of the repository that the site is deployed without. */
+/** `server`: a server library of the repository that is not part of the deployed site. */
 function found(app: NodeApp, framework: Framework, rank: Found["rank"], server?: Framework): Found {
   return {
     framework: framework.id,
@@ -217,7 +217,7 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   };
 }
 
-/** Each package manager otherwise refuses a Node.js that `engines` does not name. */
+/** Without these, package managers refuse a Node.js version outside `engines`. */
 const anyEngine = { npm_config_engine_strict: "false", YARN_IGNORE_ENGINES: "1" };
 
 function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; version: string } | undefined {
@@ -369,7 +369,7 @@ async function buildLine(
     return "turbo run build";
   }
   // `...` means: and what it depends on, in that order
-  // a filter by path counts from where pnpm runs, and one that matches nothing succeeds in silence
+  // A path filter is relative to pnpm's working directory; pnpm succeeds silently if it matches nothing.
   if (found.manager.name === "pnpm") {
     const root = posix.relative(place.directory, ".");
     const strict = /^pnpm@[1-7]\b/.test(found.package ?? "") ? "" : " --fail-if-no-match";
@@ -379,7 +379,7 @@ async function buildLine(
   return `${found.manager.name} run build`;
 }
 
-/** The script that starts the app in production; one that only runs another script is followed to that one. */
+/** The script that starts the app in production; a script that only runs another one is followed to it. */
 function startScript(app: NodeApp): { name: string; line: string } | undefined {
   return ["start:prod", "start:production", "start"]
     .filter((name) => !forDevelopment.test(app.scripts.get(name) ?? ""))
@@ -403,7 +403,7 @@ function isOwnProgram(app: NodeApp, line: string): boolean {
   return runsOwnProgram.test(target ?? last);
 }
 
-/** Whether the project is written for Bun, which runs what Node does not: TypeScript, `export default` servers. */
+/** Whether the project is written for Bun, which unlike Node runs TypeScript and `export default` servers. */
 function isForBun(app: NodeApp, manager: string): boolean {
   const scripts = [...app.scripts.values()];
   return (

@@ -90,7 +90,7 @@ export interface ManagerFound {
   package: string | null;
 }
 
-/** What the directory with the lockfile says; `manifest` is its package.json. Bun's own projects may have no lockfile yet. */
+/** Finds the manager by the directory with the lockfile; `manifest` is its package.json. Bun needs no lockfile. */
 export async function findManager(
   view: Inspection,
   directory: string,

@@ -56,7 +56,7 @@ export interface SiteStage {
   hashed: string | null;
 }
 
-/** What the owner of a project has set; each replaces what was found. Commands are lines of `sh`. */
+/** Settings of the project's owner; each replaces the detected value. Commands are lines of `sh`. */
 export interface Overrides {
   installCommand?: string;
   buildCommand?: string;

@@ -64,7 +64,7 @@ export async function findPython(
   const hasPages = await view.has(posix.join(directory, "mkdocs.yml"));
   const missing = hasPages
     ? "mkdocs.yml: set build_command to mkdocs build and output_directory to site"
-    : "the Python project has no program of a usual name: set start_command, or write a Procfile";
+    : "no Python program with a usual name was found: set start_command, or write a Procfile";
   return {
     ...((await programOf(app)) === undefined ? { missing } : {}),
     framework: "python",
@@ -359,7 +359,7 @@ async function collectStatic(app: PythonApp): Promise<string | null> {
   return null;
 }
 
-/** The file that is run where no framework is known. */
+/** The file to run when no framework is found. */
 async function programOf(app: PythonApp): Promise<string | undefined> {
   const { view, directory, dependencies } = app;
   const pages = dependencies.has("streamlit") ? ["streamlit_app.py", "Home.py"] : [];

@@ -68,7 +68,7 @@ describe("another language", () => {
     const found = await look(files);
     expect(found).toMatchObject({ framework: null, recipe: null });
     const warnings = found.warnings.join("\n");
-    expect(warnings).toContain(`: ${name} is built by a Dockerfile of the repository's own only`);
+    expect(warnings).toContain(`: ${name} needs a Dockerfile in the repository`);
     expect(warnings).toContain("add a Dockerfile");
     if (framework !== undefined) expect(warnings).toContain(`or set framework to ${framework}`);
   });
@@ -98,7 +98,7 @@ describe("another language", () => {
   test("refuses pages that Jekyll builds", async () => {
     const found = await look({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
     expect(found.framework).toBeNull();
-    expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll is built by a Dockerfile");
+    expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll needs a Dockerfile");
   });
 });
 

@@ -1,10 +1,10 @@
-/** The files in which repositories name the version of a runtime, read as their own tools read them. */
+/** Version files of runtimes, parsed like their own tools parse them. */
 import { posix } from "node:path";
 import { fields, type Inspection, text } from "./inspection.ts";
 
 /**
- * The version that each file names. `plain` files hold a version alone, with comments after `#` and blank lines;
- * `.tool-versions` and `mise.toml` hold one for each tool, which is known by any of `tools`.
+ * The version in each file. `plain` files hold only a version, with comments after `#` and blank lines.
+ * `.tool-versions` and `mise.toml` hold a version for each tool; `tools` lists the tool's names.
  */
 export async function versionFiles(
   view: Inspection,

@@ -23,7 +23,7 @@ export function takeJsonOnly(fastify: FastifyInstance): void {
   });
 }
 
-/** JSON is UTF-8 (RFC 8259, 8.1); a body declared otherwise would be read as text that its sender did not write. */
+/** JSON is UTF-8 (RFC 8259, 8.1); a body in another charset would be decoded to a wrong text. */
 function requireUtf8(contentType = ""): void {
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1];
   if (charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) throw unsupportedMediaType();

@@ -1,6 +1,6 @@
 /**
- * Limits on the shape of a JSON body, checked on its bytes before `JSON.parse` builds anything. Parsing, validating,
- * hashing and storing cost time per value, far more than a byte costs; one byte-wise scan costs about a millisecond per MiB.
+ * Limits on the shape of a JSON body, checked on its bytes before `JSON.parse`. Parsing, validating, hashing and
+ * storing cost far more time per value than per byte; the scan of the bytes takes about a millisecond per MiB.
  */
 export const maxDepth = 64;
 export const maxKeys = 10_000;
@@ -16,7 +16,7 @@ const openBrace = 0x7b;
 const closeBrace = 0x7d;
 
 /**
- * Describes the first limit that the JSON in `bytes` exceeds, to stand after the word "body"; undefined if it exceeds
+ * Describes the first limit that the JSON in `bytes` exceeds, as a continuation of "body"; undefined if it exceeds
  * none. Malformed JSON is left to `JSON.parse`.
  */
 export function exceededLimit(bytes: Uint8Array): string | undefined {

@@ -1,7 +1,7 @@
 /**
  * Long-lived responses of this process: event streams, WebSockets and git exchanges, each with the credential that
- * opened it. Every two seconds one query looks up all of their credentials; a stream ends when its credential was
- * revoked or has expired, or when its actor lost a scope or a workspace since.
+ * opened it. All their credentials are looked up together every two seconds. A stream ends when its credential was
+ * revoked or has expired, or when its actor has lost a scope or a workspace.
  */
 import type { Logger } from "pino";
 import type { Actor, Credential } from "#accounts/actor.ts";
@@ -9,19 +9,19 @@ import type { Config } from "#config.ts";
 import { tooManyStreams } from "../errors.ts";
 import { planOf } from "../rate-rules.ts";
 
-/** Actors by the credentials' places; undefined for one that is not valid any more. */
+/** Actors in the order of the credentials; undefined for an invalid credential. */
 export type FindActors = (credentials: readonly Credential[]) => Promise<readonly (Actor | undefined)[]>;
 
 export interface OpenStream {
-  /** As it was when the stream was opened. */
+  /** The actor's rights at the time the stream was opened. */
   actor: Actor;
   credential: Credential;
-  /** Takes input: it ends with a change of role or a suspension as well. */
+  /** True for a stream that accepts input: it also ends with a change of role or a suspension. */
   isWrite?: boolean;
   end(): void;
 }
 
-/** Open at once, by plan. */
+/** Limits of open streams by plan. */
 export type StreamNumbers = Pick<Config, "streamsStarter" | "streamsPro" | "streamsTeam">;
 
 const checkEveryMs = 2_000;
@@ -34,14 +34,14 @@ export class OpenStreams {
   #timer: NodeJS.Timeout | undefined;
   #isChecking = false;
 
-  /** `numbers`: null where nothing is limited. */
+  /** `numbers`: null without limits. */
   constructor(findActors: FindActors, log: Pick<Logger, "warn">, numbers: StreamNumbers | null = null) {
     this.#findActors = findActors;
     this.#log = log;
     this.#numbers = numbers;
   }
 
-  /** Refuses one more stream of a credential, or of its home workspace, that has all its plan allows. */
+  /** Throws when the credential, or its home workspace, already has all streams that its plan allows. */
   requireRoom(actor: Actor): void {
     if (this.#numbers === null) return;
     const { streamsStarter, streamsPro, streamsTeam } = this.#numbers;
@@ -55,7 +55,7 @@ export class OpenStreams {
     if (ofHome >= most) throw tooManyStreams(most);
   }
 
-  /** Returns what removes it again, for when the stream has ended by itself. */
+  /** Returns a function that removes the stream; call it when the stream has ended. */
   add(stream: OpenStream): () => void {
     this.#streams.add(stream);
     this.#timer ??= setInterval(() => void this.check(), checkEveryMs).unref();
@@ -70,7 +70,7 @@ export class OpenStreams {
     return this.#streams;
   }
 
-  /** A database that does not respond ends no stream: the next check decides. */
+  /** Ends no stream while the database is unavailable; the next check decides. */
   async check(): Promise<void> {
     if (this.#isChecking) return;
     this.#isChecking = true;
@@ -102,7 +102,7 @@ const holderOf = ({ tokenId, userId }: Actor): string => tokenId ?? userId;
 
 const keyOf = ({ kind, secret }: Credential): string => `${kind} ${secret}`;
 
-/** More rights than before are no reason to end it. */
+/** Additional rights do not end a stream. */
 function isStillAllowed({ actor, isWrite = false }: OpenStream, now: Actor | undefined): boolean {
   if (now === undefined) return false;
   const hasScopes =

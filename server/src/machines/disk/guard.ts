@@ -1,12 +1,13 @@
 /**
- * Keeps machines from filling the disk. Disks and volumes are sparse: together they may take more than there is, and the
- * database lies on the same disk. Admission looks when a machine starts; this looks every few seconds while they run.
+ * Keeps machines from filling the disk. Disks and volumes are sparse: together they may exceed the host's disk, and the
+ * database lies on the same disk. Admission checks when a machine starts; the guard checks every few seconds after
+ * that.
  *
- * While the free bytes, at the pace of the last look, come below the reserve within `aheadSeconds`, the machine that wrote
- * most since then is frozen: one for each look, below half of the reserve as many as it takes. A machine that cannot be
- * frozen is ended. A frozen machine keeps its processes and files, and goes on once a quarter more than the reserve is
- * free: one for each look, the one that waits longest first. The pace decides and not the size, so that a machine with
- * much on its disk that writes little is left alone, also where others than machines fill the disk.
+ * The guard freezes the machine that wrote most since the last check when, at that pace, the free bytes would fall
+ * below the reserve within `aheadSeconds`. It freezes one machine per check, and below half of the reserve as many as
+ * necessary. A machine that cannot be frozen is ended. A frozen machine keeps its processes and files. It is thawed
+ * once a quarter more than the reserve is free: one per check, the longest frozen first. The pace decides and not the
+ * size: a machine with a full disk that writes little is left alone, even if other programs fill the host's disk.
  */
 import type { Logger } from "pino";
 import type { DiskUse } from "@kontor/runtime/driver.ts";
@@ -16,12 +17,12 @@ import { orderFor } from "../placement.ts";
 import { findMachine, type MachineRow } from "../store.ts";
 
 export const lookEveryMs = 2_000;
-/** At the pace of the last look: a fast disk writes gigabytes while one look follows the other. */
+/** Time to look ahead: a fast disk writes gigabytes between two checks. */
 const aheadSeconds = 10;
-/** A pace that leaves room for longer than this harms nobody yet. */
+/** A pace that leaves room for longer than this is harmless. */
 const horizonSeconds = 600;
 const releaseAt = 1.25;
-/** A machine that goes on and is frozen again is not announced each time. */
+/** Least time between announcements for a machine that is frozen again and again. */
 const announceEveryMs = 10 * 60_000;
 
 export interface DiskHold {
@@ -37,7 +38,7 @@ export class DiskGuard {
   readonly #log: Logger;
   readonly #reserveBytes: number;
   readonly #announce: (hold: DiskHold) => Promise<void>;
-  /** In the order in which they were frozen. */
+  /** Frozen machines, the longest frozen first. */
   readonly #held = new Set<string>();
   readonly #announced = new Map<string, number>();
   #last: (DiskUse & { at: number }) | undefined;
@@ -46,7 +47,7 @@ export class DiskGuard {
     host: Host;
     db: Db;
     log: Logger;
-    /** Zero turns it off. */
+    /** Zero turns the guard off. */
     reserveBytes: number;
     /** Called for a machine that was frozen or ended. */
     announce: (hold: DiskHold) => Promise<void>;
@@ -58,7 +59,7 @@ export class DiskGuard {
     this.#announce = deps.announce;
   }
 
-  /** `atMs`: a monotonic clock. */
+  /** `atMs`: time of a monotonic clock. */
   async look(atMs = performance.now()): Promise<void> {
     if (this.#reserveBytes === 0) return;
     const use = await this.#host.diskUse();
@@ -107,20 +108,20 @@ export class DiskGuard {
     }
     this.#held.delete(id);
     const machine = await findMachine(this.#db, id);
-    // Its owner may have frozen or removed it meanwhile.
+    // The owner may have frozen or removed the machine meanwhile.
     if (machine?.desired !== "running") return;
     try {
       await this.#host.thaw({ ...orderFor(machine), hostEpoch: this.#host.epoch });
     } catch (error) {
-      // Behind the others that wait, so that a later look tries again.
+      // The machine moves behind the other frozen ones, and a later check retries.
       this.#held.add(id);
       throw error;
     }
-    this.#log.info({ machine: id }, "the disk has room again; the machine goes on");
+    this.#log.info({ machine: id }, "the disk has room again; thawed the machine");
   }
 }
 
-/** Bytes that each machine took since the look before, the most first. A new one's begin with what it was started with. */
+/** Bytes that each machine wrote since the last check, the most first. A new machine starts at zero. */
 function growth(before: DiskUse, now: DiskUse): [string, number][] {
   return [...now.machines]
     .map(([id, bytes]): [string, number] => [id, bytes - (before.machines.get(id) ?? bytes)])

@@ -21,7 +21,7 @@ export async function requireAddon(
   return row;
 }
 
-/** Each with its workspace, deleted ones included. */
+/** Add-ons with their workspace, deleted ones included. */
 export const workspacesOfAddons = findWorkspaces;
 
 /** Those of a project that the actor reaches, the newest first. */

@@ -103,12 +103,12 @@ export const AddonWithUrls = Addon.extend({
   connection_url: z
     .string()
     .meta({ "x-kontor-secret": true })
-    .describe("By the private network; holds the password."),
+    .describe("URL in the private network; holds the password."),
   public_connection_url: z
     .string()
     .meta({ "x-kontor-secret": true })
     .nullable()
-    .describe("From outside, where `public`; holds the password."),
+    .describe("URL from outside, if `public`; holds the password."),
 }).meta({ id: "AddonWithUrls" });
 export type AddonWithUrls = z.output<typeof AddonWithUrls>;
 

@@ -37,7 +37,7 @@ export function findAny(db: Db, id: string): Promise<AddonView | undefined> {
   return views(db).where("a.id", "=", id).executeTakeFirst();
 }
 
-/** Deleted ones included. */
+/** Includes deleted add-ons. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],

@@ -26,7 +26,7 @@ type Needs = Pick<App, "db" | "config" | "secrets">;
 
 /** Somebody waits for the answer; a repository that takes longer to fetch is a deployment's to fetch. */
 const deadlineMs = 60_000;
-/** Each is a git program and the files of a whole repository; one at a time for each payer. */
+/** An analysis runs git and holds the files of a whole repository; a payer has one at a time. */
 const slots = new FairSemaphore({
   limit: 2,
   queue: { max: 10, refuse: analysisQueueFull },
@@ -36,7 +36,7 @@ export async function analyzeProject(app: Needs, actor: Actor, projectId: string
   const project = await getProject(app, actor, projectId);
   requireNotSuspended(workspaceOf(actor, project));
   return slots.run(await payerOf(app.db, project.workspace_id), async () => {
-    // The wait for a slot does not count.
+    // The deadline excludes the wait for a slot.
     const signal = AbortSignal.timeout(deadlineMs);
     // Beside git's own, which the next start sweeps.
     const into = join(checkoutsDirectory(app), `analysis-${randomUUID()}`);

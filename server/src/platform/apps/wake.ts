@@ -35,7 +35,7 @@ async function begin(apps: Apps, environmentId: string, whose?: Whose): Promise<
   if (!running) throw nothingDeployed();
   if (running.state !== "asleep") return running;
   const { app } = apps;
-  // A visitor would start it; a caller of the API is refused before.
+  // A visitor would start the app; callers of the API are refused earlier.
   if (await isSuspended(app.db, environmentId)) throw accountSuspended();
   const env = renewed(app, running.row, await variablesOf(app, app.db, environmentId));
   if (running.machine !== null && (env !== undefined || running.command === null)) await stop(apps, running);

@@ -15,7 +15,7 @@ export type Finding =
 const timeoutMs = 2_000;
 const tries = 2;
 const maxHops = 8;
-/** For all questions about one name: eight hops of slow servers would take half a minute. */
+/** Deadline of all queries for a name: eight hops over slow servers would take half a minute. */
 const deadlineMs = 10_000;
 
 /** Names in lower case, without a final dot. `servers`: resolvers, with a port where it is not 53; null: the host's own. */
@@ -32,7 +32,7 @@ export async function lookUp(
     late.reject(new Late());
   }, withinMs);
   const found = find(resolver, hostname, target);
-  // It goes on for one question at most, which is cancelled, and nobody waits for it.
+  // After the deadline its last query is cancelled, and the rejection needs a handler.
   found.catch(() => {});
   try {
     return await Promise.race([found, late.promise]);

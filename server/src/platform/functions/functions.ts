@@ -20,7 +20,7 @@ type FunctionRow = store.FunctionRow;
 
 export type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Each with its workspace, deleted ones included. */
+/** Functions with their workspace, deleted ones included. */
 export const workspacesOfFunctions = store.findWorkspaces;
 
 /** One that the actor reaches. */

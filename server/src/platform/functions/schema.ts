@@ -192,7 +192,7 @@ export const InvokeRequest = z
       .refine((all) => Object.keys(all).length <= 100, { error: "must be at most 100" })
       .default({})
       .describe("What belongs to a connection, or is the server's to say, is left out."),
-    body: z.unknown().optional().describe("Text is sent as it is, anything else as JSON. At most 6 MiB."),
+    body: z.unknown().optional().describe("A text is sent as it is, any other value as JSON. At most 6 MiB."),
     body_base64: z.base64().optional().describe("In place of `body`, for what is no text."),
   })
   .refine(({ body, body_base64 }) => body === undefined || body_base64 === undefined, {

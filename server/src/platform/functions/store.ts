@@ -120,7 +120,7 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
 
 // ---- what others ask
 
-/** Deleted ones included. */
+/** Includes deleted functions. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],

@@ -56,7 +56,7 @@ export const tokenWanted = defineError(
 );
 
 export const tooManyWaiting = defineError("unavailable", 503, () => ({
-  detail: "Many of your fetches and pushes wait already; try again once one has finished.",
+  detail: "Too many of your fetches and pushes are waiting; try again once one has finished.",
   meta: { retry_after: 5 },
 }));
 

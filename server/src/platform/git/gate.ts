@@ -11,7 +11,7 @@ import { mayConnect, type OpenedHosts, ownAddresses } from "#lib/addresses.ts";
 import { hostResolver } from "#lib/name-resolver.ts";
 
 export interface GateOptions {
-  /** Workspace that look-ups of names are counted to. */
+  /** Workspace that look-ups of names count for. */
   owner: string;
   opened: OpenedHosts;
   /** For plain http: only what the operator opened, wherever on the internet it is. */
@@ -128,8 +128,8 @@ export class Gate {
 }
 
 /**
- * Addresses of `host`, all of which may be connected to; throws an Error with the reason otherwise. `own` are this
- * server's public addresses: services behind them may be shut to the internet by a firewall that is passed here.
+ * Returns the addresses of `host`; throws an Error with the reason if any of them is forbidden. `own` holds this
+ * server's public addresses: a connection from here could bypass the firewall in front of their services.
  */
 export async function judged(
   opened: OpenedHosts,

@@ -58,13 +58,13 @@ const idleMs = 60_000;
 const keepAliveMs = 5_000;
 /** A sender that was answered is listened to for this long, so that it comes to read the answer. */
 const hearOutMs = 30_000;
-/** Requests of one payer that wait for a slot. */
+/** Most requests of a payer that may wait for a slot. */
 const maxWaiting = 25;
-/** Read of a body before it takes a slot: all of a fetch's, the head of a push. */
+/** Bytes of a body that arrive before it takes a slot: a whole fetch, or the head of a push. */
 const earlyBytes = 16 * 1024;
-/** A transfer moves at least this much, averaged over a window of waiting for its client. */
+/** Minimum rate of a transfer, averaged over a window of waiting for its client. */
 const minimumRate = { bytesPerSecond: 1024, windowMs: 30_000 };
-/** An answer is measured over more: its bytes count in large pieces, once the kernel has taken them. */
+/** Windows for a response, whose bytes count in large chunks once the kernel has accepted them. */
 const drainWindows = 4;
 
 interface Wanted {
@@ -73,7 +73,7 @@ interface Wanted {
   isAnnouncement: boolean;
 }
 
-/** `rateWindowMs`: over which the rate of a transfer is averaged. */
+/** The rate of a transfer is averaged over `rateWindowMs`. */
 export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: number } = {}): RawSite {
   const hosting = new Hosting(app, pushes, options.rateWindowMs ?? minimumRate.windowMs);
   return {
@@ -108,7 +108,7 @@ class Hosting {
     this.#limiter = new RateLimiter(app.clock);
     this.#isTrusted = trustedProxies(app.config.trustedProxies);
     const limit = app.config.gitConcurrency;
-    // One payer holds at most half the slots, so that the others do not wait for it.
+    // A payer holds at most half the slots, so that the others do not wait for it.
     const perOwner = Math.ceil(limit / 2);
     this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
   }
@@ -279,7 +279,7 @@ class Hosting {
     return new MinimumRate({ ...minimumRate, windowMs: this.#rateWindowMs * windows });
   }
 
-  /** Runs `work` in a slot of the project's payer; a client that goes meanwhile leaves the queue. */
+  /** Runs `work` in a slot of the project's payer; a client that disconnects leaves the queue. */
   async #inTurn(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
     const payer = await payerOf(this.#app.db, project.workspace_id);
     const gone = new AbortController();
@@ -302,7 +302,7 @@ const endings: Record<string, (url: string, error: string | null) => string> = {
   superseded: () => "-----> a newer deployment took over",
 };
 
-/** A request's body, of which `earlyBytes`, or all, are there when it is opened. */
+/** A request's body. `open` resolves once `earlyBytes` of it, or all, have arrived. */
 class RequestBody {
   readonly #pieces: AsyncIterator<Buffer>;
   readonly #rate: MinimumRate;
@@ -325,7 +325,7 @@ class RequestBody {
     return body;
   }
 
-  /** To be read once; rejects with `TooSlow` below the minimum rate. */
+  /** Can be read once; throws `TooSlow` below the minimum rate. */
   async *read(): AsyncGenerator<Buffer> {
     yield* this.#early.splice(0);
     while (!this.#isWhole) {
@@ -343,9 +343,9 @@ class RequestBody {
 }
 
 /**
- * Runs the backend on the request, and hands on what `pass` makes of each piece of its answer. The head goes with the
- * first of them. A client that goes ends a fetch; a push it was still sending ends where its bytes do, so that git tidies
- * up, and one that came whole is carried out. One that moves too little ends both.
+ * Runs the backend on the request, and sends each chunk of its response through `pass`. The headers are sent with the
+ * first chunk. When the client disconnects, a fetch ends. A partial push gets the end of its input, so that git cleans
+ * up; a complete push is executed. A client below the minimum rate ends both.
  */
 async function exchange(
   call: BackendRequest,
@@ -363,7 +363,7 @@ async function exchange(
   let tooSlow: TooSlow | undefined;
   // A refusal may come before the body was read: what git thinks of it is in its answer.
   const sent = pipeline(requestBody.read(), backend.stdin).catch((error: unknown) => {
-    // Its input ends here, so that git tidies up.
+    // The pipeline has closed git's input, so that git cleans up.
     if (error instanceof TooSlow) tooSlow = error;
   });
   try {

@@ -29,7 +29,11 @@ export const Webhook = z
         detail: z.string(),
       })
       .nullable(),
-    secret: z.string().meta({ "x-kontor-secret": true }).optional().describe("Only where it was made anew."),
+    secret: z
+      .string()
+      .meta({ "x-kontor-secret": true })
+      .optional()
+      .describe("New secret; absent when the old one was kept."),
   })
   .meta({ id: "Webhook" });
 

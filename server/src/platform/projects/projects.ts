@@ -19,7 +19,7 @@ type ProjectRow = store.ProjectRow;
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
-/** Each with its workspace, deleted ones included. */
+/** Projects with their workspace, deleted ones included. */
 export const workspacesOfProjects = store.findWorkspaces;
 
 /** One that the actor reaches. */

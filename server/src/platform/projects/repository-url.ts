@@ -3,7 +3,7 @@
  * `user@host:path`. It is handed to git later, so nothing in it may be taken for an option or another protocol; and it
  * is shown to everyone in the workspace, so it may not hold a password.
  */
-/** `host` with its port where that is not the usual one. */
+/** `host`, with the port if it is not the default one. */
 export type RepositoryUrl = { kind: "https" | "ssh"; host: string };
 
 const hint = "must hold no user name or password; put a token in git_token";

@@ -124,7 +124,7 @@ export function findLiving(db: Db, id: string): Promise<ProjectRow | undefined> 
   return living(db).where("id", "=", id).executeTakeFirst();
 }
 
-/** Deleted ones included. */
+/** Includes deleted projects. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],

@@ -81,8 +81,8 @@ async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Pro
 }
 
 /**
- * A token and a key belong to the origin (scheme, host and port) they were given for. A repository that moves to another
- * origin loses them, and they have to be given again.
+ * A token and a key belong to the origin (scheme, host and port) they were set for. They are deleted when the
+ * repository moves to another origin, and must be set again.
  */
 async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const url = input.repo_url === undefined ? project.repo_url : input.repo_url;

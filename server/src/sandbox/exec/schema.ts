@@ -29,7 +29,7 @@ export const Exec = z
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("A name or a number; root where absent. Extension."),
+      .describe("User name or number. Default `root`. Extension."),
     stdin: z
       .base64()
       .max(16 * 1024 ** 2)

@@ -36,7 +36,7 @@ const common = {
   errors: [...runningErrors, ...machineErrors, ...fileErrors],
 } as const;
 
-/** Paths of a batch that its entry of the audit log names; the rest is a number. */
+/** Most paths of a batch that its audit entry lists; it counts the others. */
 const auditedPaths = 10;
 
 const presignedDetail =

@@ -8,7 +8,7 @@ export const Path = z
   .refine((path) => Buffer.byteLength(path) <= 4095, { error: "must be at most 4095 bytes" })
   .refine((path) => !path.includes("\0"), { error: "must not contain NUL" })
   .refine((path) => path.isWellFormed(), {
-    error: "must be valid Unicode: it holds half of a surrogate pair",
+    error: "must be valid Unicode, without half of a surrogate pair",
   })
   .describe("Absolute, or relative to /workspace.");
 

@@ -21,7 +21,7 @@ import {
   type SandboxRow,
 } from "./store.ts";
 
-/** Each with its workspace, terminated ones included. */
+/** Sandboxes with their workspace, terminated ones included. */
 export const workspacesOfSandboxes = findWorkspaces;
 
 export function reachable(actor: Actor): string[] {

@@ -38,7 +38,7 @@ export function findSandbox(
     .executeTakeFirst();
 }
 
-/** Terminated ones included. */
+/** Includes terminated sandboxes. */
 export function findWorkspaces(
   db: Queryable,
   ids: readonly string[],

@@ -37,7 +37,7 @@ export async function getSnapshot(app: Pick<App, "db">, actor: Actor, id: string
   return row;
 }
 
-/** By its id wherever the caller reaches, or by its name in their home workspace. */
+/** Finds by id in every workspace that the caller reaches, or by name in the home workspace. */
 export async function findSnapshotNamed(
   app: Pick<App, "db">,
   actor: Actor,

@@ -34,7 +34,7 @@ export const Webhook = z
       .meta({ "x-kontor-secret": true })
       .nullable()
       .optional()
-      .describe("In the answer of the create, and nowhere else."),
+      .describe("Only in the response to the create."),
   })
   .meta({ id: "Webhook" });
 export type Webhook = z.output<typeof Webhook>;

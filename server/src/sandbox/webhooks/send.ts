@@ -10,7 +10,7 @@ export class DeliveryError extends Error {
   override readonly name = "DeliveryError";
 }
 
-/** `owner`: the workspace that the look-up of the name is counted to. Resolves when a 2xx came back in time; throws a `DeliveryError`. */
+/** Resolves on a 2xx in time, and throws a `DeliveryError` otherwise. The look-up of the name counts for `owner`. */
 export function post(
   url: URL,
   opened: OpenedHosts,
