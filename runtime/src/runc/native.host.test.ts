@@ -244,7 +244,7 @@ describe("what only a machine on the host's kernel promises", () => {
     const { id } = await boot(withResources({ maxProcesses: 20 }));
     const perl = `for my $user (1000 .. 1100) { next if fork; $> = $< = $user; fork for 1 .. 5; sleep 60; exit } sleep 60`;
     await driver.guest(id).startCommand({ id: "cmd_bomb", argv: ["perl", "-e", perl] });
-    await expect.poll(async () => (await driver.stats(id)).processes).toBe(256 + 4 * 20);
+    await expect.poll(async () => (await driver.stats(id)).processes, { timeout: 20_000 }).toBe(256 + 4 * 20);
     await driver.remove(id);
     expect(await cgroups.list()).not.toContain(id);
   });
