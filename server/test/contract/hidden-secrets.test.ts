@@ -3,26 +3,16 @@
  * planted before the call, or one that the call creates.
  */
 import { describe, expect, test } from "vitest";
-import type { Route } from "#http/define-route.ts";
 import { makeToken } from "../factories.ts";
+import { canary, expectNoSecret, plantCanary, send } from "./calls.ts";
 import { cases } from "./cases/all.ts";
-import type { Call } from "./cases/case.ts";
-import { openWorld, type Reply } from "./world.ts";
+import { openWorld } from "./world.ts";
 
 const world = await openWorld();
 const { owner } = world;
 const { db } = world.app;
 
 const hidden = await hiddenToken(owner.userId);
-const canary = "canary-that-no-answer-may-hold";
-/** Patterns of secrets that the server creates. */
-const made = [
-  /whsec_[A-Za-z0-9+/=]{8}/,
-  /fnk_[A-Za-z0-9]{12}/,
-  /svc_[A-Za-z0-9]{12}/,
-  /postgres(ql)?:\/\//,
-  /rediss?:\/\//,
-];
 
 const routes = Object.values(world.routes)
   .flat()
@@ -36,88 +26,41 @@ async function hiddenToken(userId: string): Promise<string> {
   return plaintext;
 }
 
-function send({ method, path }: Pick<Route, "method" | "path">, call: Call, token: string): Promise<Reply> {
-  const { params, query, body, headers } = call;
-  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
-    encodeURIComponent(params?.[name] ?? "x"),
-  );
-  return world.call(method, query === undefined ? filled : `${filled}?${query}`, {
-    token,
-    body,
-    ...(headers ? { headers } : {}),
-  });
-}
-
-/** Plants the canary as a variable or a header of every object in the call. */
-async function plant({ params = {} }: Call): Promise<number> {
-  const environment = `/api/v1/projects/${params["project_id"]}/environments/${params["env_id"]}`;
-  const places: [string, string, object][] = [
-    ["project_id", `/api/v1/projects/${params["project_id"]}`, { env_vars: { CANARY: canary } }],
-    ["env_id", environment, { env_vars: { CANARY: canary } }],
-    ["function_id", `/api/v1/functions/${params["function_id"]}`, { env_vars: { CANARY: canary } }],
-    [
-      "toolset_id",
-      `/v1/agent-toolsets/${params["toolset_id"]}`,
-      {
-        http_tools: [
-          {
-            name: "planted",
-            description: "",
-            method: "GET",
-            path: "/",
-            parameters: { type: "object", properties: {} },
-            headers: { "x-key": canary },
-          },
-        ],
-      },
-    ],
-  ];
-  let planted = 0;
-  for (const [name, path, body] of places) {
-    if (params[name] === undefined) continue;
-    const { status } = await world.call("PATCH", path, { token: owner.token, body });
-    if (status === 200) planted += 1;
-  }
-  return planted;
-}
-
-function expectNoSecret({ text }: Reply): void {
-  expect(text).not.toContain(canary);
-  for (const form of made) expect(text).not.toMatch(form);
-}
-
 describe.each(usable)("$method $path", (route) => {
   test("returns no secret to a token that hides secrets", async () => {
     const call = await cases[route.operationId]!.success(world);
-    await plant(call);
-    expectNoSecret(await send(route, call, hidden));
+    await plantCanary(world, call);
+    expectNoSecret(await send(world, route, call, hidden));
   });
 });
 
 describe.each(refused)("$method $path", (route) => {
   test("refuses a token that hides secrets", async () => {
     const call = await cases[route.operationId]!.success(world);
-    const { status, json } = await send(route, call, hidden);
+    const { status, json } = await send(world, route, call, hidden);
     expect([status, json]).toMatchObject([403, { code: "secrets_hidden" }]);
   });
 });
 
 test("returns hints in place of variables, and the values to a token that shows secrets", async () => {
   const call = await cases["getProjectVariables"]!.success(world);
-  expect(await plant(call)).toBe(1);
+  expect(await plantCanary(world, call)).toBe(1);
   const route = routes.find(({ operationId }) => operationId === "getProjectVariables")!;
-  expect((await send(route, call, hidden)).json).toMatchObject({ CANARY: "…hold" });
-  expect((await send(route, call, owner.token)).json).toMatchObject({ CANARY: canary });
+  expect((await send(world, route, call, hidden)).json).toMatchObject({ CANARY: "…hold" });
+  expect((await send(world, route, call, owner.token)).json).toMatchObject({ CANARY: canary });
 });
 
 test("returns hints in place of an add-on's connection URL and a toolset's headers", async () => {
   const call = await cases["getAddon"]!.success(world);
   const addon = routes.find(({ operationId }) => operationId === "getAddon")!;
-  const [masked, open] = [await send(addon, call, hidden), await send(addon, call, owner.token)];
+  const [masked, open] = [
+    await send(world, addon, call, hidden),
+    await send(world, addon, call, owner.token),
+  ];
   expect((open.json as { connection_url: string }).connection_url).toMatch(/:\/\//);
   expect((masked.json as { connection_url: string }).connection_url).toMatch(/^….{4}$/);
   const named = await cases["updateAgentToolset"]!.success(world);
-  expect(await plant(named)).toBe(1);
+  expect(await plantCanary(world, named)).toBe(1);
   const { json } = await world.call("GET", "/v1/agent-toolsets", { token: hidden });
   expect((json as { items: unknown[] }).items).toContainEqual(
     expect.objectContaining({

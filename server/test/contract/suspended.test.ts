@@ -2,13 +2,12 @@
  * Suspension, for every operation of the three documents: a write on an object of a suspended workspace is a 402, even
  * for a person who also has an active workspace. Reading and deleting stay possible.
  */
-import { once } from "node:events";
-import { type IncomingMessage, request } from "node:http";
 import { afterEach, describe, expect, test } from "vitest";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { refusesSuspended } from "#http/authenticate.ts";
 import type { Route } from "#http/define-route.ts";
 import { makeTeam, makeToken } from "../factories.ts";
+import { refusedHandshake, send as sendCall } from "./calls.ts";
 import { cases } from "./cases/all.ts";
 import type { Call } from "./cases/case.ts";
 import { openWorld, type World } from "./world.ts";
@@ -45,15 +44,8 @@ afterEach(async () => {
   forgetActors(world.app);
 });
 
-async function send({ method, path }: Route, { params, query, body, headers }: Call, token: string) {
-  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
-    encodeURIComponent(params?.[name] ?? "x"),
-  );
-  const { status, json } = await world.call(method, query === undefined ? filled : `${filled}?${query}`, {
-    token,
-    body,
-    ...(headers ? { headers } : {}),
-  });
+async function send(route: Route, call: Call, token: string) {
+  const { status, json } = await sendCall(world, route, call, token);
   return { status, code: (json as { code?: string } | null)?.code };
 }
 
@@ -118,17 +110,6 @@ test("refuses a WebSocket to a terminal of a suspended workspace", async () => {
   });
   const address = await world.listen();
   await suspendAllBut(null);
-  const handshake = request(`${address}/v1/sandboxes/${params!["id"]}/pty/${(json as { id: string }).id}`, {
-    headers: {
-      authorization: `Bearer ${owner.token}`,
-      connection: "Upgrade",
-      upgrade: "websocket",
-      "sec-websocket-version": "13",
-      "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-    },
-  });
-  handshake.end();
-  const [response] = (await once(handshake, "response")) as [IncomingMessage];
-  response.resume();
-  expect(response.statusCode).toBe(402);
+  const url = `${address}/v1/sandboxes/${params!["id"]}/pty/${(json as { id: string }).id}`;
+  expect(await refusedHandshake(url, owner.token)).toBe(402);
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { openWorld } from "./world.ts";
+import { openWorld } from "../world.ts";
 
 const world = await openWorld();
 
