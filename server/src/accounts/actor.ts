@@ -18,7 +18,9 @@ export type Scope = (typeof scopes)[number];
 
 export type Plan = "starter" | "pro" | "team";
 export type SandboxTier = "free" | "payg" | "enterprise";
-export type TeamRole = "owner" | "admin" | "member";
+/** A viewer reads and changes nothing. */
+export const teamRoles = ["owner", "admin", "member", "viewer"] as const;
+export type TeamRole = (typeof teamRoles)[number];
 
 /** One workspace an actor can reach: the personal one or a team's. */
 export interface ReachableWorkspace {
@@ -47,6 +49,8 @@ export interface Actor {
   hidesSecrets?: boolean;
   /** Personal one first. A token bound to one workspace reaches that alone. */
   workspaces: readonly ReachableWorkspace[];
+  /** In a request that writes: teams left out of `workspaces`, because the actor is a viewer there. */
+  viewed?: readonly ReachableWorkspace[];
   ip: string | null;
   /** Told of each deed of this request, in the deed's own transaction; set where the request has an Idempotency-Key. */
   witness?: (tx: Db, deed: Deed) => Promise<void>;

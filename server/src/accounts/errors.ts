@@ -21,10 +21,18 @@ export const planLimit = defineError(
   }),
 );
 
-export const insufficientRole = defineError("insufficient_role", 403, (needed: TeamRole) => ({
-  detail: `Only ${needed === "owner" ? "an owner" : "an owner or an admin"} of the team may do this.`,
-  meta: { role_needed: needed },
-}));
+export const insufficientRole = defineError(
+  "insufficient_role",
+  403,
+  (needed: Exclude<TeamRole, "viewer">) => ({
+    detail: {
+      owner: "Only an owner of the team may do this.",
+      admin: "Only an owner or an admin of the team may do this.",
+      member: "A viewer reads only; ask an admin of the team for the role member.",
+    }[needed],
+    meta: { role_needed: needed },
+  }),
+);
 
 export const signInLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
   detail: `Too many sign-ins to this account; try again in ${retryAfterSeconds} s.`,

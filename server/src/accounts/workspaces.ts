@@ -6,21 +6,24 @@ import type { App } from "../app.ts";
 import { type Db, transaction } from "#db/db.ts";
 import type { Actor, Plan, ReachableWorkspace, SandboxTier } from "./actor.ts";
 import { recordActivity } from "./activity/activity.ts";
-import { accountSuspended, workspaceNotFound } from "./errors.ts";
+import { accountSuspended, insufficientRole, workspaceNotFound } from "./errors.ts";
 import { forgetActors } from "./find-actor.ts";
 
 /** How a request names one: `personal` or a team's id; null and absent mean the home workspace. */
 export type WorkspaceParam = string | null | undefined;
 
 /** Where things go that name no workspace: the one a token is bound to, else the personal one. */
-export function homeWorkspace(actor: Actor): ReachableWorkspace {
+export function homeWorkspace(actor: Pick<Actor, "workspaces">): ReachableWorkspace {
   const [home] = actor.workspaces;
   if (!home) throw workspaceNotFound();
   return home;
 }
 
 /** The workspace a request means; one the actor can't reach answers as one that does not exist. */
-export function requireWorkspace(actor: Actor, param: WorkspaceParam): ReachableWorkspace {
+export function requireWorkspace(
+  actor: Pick<Actor, "workspaces">,
+  param: WorkspaceParam,
+): ReachableWorkspace {
   if (param === null || param === undefined) return homeWorkspace(actor);
   const found = actor.workspaces.find((workspace) =>
     param === "personal" ? workspace.kind === "personal" : workspace.id === param.toLowerCase(),
@@ -29,9 +32,12 @@ export function requireWorkspace(actor: Actor, param: WorkspaceParam): Reachable
   return found;
 }
 
-/** The same for a change: a suspended workspace refuses it. */
+/** The same for a change: a suspended workspace refuses it, and one of which the actor is a viewer. */
 export function requireWritableWorkspace(actor: Actor, param: WorkspaceParam): ReachableWorkspace {
-  return requireNotSuspended(requireWorkspace(actor, param));
+  const workspaces = [...actor.workspaces, ...(actor.viewed ?? [])];
+  const workspace = requireWorkspace({ workspaces }, param);
+  if (workspace.role === "viewer") throw insufficientRole("member");
+  return requireNotSuspended(workspace);
 }
 
 export function requireNotSuspended(workspace: ReachableWorkspace): ReachableWorkspace {

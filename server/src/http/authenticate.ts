@@ -3,8 +3,8 @@
  * does not know how accounts are kept.
  */
 import type { FastifyRequest } from "fastify";
-import { accountSuspended } from "#accounts/errors.ts";
-import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
+import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
+import { type Actor, type Credential, hasScope, type ReachableWorkspace } from "#accounts/actor.ts";
 import { credentialOf, isForeignOrigin } from "./credential.ts";
 import type { Route } from "./define-route.ts";
 import { missingScope, originRefused, unauthenticated } from "./errors.ts";
@@ -47,35 +47,70 @@ export type WorkspaceOf = (
   target: { path: string; params: Readonly<Record<string, string | undefined>> },
 ) => Promise<string | undefined>;
 
-/** Whether the route refuses a suspended workspace: all writes do, except those that free resources. */
-export function refusesSuspended({ scope, method, whileSuspended }: SuspensionRule): boolean {
-  const isWrite = scope !== null && (scope.endsWith(":write") || scope === "agents:invoke");
-  return isWrite && method !== "GET" && !(whileSuspended ?? method === "DELETE");
+function isWrite({ scope, method }: Pick<Route, "scope" | "method">): boolean {
+  const changes = scope !== null && (scope.endsWith(":write") || scope === "agents:invoke");
+  return changes && method !== "GET";
 }
 
-type SuspensionRule = Pick<Route, "scope" | "method" | "whileSuspended">;
+/** Whether the route refuses a suspended workspace: all writes do, except those that free resources. */
+export function refusesSuspended(route: Pick<Route, "scope" | "method" | "whileSuspended">): boolean {
+  return isWrite(route) && !(route.whileSuspended ?? route.method === "DELETE");
+}
+
+/** Whether the route refuses a viewer of the team: all writes do, a DELETE included. */
+export function refusesViewers(route: Pick<Route, "scope" | "method" | "allowsViewers">): boolean {
+  return isWrite(route) && route.allowsViewers !== true;
+}
+
+/** A request to a route, with the lookup of the workspace that owns the object in its path. */
+interface Visit {
+  actor: Actor;
+  request: FastifyRequest;
+  route: Pick<Route, "path">;
+  workspaceOf: WorkspaceOf;
+}
+
+const isViewed = ({ role }: ReachableWorkspace): boolean => role === "viewer";
 
 /**
- * Refuses a write in a suspended workspace. Most actors reach no suspended workspace, or suspended ones alone, and cost
- * no query. A `workspace` in the body is checked by the verb that creates the object.
+ * Whether a workspace that passes the test owns the object in the path. An actor for whom none or all of the workspaces
+ * pass costs no query. Undefined when the path names no object.
  */
-export async function requireActive(
-  workspaceOf: WorkspaceOf,
-  request: FastifyRequest,
-  actor: Actor,
-  route: Pick<Route, "path">,
-): Promise<void> {
-  const suspended = actor.workspaces.filter((workspace) => workspace.suspended).map(({ id }) => id);
-  if (suspended.length === 0) return;
-  if (suspended.length === actor.workspaces.length) throw accountSuspended();
+async function isIn(
+  { actor, request, route, workspaceOf }: Visit,
+  isSuch: (workspace: ReachableWorkspace) => boolean,
+): Promise<boolean | undefined> {
+  const such = actor.workspaces.filter(isSuch);
+  if (such.length === 0) return false;
+  if (such.length === actor.workspaces.length) return true;
   const params = request.params as Record<string, string | undefined>;
   const owner = await workspaceOf(actor, { path: route.path, params });
-  if (owner !== undefined && suspended.includes(owner)) throw accountSuspended();
+  return owner === undefined ? undefined : such.some(({ id }) => id === owner);
 }
 
-/** Whether responses hold hints in place of secrets. */
-export function hidesSecrets(actor: Actor): boolean {
-  return actor.hidesSecrets === true;
+/** Refuses a write in a suspended workspace. A `workspace` in the body is checked by the verb that creates the object. */
+export async function requireActive(visit: Visit): Promise<void> {
+  if (await isIn(visit, ({ suspended }) => suspended)) throw accountSuspended();
+}
+
+/**
+ * The actor of a write, without the teams of which it is a viewer: no field of the body reaches them either. Refuses a
+ * path that names an object of such a team.
+ */
+export async function requireEditor(visit: Visit): Promise<Actor> {
+  const { actor } = visit;
+  if (await isIn(visit, isViewed)) throw insufficientRole("member");
+  const viewed = actor.workspaces.filter(isViewed);
+  if (viewed.length === 0) return actor;
+  return { ...actor, viewed, workspaces: actor.workspaces.filter((workspace) => !isViewed(workspace)) };
+}
+
+/**
+ * Whether the response holds hints in place of secrets: for a token that hides them, and for a viewer. A list over
+ * several workspaces holds hints only when the actor is a viewer in one of them.
+ */
+export async function hidesSecrets(visit: Visit): Promise<boolean> {
+  return visit.actor.hidesSecrets === true || (await isIn(visit, isViewed)) !== false;
 }
 
 export function requireScope(actor: Actor, route: Pick<Route, "scope">): void {

@@ -88,6 +88,8 @@ export interface RouteDefinition<
   bodyType?: "json" | "stream";
   /** Whether a suspended workspace may write. By default only a DELETE may, because it frees resources. */
   whileSuspended?: boolean;
+  /** A write that a viewer of the team may make: it concerns the caller alone. */
+  allowsViewers?: boolean;
   /** Fields of the record itself that a PATCH accepts and ignores, so that GET → change → PATCH works. */
   readOnlyFields?: readonly string[];
   /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */

@@ -92,7 +92,7 @@ test("every way a route can refuse is in its responses, by status and code", () 
     204: undefined,
     401: ["unauthenticated"],
     402: ["account_suspended"],
-    403: ["missing_scope"],
+    403: ["missing_scope", "insufficient_role"],
     409: ["idempotency_conflict", "idempotency_in_progress", "harbour_full"],
     413: ["payload_too_large"],
     415: ["unsupported_media_type"],

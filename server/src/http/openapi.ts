@@ -4,9 +4,9 @@
  * of being published under two names.
  */
 import { z } from "zod";
-import { accountSuspended } from "#accounts/errors.ts";
+import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
 import type { ErrorRow } from "#lib/errors.ts";
-import { refusesSuspended } from "./authenticate.ts";
+import { refusesSuspended, refusesViewers } from "./authenticate.ts";
 import { type Api, mayStreamEvents, type Route, type SocketDefinition, subprotocol } from "./define-route.ts";
 import {
   badHandshake,
@@ -285,6 +285,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
     ...(route.scope === "public" ? [] : [unauthenticated]),
     ...(route.scope === null || route.scope === "public" ? [] : [missingScope]),
     ...(route.needsSecrets ? [secretsHidden] : []),
+    ...(refusesViewers(route) ? [insufficientRole] : []),
     ...(refusesSuspended(route) ? [accountSuspended] : []),
     ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),

@@ -13,7 +13,9 @@ import {
   type FindActor,
   hidesSecrets,
   refusesSuspended,
+  refusesViewers,
   requireActive,
+  requireEditor,
   requireScope,
   type WorkspaceOf,
 } from "./authenticate.ts";
@@ -82,10 +84,11 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const usualLimit = route.scope === "public" ? publicBodyLimitBytes : defaultBodyLimitBytes;
   const bodyLimit = route.bodyLimit ?? usualLimit;
   const encoders = compileEncoders(route);
-  const isWrite = refusesSuspended(route);
   // A handshake is a GET, but its socket accepts input.
-  const isSocketWrite = route.socket !== undefined && refusesSuspended({ ...route.socket, method: "POST" });
+  const opened = route.socket && { ...route.socket, method: "POST" as const };
   const openSocket = route.socket && compileSocket(route, route.socket, services);
+  const { workspaceOf } = services;
+  const visitOf = (request: FastifyRequest) => ({ actor: request.actor, request, route, workspaceOf });
   fastify.route({
     method: route.method,
     url: route.path.replaceAll(/\{(\w+)\}/g, ":$1"),
@@ -100,15 +103,17 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       const isChange = isSocket || route.method !== "GET";
       request.actor = await authenticate(services.findActor, request, route, services.publicOrigin, isChange);
       countRequest(services, route, request.actor, reply);
-      requireScope(request.actor, isSocket && route.socket ? route.socket : route);
-      if (isSocket ? isSocketWrite : isWrite)
-        await requireActive(services.workspaceOf, request, request.actor, route);
-      if (route.needsSecrets && hidesSecrets(request.actor)) throw secretsHidden();
+      const rule = (isSocket ? opened : undefined) ?? route;
+      requireScope(request.actor, rule);
+      if (refusesViewers(rule)) request.actor = await requireEditor(visitOf(request));
+      if (refusesSuspended(rule)) await requireActive(visitOf(request));
+      if (route.needsSecrets && (await hidesSecrets(visitOf(request)))) throw secretsHidden();
       if (route.bodyType === "stream") checkLength(request, bodyLimit);
     },
     handler: async (request, reply) => {
       if (openSocket && isHandshake(request)) return openSocket(request, reply);
-      const encode = (result: unknown) => encoders(result, hidesSecrets(request.actor));
+      const isMasked = await hidesSecrets(visitOf(request));
+      const encode = (result: unknown) => encoders(result, isMasked);
       const input = validate({ params: request.params, query: request.query, body: request.body });
       // Checked before the work, whose response could not be streamed otherwise.
       if (wantsStream(route, input)) request.server.streams.requireRoom(request.actor);

@@ -1,5 +1,5 @@
 /** Callers with valid and with invalid credentials. */
-import { scopes } from "#accounts/actor.ts";
+import { scopes, teamRoles } from "#accounts/actor.ts";
 import { makePerson, makeTeam, makeToken } from "../factories.ts";
 import type { World } from "../contract/world.ts";
 
@@ -12,8 +12,6 @@ export interface Callers {
   others: readonly { name: string; token: string }[];
 }
 
-const roles = ["owner", "admin", "member"] as const;
-
 export async function openCallers(world: World): Promise<Callers> {
   const { db } = world.app;
   const token = async (userId: string, options?: Parameters<typeof makeToken>[2]) =>
@@ -22,7 +20,7 @@ export async function openCallers(world: World): Promise<Callers> {
   const revoked = await makeToken(db, userId);
   await db.deleteFrom("api_tokens").where("id", "=", revoked.row.id).execute();
   const expired = await token(userId, { expiresAt: new Date(Date.now() - 1000) });
-  const people = await Promise.all(roles.map(async (role) => ({ role, ...(await makePerson(db)) })));
+  const people = await Promise.all(teamRoles.map(async (role) => ({ role, ...(await makePerson(db)) })));
   const members = Object.fromEntries(people.map(({ role, user }) => [user.id, role]));
   await makeTeam(db, { ...members, [userId]: "owner" });
   const suspended = await makePerson(db, { workspace: { suspended_at: new Date() } });

@@ -4,7 +4,7 @@
  */
 import type { App } from "../../app.ts";
 import { systemActor } from "../activity/activity.ts";
-import type { Plan, SandboxTier, TeamRole } from "../actor.ts";
+import { type Plan, type SandboxTier, teamRoles } from "../actor.ts";
 import { randomPassword } from "../passwords.ts";
 import { plans, sandboxTiers } from "../plans.ts";
 import { addMemberBeyondPlan, createTeamFor, listAllTeams, removeMemberOf } from "../teams/teams.ts";
@@ -81,13 +81,13 @@ export const commands: Readonly<Record<string, Command>> = {
       })),
   },
   "team add-member": {
-    usage: "team add-member <team> <email> [--role owner|admin|member]",
+    usage: "team add-member <team> <email> [--role owner|admin|member|viewer]",
     words: 2,
     options: { role: "text" },
     run: async (app, [name, email], options) => {
       const team = await requireTeam(app.db, name!);
-      const role = oneOf("role", ["owner", "admin", "member"] as const, options.role) ?? "member";
-      await addMemberBeyondPlan(app, actor, team.id, { email: email!, role: role satisfies TeamRole });
+      const role = oneOf("role", teamRoles, options.role) ?? "member";
+      await addMemberBeyondPlan(app, actor, team.id, { email: email!, role });
       return { team: team.name, email: email!.toLowerCase(), role };
     },
   },

@@ -4,7 +4,7 @@ import { credentialOf, sessionCookie } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { addressLimited } from "#http/errors.ts";
 import type { App } from "../../app.ts";
-import { scopes } from "../actor.ts";
+import { scopes, teamRoles } from "../actor.ts";
 import { fullAccessErrors, requireFullAccess } from "../full-access.ts";
 import { changePassword, passwordWrong } from "../users/users.ts";
 import { signInLimited } from "../errors.ts";
@@ -35,7 +35,7 @@ const SessionResponse = z
         id: z.guid(),
         kind: z.enum(["personal", "team"]),
         name: z.string(),
-        role: z.enum(["owner", "admin", "member"]),
+        role: z.enum(teamRoles),
         plan: z.enum(["starter", "pro", "team"]),
         sandbox_tier: z.enum(["free", "payg", "enterprise"]),
         suspended: z.boolean(),

@@ -229,6 +229,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     path: "/api/v1/teams/{team_id}/members/{user_id}",
     operationId: "removeTeamMember",
     whileSuspended: false,
+    allowsViewers: true,
     summary: "Remove a member, or leave",
     params: memberParams,
     responses: { 204: null },

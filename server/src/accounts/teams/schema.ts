@@ -1,7 +1,8 @@
 import { z } from "zod";
+import { teamRoles } from "../actor.ts";
 import type { InvitationRow, MemberRow, TeamRow } from "./store.ts";
 
-const role = z.enum(["owner", "admin", "member"]);
+const role = z.enum(teamRoles).describe("A viewer reads and changes nothing, and gets hints for secrets.");
 
 export const TeamCreate = z.object({ name: z.string().trim().min(1).max(64) }).meta({ id: "TeamCreate" });
 export const TeamUpdate = z

@@ -1,5 +1,6 @@
 /**
- * Teams: a workspace that several people share. An owner decides everything, an admin the members, a member uses it.
+ * Teams: a workspace that several people share. An owner decides everything, an admin the members, a member uses it, a
+ * viewer reads.
  * A team always has an owner: the last one can neither leave nor step down. Who is not in a team does not learn that
  * it exists. People join by an invitation that they accept: see `invitations.ts`.
  */
@@ -241,9 +242,9 @@ export function requireTeam(actor: Actor, id: string): ReachableWorkspace {
   return team;
 }
 
-const rank: Record<TeamRole, number> = { member: 0, admin: 1, owner: 2 };
+const rank: Record<TeamRole, number> = { viewer: 0, member: 1, admin: 2, owner: 3 };
 
-export function requireRole({ role }: ReachableWorkspace, needed: TeamRole): void {
+export function requireRole({ role }: ReachableWorkspace, needed: "admin" | "owner"): void {
   if (rank[role] < rank[needed]) throw insufficientRole(needed);
 }
 

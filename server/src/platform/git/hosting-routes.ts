@@ -11,7 +11,7 @@ import { pipeline } from "node:stream/promises";
 import { payerOf } from "#accounts/payers.ts";
 import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
 import { findActor } from "#accounts/find-actor.ts";
-import { accountSuspended } from "#accounts/errors.ts";
+import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { clientAddress, type IsTrusted, trustedProxies } from "#http/client-address.ts";
 import { methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
@@ -173,6 +173,7 @@ class Hosting {
     const workspace = actor.workspaces.find(({ id }) => id === project?.workspace_id);
     if (project === undefined || workspace === undefined) throw repositoryNotFound();
     if (project.repo_url !== null) throw repositoryElsewhere(project.repo_url);
+    if (isPush && workspace.role === "viewer") throw insufficientRole("member");
     if (isPush && workspace.suspended) throw accountSuspended();
     const directory = repositoryDirectory(this.#app, project.id);
     const isThere = await stat(directory).then(

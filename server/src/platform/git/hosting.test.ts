@@ -242,6 +242,21 @@ test("a suspended account reads, and pushes nothing", async () => {
   expect((await userGit(directory, ["ls-remote", urlOf(project, held)])).code).toBe(0);
 });
 
+test("a viewer of the team fetches, and pushes nothing", async () => {
+  const viewer = await makePerson(db);
+  const team = await makeTeam(db, { [user.id]: "owner", [viewer.user.id]: "viewer" });
+  const project = await makeProject(app, team.id);
+  const held = (await makeToken(db, viewer.user.id)).plaintext;
+  const bound = (await makeToken(db, viewer.user.id, { workspaceId: team.id })).plaintext;
+  const directory = await work();
+  for (const secret of [held, bound]) {
+    const push = ["push", urlOf(project, secret), "main"];
+    expect((await userGit(directory, push, { okCodes: [128] })).stderr).toContain("A viewer reads only");
+    const { code, stdout } = await userGit(directory, ["ls-remote", urlOf(project, secret)]);
+    expect([code, stdout]).toEqual([0, ""]);
+  }
+});
+
 test("requests are limited by the token's plan", async () => {
   const limited = await gitApp(db, { rateLimitPlatformTeam: "2" });
   const site = gitSite(limited, pushes);

@@ -9,7 +9,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { notPermitted } from "#machines/errors.ts";
 import { sandboxTerminated } from "../sandboxes/errors.ts";
-import { getSandbox } from "../sandboxes/sandboxes.ts";
+import { getSandbox, isViewer } from "../sandboxes/sandboxes.ts";
 import { signatureInvalid, urlExpired } from "./errors.ts";
 import { absolute } from "./files.ts";
 import { writableRoots } from "./limits.ts";
@@ -26,6 +26,8 @@ interface Grant {
   path: string;
   /** Unix seconds. */
   expiresAt: number;
+  /** False for a viewer of the team. */
+  mayWake: boolean;
 }
 
 export async function presign(
@@ -41,10 +43,12 @@ export async function presign(
   if (method === "PUT") refuseUnlessWritable(path, writableRoots(sandbox));
   // Up to the full second, so that it lives at least as long as was asked for.
   const expiresAt = Math.ceil(app.clock.now().getTime() / 1000) + input.expires_in;
+  const mayWake = !isViewer(actor, sandbox);
   const query = new URLSearchParams({
     path,
     svc_exp: String(expiresAt),
-    svc_sig: app.secrets.sign(purpose, fieldsOf({ sandboxId: id, method, path, expiresAt })),
+    ...(mayWake ? {} : { svc_wake: "no" }),
+    svc_sig: app.secrets.sign(purpose, fieldsOf({ sandboxId: id, method, path, expiresAt, mayWake })),
   });
   const host = `files-${id.replace(/^sbx_/, "")}.sbx.${app.config.previewDomain}`;
   return {
@@ -55,23 +59,24 @@ export async function presign(
   };
 }
 
-/** The path a URL is for; throws where its signature is not ours, or its time is over. */
+/** The path a URL is for, and whether it may wake; throws where its signature is not ours, or its time is over. */
 export function verify(
   app: Pick<App, "secrets" | "clock">,
   { sandboxId, method, query }: { sandboxId: string; method: TransferMethod; query: URLSearchParams },
-): string {
+): Pick<Grant, "path" | "mayWake"> {
   const path = query.get("path") ?? "";
   const expires = query.get("svc_exp") ?? "";
   if (!/^[1-9]\d{0,11}$/.test(expires)) throw signatureInvalid();
   const expiresAt = Number(expires);
-  const fields = fieldsOf({ sandboxId, method, path, expiresAt });
+  const mayWake = !query.has("svc_wake");
+  const fields = fieldsOf({ sandboxId, method, path, expiresAt, mayWake });
   if (!app.secrets.verify(purpose, fields, query.get("svc_sig") ?? "")) throw signatureInvalid();
   if (app.clock.now().getTime() >= expiresAt * 1000) throw urlExpired();
-  return path;
+  return { path, mayWake };
 }
 
-function fieldsOf({ sandboxId, method, path, expiresAt }: Grant): (string | number)[] {
-  return [method, sandboxId, path, expiresAt];
+function fieldsOf({ sandboxId, method, path, expiresAt, mayWake }: Grant): (string | number)[] {
+  return [method, sandboxId, path, expiresAt, ...(mayWake ? [] : ["no wake"])];
 }
 
 /** As far as the words of a path say; where its symlinks lead is asked inside, at each use. */

@@ -166,7 +166,7 @@ export const fileRoutes = (app: App): Route[] => [
     operationId: "presignDownload",
     summary: "A URL to download a file without a token",
     description:
-      "GET streams the file as an attachment, with ranges; HEAD tells its size. It works on paused sandboxes too: its first use wakes one that has `auto_resume`.",
+      "GET streams the file as an attachment, with ranges; HEAD tells its size. It works on paused sandboxes too: its first use wakes one that has `auto_resume`, unless a viewer of the team made the URL.",
     scope: "sandboxes:read",
     body: Presign,
     responses: { 200: Presigned },

@@ -15,6 +15,7 @@ import { lengthRequired, methodNotAllowed, payloadTooLarge } from "#http/errors.
 import { renderError } from "#http/render-error.ts";
 import type { FileStat } from "#machines/guest.ts";
 import { onSandbox } from "../audited.ts";
+import { requireAwake } from "../sandboxes/sandboxes.ts";
 import { uploadMaxBytes } from "./limits.ts";
 import { verify } from "./presign.ts";
 import { openDownload, receiveUpload, statDownload, type Wanted } from "./transfer.ts";
@@ -82,8 +83,9 @@ async function answer(
   if (!methods.includes(method)) throw methodNotAllowed(methods);
   if (method === "OPTIONS") return void response.writeHead(204, preflightHeaders).end();
   const query = new URLSearchParams(/\?(.*)$/s.exec(request.url ?? "")?.[1] ?? "");
-  const path = verify(app, { sandboxId, method: method === "PUT" ? "PUT" : "GET", query });
+  const { path, mayWake } = verify(app, { sandboxId, method: method === "PUT" ? "PUT" : "GET", query });
   noteUse(app, request, { sandboxId, method, path });
+  if (!mayWake) await requireAwake(app, sandboxId);
   if (method === "PUT") await receive(app, sandboxId, path, request, response);
   else if (method === "HEAD") describe(await statDownload(app, sandboxId, path), path, response).end();
   else await send(app, sandboxId, path, request, response);

@@ -313,6 +313,20 @@ test("a paused sandbox signs URLs; a good one wakes it where it may, and a bad o
   expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
 });
 
+test("does not wake a paused sandbox by a URL that a viewer made, also with the mark removed", async () => {
+  const { id } = await sandbox({ auto_resume: true });
+  await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
+  const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));
+  const input = Presign.parse({ path: "/workspace/kept", expires_in: 600 });
+  const { url } = await presign(app, { ...actor, workspaces }, id, "GET", input);
+  expect((await use(url)).body.toString()).toBe("kept");
+  await pauseSandbox(app, actor, id);
+  const refused = await use(url);
+  expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
+  expect((await use(url.replace("svc_wake=no&", ""))).status).toBe(403);
+  expect((await getSandbox(app, actor, id)).status).toBe("paused");
+});
+
 test("a file that becomes shorter while it is read breaks the answer off instead of ending it", async () => {
   const { id, root } = await sandbox();
   await writeFile(join(root, "workspace/shrinks"), Buffer.alloc(50_000_000));

@@ -161,6 +161,18 @@ test("does not wake a paused sandbox with auto_resume while its workspace is sus
   expect(await contentOf(id, "/workspace/kept")).toBe("kept");
 });
 
+test("does not wake a paused sandbox with auto_resume for a viewer of the team", async () => {
+  const { id } = await create({ auto_resume: true });
+  await write(id, "/workspace/kept", "kept");
+  const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));
+  const viewed = () => read(host.app, { ...actor, workspaces }, id, "/workspace/kept");
+  expect(await viewed()).toMatchObject({ is_dir: false });
+  await pause(id);
+  await expect(viewed()).rejects.toMatchObject({ code: "sandbox_paused", status: 409 });
+  expect(await get(id)).toMatchObject({ status: "paused" });
+  expect(await contentOf(id, "/workspace/kept")).toBe("kept");
+});
+
 test("a call that comes while the sandbox is being paused waits, and is then answered by what became of it", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");

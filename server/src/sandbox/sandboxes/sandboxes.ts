@@ -71,10 +71,15 @@ export type InsideNeeds = Pick<App, "db" | "machines" | "secrets" | "clock" | "l
 /** The row as whoever asks may see it. */
 type Look = () => Promise<SandboxRow | undefined>;
 
+interface Entry {
+  look: Look;
+  mayWake: (row: SandboxRow) => boolean;
+}
+
 /**
  * Does something inside a running sandbox. One that is being paused or resumed is waited for, and one that is paused
- * and has `auto_resume` is woken. Where the machine ends meanwhile, the sandbox's own reason is the answer: "it ran out
- * of memory" helps, "the connection broke" does not.
+ * and has `auto_resume` is woken, though not for a viewer of the team. Where the machine ends meanwhile, the sandbox's
+ * own reason is the answer: "it ran out of memory" helps, "the connection broke" does not.
  */
 export function inside<T>(
   app: InsideNeeds,
@@ -82,7 +87,19 @@ export function inside<T>(
   id: string,
   call: (guest: Guest, row: SandboxRow) => Promise<T>,
 ): Promise<T> {
-  return insideOf(app, () => findSandbox(app.db, id, reachable(actor)), call);
+  const look = () => findSandbox(app.db, id, reachable(actor));
+  return insideOf(app, { look, mayWake: (row) => !isViewer(actor, row) }, call);
+}
+
+/** Whether the actor is a viewer of the team that owns the sandbox. */
+export function isViewer({ workspaces }: Actor, { workspace_id }: SandboxRow): boolean {
+  return workspaces.some(({ id, role }) => id === workspace_id && role === "viewer");
+}
+
+/** Refuses a sandbox that a call would wake. */
+export async function requireAwake(app: Pick<App, "db">, id: string): Promise<void> {
+  const row = await whenStill(app, id);
+  if (row) refuseUnlessRunning(row);
 }
 
 /** The same for who has no token, but a signature of ours that names this sandbox. */
@@ -91,29 +108,29 @@ export function insideSigned<T>(
   id: string,
   call: (guest: Guest, row: SandboxRow) => Promise<T>,
 ): Promise<T> {
-  return insideOf(app, () => findById(app.db, id), call);
+  return insideOf(app, { look: () => findById(app.db, id), mayWake: () => true }, call);
 }
 
 async function insideOf<T>(
   app: InsideNeeds,
-  look: Look,
+  entry: Entry,
   call: (guest: Guest, row: SandboxRow) => Promise<T>,
 ): Promise<T> {
-  const row = await awake(app, look);
+  const row = await awake(app, entry);
   try {
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {
-    throw await reason(look, error, row.machine_id);
+    throw await reason(entry.look, error, row.machine_id);
   }
 }
 
 /** The row of a sandbox that runs. */
-async function awake(app: InsideNeeds, look: Look): Promise<SandboxRow> {
+async function awake(app: InsideNeeds, { look, mayWake }: Entry): Promise<SandboxRow> {
   const row = await look();
   if (!row) throw sandboxNotFound();
   if (row.status === "running" && row.transition === null) return row;
   const still = await whenStill(app, row.id);
-  if (still?.status === "paused" && still.auto_resume) await wake(app, row.id, null);
+  if (still?.status === "paused" && still.auto_resume && mayWake(row)) await wake(app, row.id, null);
   const now = await look();
   if (!now) throw sandboxNotFound();
   refuseUnlessRunning(now);

@@ -1,0 +1,192 @@
+/**
+ * The viewer of a team, for every operation of the three documents: a write on a thing of the team answers 403 and
+ * changes nothing, a read answers without its secrets, and the viewer's own workspace stays as writable as before.
+ */
+import { afterEach, describe, expect, test } from "vitest";
+import { forgetActors } from "#accounts/find-actor.ts";
+import { refusesViewers } from "#http/authenticate.ts";
+import { makePerson, makeTeam, makeToken } from "../../factories.ts";
+import { canary, expectNoSecret, plantCanary, refusedHandshake, send } from "../calls.ts";
+import { cases } from "../cases/all.ts";
+import type { Call } from "../cases/case.ts";
+import { openWorld, type World } from "../world.ts";
+
+const world = await openWorld();
+const { db } = world.app;
+const { owner, stranger: viewer } = world;
+const bound = (await makeToken(db, viewer.userId, { workspaceId: owner.workspaceId })).plaintext;
+
+const routes = Object.values(world.routes)
+  .flat()
+  .filter(({ scope }) => scope !== null && scope !== "public");
+const routeOf = (operationId: string) => routes.find((route) => route.operationId === operationId)!;
+/** An invitation is the invited person's own. */
+const writes = routes.filter((route) => refusesViewers(route) && !route.path.includes("/invitations/{"));
+const onThings = writes.filter(({ path }) => path.includes("{"));
+const creating = writes.filter(({ path }) => !path.includes("{"));
+const reads = routes.filter(
+  (route) => !refusesViewers(route) && route.allowsViewers !== true && route.needsSecrets !== true,
+);
+const secretReads = routes.filter((route) => !refusesViewers(route) && route.needsSecrets === true);
+
+const refusal = { status: 403, json: { code: "insufficient_role", role_needed: "member" } };
+const call = (token: string, method: string, path: string, body?: object) =>
+  world.call(method, path, { token, body });
+
+/** Makes the owner's personal workspace a team, and the viewer one of it and of the owner's other teams. */
+async function enter(): Promise<void> {
+  const { userId, workspaceId } = owner;
+  const team = { kind: "team" as const, owner_user_id: null };
+  await db.updateTable("workspaces").set(team).where("id", "=", workspaceId).execute();
+  const member = { workspace_id: workspaceId, user_id: userId, role: "owner" as const };
+  await db.insertInto("team_members").values(member).execute();
+  const teams = await db
+    .selectFrom("team_members")
+    .select("workspace_id")
+    .where("user_id", "=", userId)
+    .execute();
+  const viewing = teams.map(({ workspace_id }) => ({
+    workspace_id,
+    user_id: viewer.userId,
+    role: "viewer" as const,
+  }));
+  await db.insertInto("team_members").values(viewing).execute();
+  forgetActors(world.app);
+}
+
+async function leave(): Promise<void> {
+  const { userId, workspaceId } = owner;
+  const personal = { kind: "personal" as const, owner_user_id: userId };
+  await db.deleteFrom("team_members").where("workspace_id", "=", workspaceId).execute();
+  await db.deleteFrom("team_members").where("user_id", "=", viewer.userId).execute();
+  await db.updateTable("workspaces").set(personal).where("id", "=", workspaceId).execute();
+  forgetActors(world.app);
+}
+
+afterEach(leave);
+
+/** Changes by the viewer that the activity log knows. */
+const changes = () =>
+  db
+    .selectFrom("activity")
+    .select("action")
+    .where("person_id", "=", viewer.userId)
+    .where("is_access", "=", false)
+    .execute();
+
+describe.each(onThings)("$method $path", (route) => {
+  test("is refused to a viewer of the team that owns the thing, and changes nothing", async () => {
+    const before = await changes();
+    const made = await cases[route.operationId]!.success(world);
+    await enter();
+    expect(await send(world, route, made, viewer.token)).toMatchObject(refusal);
+    expect(await changes()).toEqual(before);
+  });
+});
+
+describe.each(creating)("$method $path", (route) => {
+  test("is refused to a viewer's token that is bound to the team", async () => {
+    const made = await cases[route.operationId]!.success(world);
+    await enter();
+    expect(await send(world, route, made, bound)).toMatchObject(refusal);
+  });
+});
+
+describe.each(reads)("$method $path", (route) => {
+  test("answers a viewer without a secret", async () => {
+    const made = await cases[route.operationId]!.success(world);
+    await plantCanary(world, made);
+    await enter();
+    const reply = await send(world, route, made, viewer.token);
+    expect([reply.status, reply.status < 300]).toEqual([reply.status, true]);
+    expectNoSecret(reply);
+  });
+});
+
+describe.each(secretReads)("$method $path", (route) => {
+  test("is refused to a viewer", async () => {
+    const made = await cases[route.operationId]!.success(world);
+    await enter();
+    const { status, json } = await send(world, route, made, viewer.token);
+    expect([status, json]).toMatchObject([403, { code: "secrets_hidden" }]);
+  });
+});
+
+/** The viewer's own things, as cases make them. */
+const own: World = { ...world, owner: viewer };
+
+test("writes to the viewer's own workspace and reads its secrets, beside a team that is viewed", async () => {
+  const exec = await cases["execCommand"]!.success(own);
+  const variables = await call(viewer.token, "POST", "/api/v1/projects", {
+    name: "viewers-own",
+    env_vars: { CANARY: canary },
+  });
+  const { id } = variables.json as { id: string };
+  await enter();
+  expect((await send(world, routeOf("execCommand"), exec, viewer.token)).status).toBe(200);
+  const read = await call(viewer.token, "GET", `/api/v1/projects/${id}/env-vars`);
+  expect(read.json).toMatchObject({ CANARY: canary });
+});
+
+test("refuses what a body names of the team", async () => {
+  const named = [
+    ["createProject", "/api/v1/projects"],
+    ["createFunction", "/api/v1/functions"],
+    ["createGroup", "/api/v1/groups"],
+    ["createApiToken", "/api/v1/api-tokens"],
+  ] as const;
+  const made = new Map<string, Call>();
+  for (const [operationId] of named) made.set(operationId, await cases[operationId]!.success(world));
+  const snapshot = await cases["deleteSnapshot"]!.success(world);
+  await enter();
+  for (const [operationId, path] of named) {
+    const { body } = made.get(operationId)!;
+    const into = { ...(body as object), workspace: owner.workspaceId };
+    expect(await call(viewer.token, "POST", path, into)).toMatchObject(refusal);
+  }
+  const begun = await call(viewer.token, "POST", "/v1/sandboxes", { snapshot: snapshot.params!["id"] });
+  expect([begun.status, begun.json]).toMatchObject([404, { code: "snapshot_not_found" }]);
+});
+
+test("a terminal of the team is not opened to a viewer over a WebSocket", async () => {
+  const { params } = await cases["getPty"]!.success(world);
+  const address = await world.listen();
+  await enter();
+  const url = `${address}/v1/sandboxes/${params!["id"]}/pty/${params!["pty"]}`;
+  expect(await refusedHandshake(url, viewer.token)).toBe(403);
+});
+
+test("a change of role takes effect at once, for a token bound to the team too", async () => {
+  const { user } = await makePerson(db);
+  const team = await makeTeam(db, { [owner.userId]: "owner", [user.id]: "member" });
+  forgetActors(world.app);
+  const { plaintext } = await makeToken(db, user.id, { workspaceId: team.id });
+  const path = `/api/v1/teams/${team.id}/members/${user.id}`;
+  const group = (name: string) => call(plaintext, "POST", "/api/v1/groups", { name });
+  expect((await group("before")).status).toBe(201);
+  expect(await call(owner.token, "PATCH", path, { role: "viewer" })).toMatchObject({
+    status: 200,
+    json: { role: "viewer" },
+  });
+  expect(await group("while viewing")).toMatchObject(refusal);
+  expect((await call(plaintext, "GET", "/api/v1/groups")).json).toMatchObject([{ name: "before" }]);
+  expect((await call(owner.token, "PATCH", path, { role: "member" })).status).toBe(200);
+  expect((await group("after")).status).toBe(201);
+});
+
+test("a viewer joins by an invitation, counts no votes, and leaves", async () => {
+  const team = await makeTeam(db, { [owner.userId]: "owner" });
+  forgetActors(world.app);
+  const members = `/api/v1/teams/${team.id}/members`;
+  const body = { email: viewer.email, role: "viewer" };
+  const invited = await call(owner.token, "POST", members, body);
+  expect(invited).toMatchObject({ status: 201, json: { role: "viewer" } });
+  const accept = `/api/v1/invitations/${(invited.json as { id: string }).id}/accept`;
+  expect(await call(viewer.token, "POST", accept)).toMatchObject({ status: 200, json: { role: "viewer" } });
+  const demoted = await call(owner.token, "PATCH", `${members}/${owner.userId}`, { role: "viewer" });
+  expect([demoted.status, demoted.json]).toMatchObject([409, { code: "last_owner" }]);
+  expect((await call(viewer.token, "DELETE", `${members}/${owner.userId}`)).status).toBe(403);
+  expect((await call(viewer.token, "POST", "/api/v1/notifications/read-all")).status).toBe(200);
+  expect((await call(viewer.token, "DELETE", `${members}/${viewer.userId}`)).status).toBe(204);
+  expect((await call(viewer.token, "GET", `/api/v1/teams/${team.id}`)).status).toBe(404);
+});
