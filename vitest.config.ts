@@ -26,6 +26,8 @@ export default defineConfig({
           include: [`${name}/**/*.test.ts`],
           exclude: [...configDefaults.exclude, hostTests],
           pool: "forks" as const,
+          // as in server/vitest.config.ts
+          expect: { poll: { timeout: 20_000 } },
           testTimeout: 30_000,
           // as in e2e/vitest.config.ts
           retry: 1,
@@ -36,6 +38,7 @@ export default defineConfig({
           name: "host",
           include: [`{server,runtime,cli}/**/${hostTests.slice(3)}`],
           pool: "forks",
+          expect: { poll: { timeout: 30_000 } },
           // a machine boots in a third of a second; the first template of a run takes half a minute and more
           testTimeout: 120_000,
           // as in e2e/vitest.config.ts

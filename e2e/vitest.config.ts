@@ -11,6 +11,8 @@ export default defineConfig({
     include: ["*.e2e.test.ts"],
     globalSetup: ["global-setup.ts"],
     pool: "forks",
+    // A condition is waited for as long as a busy host needs; the default is one second.
+    expect: { poll: { timeout: 30_000 } },
     fileParallelism: false,
     testTimeout: 60_000,
     // Real machines on a host that others use: a second try is allowed, and named at the end of the run.

@@ -8,6 +8,8 @@ export default defineConfig({
     include: ["src/**/*.test.ts", "test/**/*.test.ts"],
     exclude: ["**/*.host.test.ts"],
     pool: "forks",
+    // A condition is waited for as long as a busy host needs; the default is one second.
+    expect: { poll: { timeout: 30_000 } },
     globalSetup: ["test/global-setup.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,

@@ -10,6 +10,8 @@ export default defineConfig({
     root: import.meta.dirname,
     include: ["*.e2e.test.ts"],
     pool: "forks",
+    // A condition is waited for as long as a busy host needs; the default is one second.
+    expect: { poll: { timeout: 30_000 } },
     fileParallelism: false,
     testTimeout: 60_000,
     // Both as in e2e/vitest.config.ts.

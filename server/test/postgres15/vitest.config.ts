@@ -9,6 +9,8 @@ export default defineConfig({
     include: ["src/**/*.test.ts"],
     exclude: ["**/*.host.test.ts", "src/lib/**", "src/config.test.ts", "src/db/embedded*.test.ts"],
     pool: "forks",
+    // A condition is waited for as long as a busy host needs; the default is one second.
+    expect: { poll: { timeout: 30_000 } },
     globalSetup: ["test/postgres15/global-setup.ts"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
