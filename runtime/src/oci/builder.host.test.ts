@@ -97,7 +97,7 @@ CMD ["cat", "hello.txt"]
     expect(await builds.builder.images()).not.toContain(second.id);
   });
 
-  test("that fails names its failed line, and five failures leave no bytes", async () => {
+  test("names the failed line of a failed build and keeps no bytes of five failures", async () => {
     const failing =
       "FROM debian:12-slim\nRUN head -c 20M /dev/urandom > /big\nRUN echo looks bad >&2; exit 7\n";
     await build(failing);

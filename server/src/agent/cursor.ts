@@ -1,10 +1,21 @@
 /** Pages of this API's lists, newest first: their start position and their next cursor. */
+import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { openCursor, sealCursor } from "#accounts/cursor.ts";
 import type { App } from "#app.ts";
 import { invalidField } from "./errors.ts";
 
 type Needs = Pick<App, "secrets">;
+
+/** Query parameters of every paged list. */
+export const pageQuery = {
+  cursor: z
+    .string()
+    .max(2048)
+    .optional()
+    .describe("`next_cursor` of the previous page; send it with the same filters."),
+  limit: z.int().min(1).max(100).default(50),
+};
 
 /** `createdAt` is PostgreSQL's text of the time, which keeps the microseconds that a Date drops. */
 export interface Position {

@@ -131,7 +131,7 @@ function coerceQuery(
     if (deep && (kind === "record" || kind === "object")) {
       // Own property even for `__proto__`: defineProperty never walks into a prototype.
       const group = (out[key] ??= {});
-      // Of `metadata=x&metadata[k]=v` the text stays, which the schema refuses.
+      // For `metadata=x&metadata[k]=v` the text stays, and the schema refuses it.
       if (isRecordOfValues(group))
         Object.defineProperty(group, deep[2]!, {
           value,

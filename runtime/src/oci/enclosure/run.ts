@@ -15,7 +15,7 @@ import type { UserRanges } from "./user-ranges.ts";
 
 export interface Run {
   group: string;
-  /** Whose store and caches it writes, and where the bases are; theirs is written by their own import alone. */
+  /** Workspace whose store and caches the run writes. Bases are read, except by the run that imports them. */
   store: { home: string; bases: string; isBase: boolean };
   network: LentNetwork | null;
   files: Readonly<Record<string, string>>;
@@ -43,7 +43,7 @@ export const NOT_STARTED = 70;
 const LEAF = "builder";
 const MEASURE_MS = 2 * 60_000;
 const PROCESSES = 1024;
-/** What the disk is looked at for, while a build writes: a second of a fast disk is what it can go beyond. */
+/** Interval between checks of the disk: a build may exceed its limit by what a fast disk takes in a second. */
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
 /** Empty files take no bytes, and each takes an inode that PostgreSQL and everything else on the disk shares. */
@@ -71,7 +71,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       await writeFile(join(directory, name), text, { mode: 0o600 });
     undo.add("group", () => cgroups.removeTree(spec.group));
     const { memoryBytes, vcpus } = spec;
-    // One step that is too large ends, and the builder says which.
+    // A step that is too large ends alone, and the builder names it.
     await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
     // A leaf: what has groups below it may hold no process itself (cgroup v2).
     const cgroupProcs = await cgroups.makeLeaf(spec.group, LEAF);
@@ -180,7 +180,7 @@ async function stepLimits(): Promise<{ processes: number; openFiles: number }> {
 }
 
 export async function bytesBelow(directory: string): Promise<number> {
-  // What goes meanwhile is none of it.
+  // Files that disappear while they are counted take no bytes.
   const { stdout } = await run(["du", "-sx", "--block-size=1", directory], {
     timeoutMs: MEASURE_MS,
     okCodes: [0, 1],

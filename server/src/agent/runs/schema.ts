@@ -1,5 +1,6 @@
 /** The wire of runs. */
 import { z } from "zod";
+import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
 import type { PendingApproval } from "../approvals/approvals.ts";
@@ -123,12 +124,7 @@ export const RunQuery = z.strictObject({
   trigger: z.enum(triggerTypes).optional().describe("Origin of the runs."),
   created_after: timestamp.optional().describe("Runs created at this time or later."),
   created_before: timestamp.optional().describe("Runs created before this time."),
-  cursor: z
-    .string()
-    .max(2048)
-    .optional()
-    .describe("`next_cursor` of the previous page; send it with the same filters."),
-  limit: z.int().min(1).max(100).default(50),
+  ...pageQuery,
 });
 export type RunQuery = z.output<typeof RunQuery>;
 

@@ -1,6 +1,7 @@
 /** The wire of sessions. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
+import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { type Machine, machineStatuses } from "../vm/view.ts";
 import type { SessionRow } from "./store.ts";
@@ -14,12 +15,7 @@ export const SessionQuery = z.strictObject({
     .enum(["idle", "busy", "ended", "live"])
     .optional()
     .describe("`live` matches idle and busy sessions, which count against the plan."),
-  cursor: z
-    .string()
-    .max(2048)
-    .optional()
-    .describe("`next_cursor` of the previous page; send it with the same filters."),
-  limit: z.int().min(1).max(100).default(50),
+  ...pageQuery,
 });
 export type SessionQuery = z.output<typeof SessionQuery>;
 
