@@ -41,7 +41,7 @@ struct command {
   struct process *process; // NULL once finished
   pid_t pid;
   int wake; // an eventfd: makes its thread look at kill_at_us again
-  bool kill_asked, timed_out, killed;
+  bool kill_asked, timed_out, killed, out_of_memory;
   uint64_t timeout_at_us, kill_at_us; // 0: none
   uint64_t started_ms, ended_ms;
   int exit_code, exit_signal; // -1 where it is the other
@@ -174,6 +174,7 @@ static void finish(struct command *c) {
   c->exit_signal = WIFSIGNALED(process->status) ? WTERMSIG(process->status) : -1;
   c->exit_code = WIFSIGNALED(process->status) ? -1 : WEXITSTATUS(process->status);
   c->ended_ms = now_ms();
+  c->out_of_memory = process->out_of_memory;
   c->process = NULL;
   process_release(process);
   notify_locked(c);
@@ -281,6 +282,7 @@ void serve_background(int connection, const struct request *request) {
     send_failure(connection, &failure);
     return;
   }
+  c->started_ms = now_ms();
   if (!process_start(request, &process, &failure)) {
     unreserve(c);
     send_failure(connection, &failure);
@@ -293,7 +295,6 @@ void serve_background(int connection, const struct request *request) {
   pthread_mutex_lock(&lock);
   c->process = process;
   c->pid = process->pid;
-  c->started_ms = now_ms();
   c->timeout_at_us = timeout_ms ? process->started_us + timeout_ms * 1000 : 0;
   pthread_mutex_unlock(&lock);
   if (!start_thread(run, c)) {
@@ -323,6 +324,7 @@ static void reply_command_locked(struct reply *reply, const struct command *c) {
   if (c->ended_ms) reply_number(reply, F_ENDED_MS, c->ended_ms);
   reply_number(reply, F_OUTPUT_BYTES, c->ring.written);
   reply_number(reply, F_DROPPED_BYTES, c->ring.dropped);
+  if (c->out_of_memory) reply_number(reply, F_OUT_OF_MEMORY, 1);
   if (!c->on_terminal) return;
   reply_number(reply, F_COLS, c->cols);
   reply_number(reply, F_ROWS, c->rows);

@@ -16,7 +16,12 @@
 #include "paths.h"
 #include "services.h"
 
-enum { ENTRY_LIMIT = 10000, BATCH = 64 * 1024 };
+enum {
+  ENTRY_LIMIT = 10000, // and one more in a page, which tells the host that there are others
+  BATCH = 64 * 1024,
+  DEPTH_LIMIT = 256, // of a tree that is removed: each level holds a descriptor
+  REMOVE_TRIES = 16,
+};
 
 // One temporary name per write: pid 1 has one counter for the whole life of the machine.
 static atomic_uint_fast64_t temporaries;
@@ -26,6 +31,25 @@ static void reply_stat(struct reply *reply, const struct stat *info) {
   reply_number(reply, F_MODE, info->st_mode & 07777);
   reply_number(reply, F_MODIFIED_MS, (uint64_t)info->st_mtim.tv_sec * 1000 + (uint64_t)info->st_mtim.tv_nsec / 1000000);
   reply_number(reply, F_IS_DIR, S_ISDIR(info->st_mode));
+  reply_number(reply, F_UID, info->st_uid);
+  reply_number(reply, F_GID, info->st_gid);
+}
+
+// What is at a path: what a symlink leads to, or the symlink itself where that is nothing; its target in both cases.
+static bool stat_with_target(int directory, const char *path, struct stat *info, char target[PATH_LIMIT + 1]) {
+  target[0] = 0;
+  if (fstatat(directory, path, info, AT_SYMLINK_NOFOLLOW)) return false;
+  if (!S_ISLNK(info->st_mode)) return true;
+  ssize_t length = readlinkat(directory, path, target, PATH_LIMIT);
+  target[length > 0 ? length : 0] = 0;
+  struct stat end;
+  if (fstatat(directory, path, &end, 0) == 0) *info = end;
+  return true;
+}
+
+static void reply_entry(struct reply *reply, const struct stat *info, const char *target) {
+  reply_stat(reply, info);
+  if (target[0]) reply_text(reply, F_LINK_TARGET, target);
 }
 
 static bool need_path(const struct request *request, struct failure *failure) {
@@ -177,47 +201,98 @@ void serve_write(int connection, const struct request *request) {
 void serve_stat(int connection, const struct request *request) {
   struct failure failure;
   struct stat info;
-  if (need_path(request, &failure) &&
-      (stat(request->text[F_PATH], &info) == 0 || fail_errno(&failure, errno, request->text[F_PATH])))
-    send_meta(connection, &info);
-  else send_failure(connection, &failure);
+  struct reply reply;
+  char target[PATH_LIMIT + 1];
+  if (!need_path(request, &failure) || (!stat_with_target(AT_FDCWD, request->text[F_PATH], &info, target) &&
+                                        !fail_errno(&failure, errno, request->text[F_PATH]))) {
+    send_failure(connection, &failure);
+    return;
+  }
+  reply_begin(&reply, META);
+  reply_entry(&reply, &info, target);
+  send_reply(connection, &reply);
 }
 
 // Entries are small: they leave in batches of BATCH bytes, or a large directory would be thousands of writes.
-static bool send_entries(int connection, DIR *directory, unsigned char *batch) {
-  size_t held = 0, count = 0;
+struct batch {
+  unsigned char bytes[BATCH];
+  size_t held;
+};
+
+static bool flush_batch(int connection, struct batch *batch) {
+  size_t held = batch->held;
+  batch->held = 0;
+  return held == 0 || write_exactly(connection, batch->bytes, held);
+}
+
+static bool add_entry(int connection, int directory, const char *name, struct batch *batch) {
+  struct stat info;
+  struct reply reply;
+  char target[PATH_LIMIT + 1];
+  // gone meanwhile: not an entry
+  if (!stat_with_target(directory, name, &info, target)) return true;
+  reply_begin(&reply, ENTRY);
+  reply_text(&reply, F_NAME, name);
+  reply_entry(&reply, &info, target);
+  put_u32(reply.bytes, (uint32_t)(reply.length - HEADER_BYTES));
+  if (batch->held + reply.length > BATCH && !flush_batch(connection, batch)) return false;
+  memcpy(batch->bytes + batch->held, reply.bytes, reply.length);
+  batch->held += reply.length;
+  return true;
+}
+
+static bool is_dots(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
+
+static bool send_entries(int connection, DIR *directory, struct batch *batch) {
+  size_t count = 0;
   for (struct dirent *entry; (entry = readdir(directory));) {
-    struct stat info;
-    struct reply reply;
-    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    if (is_dots(entry->d_name)) continue;
     if (++count > ENTRY_LIMIT) return send_error(connection, "too_large", "the directory has more than 10000 entries");
-    // what a symlink leads to, or the symlink itself where that is nothing; gone meanwhile: not an entry
-    if (fstatat(dirfd(directory), entry->d_name, &info, 0) &&
-        fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW))
-      continue;
-    reply_begin(&reply, ENTRY);
-    reply_text(&reply, F_NAME, entry->d_name);
-    reply_stat(&reply, &info);
-    put_u32(reply.bytes, (uint32_t)(reply.length - HEADER_BYTES));
-    if (held + reply.length > BATCH) {
-      if (!write_exactly(connection, batch, held)) return false;
-      held = 0;
-    }
-    memcpy(batch + held, reply.bytes, reply.length);
-    held += reply.length;
+    if (!add_entry(connection, dirfd(directory), entry->d_name, batch)) return false;
   }
-  return write_exactly(connection, batch, held) && send_empty(connection, END);
+  return flush_batch(connection, batch) && send_empty(connection, END);
+}
+
+typedef char entry_name[256];
+
+static int by_name(const void *one, const void *other) { return strcmp(one, other); }
+
+// The first names in byte order after a name, however many there are: memory for two pages, whatever the directory has.
+static bool send_page(int connection, DIR *directory, const char *after, size_t limit, struct batch *batch) {
+  entry_name *names = malloc(2 * limit * sizeof *names);
+  if (!names) return send_error(connection, "failed", "no memory");
+  size_t count = 0;
+  bool is_cut = false;
+  for (struct dirent *entry; (entry = readdir(directory));) {
+    const char *name = entry->d_name;
+    if (is_dots(name) || (after && strcmp(name, after) <= 0)) continue;
+    if (is_cut && strcmp(name, names[limit - 1]) >= 0) continue;
+    snprintf(names[count++], sizeof *names, "%s", name);
+    if (count < 2 * limit) continue;
+    qsort(names, count, sizeof *names, by_name);
+    count = limit;
+    is_cut = true;
+  }
+  qsort(names, count, sizeof *names, by_name);
+  bool ok = true;
+  for (size_t i = 0; ok && i < count && i < limit; i++) ok = add_entry(connection, dirfd(directory), names[i], batch);
+  free(names);
+  return ok && flush_batch(connection, batch) && send_empty(connection, END);
 }
 
 void serve_list(int connection, const struct request *request) {
   struct failure failure;
   DIR *directory = NULL;
-  unsigned char *batch = malloc(BATCH);
+  struct batch *batch = calloc(1, sizeof *batch);
+  uint64_t limit = request->number[F_LIMIT];
   if (!batch) send_error(connection, "failed", "no memory");
-  else if (need_path(request, &failure) && ((directory = opendir(request->text[F_PATH])) ||
-                                            fail_errno(&failure, errno, request->text[F_PATH])))
-    send_entries(connection, directory, batch);
-  else send_failure(connection, &failure);
+  else if (limit > ENTRY_LIMIT + 1) send_error(connection, "guest_protocol", "limit is larger than 10001");
+  else if (!need_path(request, &failure) || (!(directory = opendir(request->text[F_PATH])) &&
+                                             !fail_errno(&failure, errno, request->text[F_PATH])))
+    send_failure(connection, &failure);
+  else if (limit > 0)
+    send_page(connection, directory, request->has[F_AFTER] ? request->text[F_AFTER] : NULL, limit, batch);
+  else send_entries(connection, directory, batch);
   if (directory) closedir(directory);
   free(batch);
 }
@@ -294,13 +369,48 @@ static bool move(const struct request *request, struct real_path *from, struct r
   return fail_errno(failure, errno, errno == ENOENT && access(from->text, F_OK) ? from->text : to->text);
 }
 
-static bool remove_file(const struct request *request, struct real_path *real, struct failure *failure) {
+static bool remove_tree(int parent, const char *name, const char *path, int depth, struct failure *failure);
+
+// One pass over the entries of a directory. Descriptors, never paths: no symlink that is put in the way is followed.
+static bool remove_entries(DIR *directory, const char *path, int depth, struct failure *failure) {
+  rewinddir(directory);
+  for (struct dirent *entry; (entry = readdir(directory));) {
+    if (is_dots(entry->d_name) || unlinkat(dirfd(directory), entry->d_name, 0) == 0 || errno == ENOENT) continue;
+    if (errno != EISDIR && errno != EPERM) return fail_errno(failure, errno, path);
+    if (!remove_tree(dirfd(directory), entry->d_name, path, depth + 1, failure)) return false;
+  }
+  return true;
+}
+
+static bool remove_tree(int parent, const char *name, const char *path, int depth, struct failure *failure) {
+  if (depth > DEPTH_LIMIT) return fail(failure, "too_large", "%.400s is deeper than %d directories", path, DEPTH_LIMIT);
+  int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+  if (!directory) {
+    int error = errno;
+    if (fd >= 0) close(fd);
+    return (error == ENOENT && depth > 0) || fail_errno(failure, error, path);
+  }
+  bool ok = false;
+  // what is made meanwhile is removed by a further pass
+  for (int tries = 0; !ok && tries < REMOVE_TRIES; tries++) {
+    if (!remove_entries(directory, path, depth, failure)) break;
+    ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || (errno == ENOENT && depth > 0);
+    if (!ok) fail_errno(failure, errno, path);
+    if (!ok && errno != ENOTEMPTY && errno != EEXIST) break;
+  }
+  closedir(directory);
+  return ok;
+}
+
+static bool remove_path(const struct request *request, struct real_path *real, struct failure *failure) {
   struct stat info;
   if (!need_path(request, failure) || !resolve_below_roots(request, request->text[F_PATH], real, failure))
     return false;
   if (lstat(real->text, &info)) return fail_errno(failure, errno, real->text);
-  if (S_ISDIR(info.st_mode)) return fail_errno(failure, EISDIR, real->text);
-  return unlink(real->text) == 0 || fail_errno(failure, errno, real->text);
+  if (!S_ISDIR(info.st_mode)) return unlink(real->text) == 0 || fail_errno(failure, errno, real->text);
+  if (!request->number[F_RECURSIVE]) return fail_errno(failure, EISDIR, real->text);
+  return remove_tree(AT_FDCWD, real->text, real->text, 0, failure);
 }
 
 void serve_change(int connection, const struct request *request) {
@@ -310,7 +420,7 @@ void serve_change(int connection, const struct request *request) {
   if (!paths) fail(&failure, "failed", "no memory");
   else if (request->type == MKDIR) ok = make_directory(request, &paths[0], &failure);
   else if (request->type == MOVE) ok = move(request, &paths[0], &paths[1], &failure);
-  else ok = remove_file(request, &paths[0], &failure);
+  else ok = remove_path(request, &paths[0], &failure);
   if (ok) send_empty(connection, OK);
   else send_failure(connection, &failure);
   free(paths);

@@ -42,6 +42,8 @@ static const struct field {
     [F_COLS] = {NUMBER, "cols"},
     [F_ROWS] = {NUMBER, "rows"},
     [F_RECURSIVE] = {NUMBER, "recursive"},
+    [F_MEMORY] = {NUMBER, "memory"},
+    [F_AFTER] = {TEXT, "after"},
 };
 
 uint32_t get_u32(const unsigned char *b) {

@@ -22,6 +22,7 @@ enum frame_type {
   CONFIGURE = 0x02,
   SPAWN = 0x03,
   SIGNAL = 0x04,
+  LIMIT = 0x05,
   READ = 0x10,
   WRITE = 0x11,
   LIST = 0x12,
@@ -91,6 +92,8 @@ enum field_tag {
   F_COLS = 26,
   F_ROWS = 27,
   F_RECURSIVE = 28,
+  F_MEMORY = 29,
+  F_AFTER = 30,
   // only in replies
   F_VERSION = 32,
   F_BUILD = 33,
@@ -114,6 +117,10 @@ enum field_tag {
   F_COMMAND_TEXT = 51,
   F_KIND = 52,
   F_FROM = 53,
+  F_OUT_OF_MEMORY = 54,
+  F_UID = 55,
+  F_GID = 56,
+  F_LINK_TARGET = 57,
   FIELD_TAGS = 64,
 };
 

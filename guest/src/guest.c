@@ -26,6 +26,7 @@
 
 #include "capture.h"
 #include "machine.h"
+#include "memory.h"
 #include "process.h"
 #include "services.h"
 
@@ -109,6 +110,7 @@ static void (*const SERVICES[256])(int connection, const struct request *request
     [CONFIGURE] = serve_configure,
     [SPAWN] = serve_any_spawn,
     [SIGNAL] = serve_signal,
+    [LIMIT] = serve_limit,
     [READ] = serve_read,
     [WRITE] = serve_write,
     [LIST] = serve_list,

@@ -19,6 +19,7 @@ struct process {
   bool on_terminal;         // `input` and `output` are its terminal's master then, and there is no `error`
   int exit_event;           // an eventfd, readable once it has been reaped
   bool exited;              // this and what follows: under the registry's lock until `exit_event` is readable
+  bool out_of_memory;       // it or a process of its session was ended for the machine's memory
   int status;               // as of waitpid
   uint64_t started_us, ended_us; // CLOCK_MONOTONIC
   volatile int exec_error;  // errno of what failed in the child before its program ran
@@ -37,6 +38,12 @@ bool process_signal(struct process *process, int signal);
 void process_kill_rest(const struct process *process);
 // The same by the number of a leader that the registry knows.
 bool process_signal_pid(pid_t pid, int signal);
+// The session that a process is in; 0 where there is no such process.
+pid_t process_session(pid_t pid);
+// SIGKILL for the machine's memory, to one process or to a session. What SPAWN started there knows the reason. False
+// where there was nothing to end.
+bool process_end(pid_t pid);
+bool process_end_session(pid_t session);
 // Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere; a terminal is
 // closed, as its window is when its shell ends.
 void process_release(struct process *process);

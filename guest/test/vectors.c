@@ -48,6 +48,12 @@ static void build_reply(struct reply *reply, const char *name) {
     reply_number(reply, F_EXIT_CODE, 3);
     reply_number(reply, F_TIMED_OUT, 0);
     reply_number(reply, F_DURATION_US, 1234567);
+  } else if (!strcmp(name, "exit out of memory")) {
+    reply_begin(reply, EXIT);
+    reply_number(reply, F_SIGNAL, 9);
+    reply_number(reply, F_TIMED_OUT, 0);
+    reply_number(reply, F_DURATION_US, 5);
+    reply_number(reply, F_OUT_OF_MEMORY, 1);
   } else if (!strcmp(name, "meta")) {
     reply_begin(reply, META);
     reply_number(reply, F_SIZE, 5000000000);

@@ -2,7 +2,8 @@
  * kontor-shim enclose: runs a program as root of a user namespace, in a root directory without the host's own files.
  *
  *     kontor-shim enclose --root DIRECTORY --first USER --parent PID [--netns FILE] [--resolver ADDRESS]
- *         [--cgroup FILE]… [--read PATH DIRECTORY]… [--write PATH DIRECTORY]… -- PROGRAM [ARGUMENT…]
+ *         [--cgroup FILE]… [--read PATH DIRECTORY]… [--write PATH DIRECTORY]… [--engine NAME FILE]…
+ *         -- PROGRAM [ARGUMENT…]
  *
  * The program is an image builder, which runs a tenant's commands as its own children. Dockerfiles have led builders
  * and runtimes out of their roots by mounts and links (CVE-2024-1753, CVE-2025-31133). Here root is the host's user
@@ -10,6 +11,7 @@
  *
  *  - Directories are idmapped mounts (mount_setattr(2)): their files have the same owners on disk for every USER.
  *  - --read and --write show the host's DIRECTORY to the program at PATH.
+ *  - --engine shows the host's program FILE as /engines/NAME. Its libraries are those of /usr.
  *  - The network namespace FILE is entered before the user namespace, so no process inside has rights over it. Without
  *    --netns the program has a loopback interface alone.
  *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. It sees its own group, read-only.
@@ -44,12 +46,16 @@
 #include "filter.h"
 #include "mounts.h"
 
-enum { USERS = 65536, MAX_DIRECTORIES = 8, MAX_CGROUPS = 16, NOT_STARTED = 70 };
+enum { USERS = 65536, MAX_DIRECTORIES = 8, MAX_ENGINES = 4, MAX_CGROUPS = 16, NOT_STARTED = 70 };
 
 struct directory {
     const char *at, *from;
     bool writable;
     int tree;
+};
+
+struct engine {
+    const char *name, *from;
 };
 
 struct enclosure {
@@ -58,6 +64,8 @@ struct enclosure {
     pid_t parent;
     struct directory directories[MAX_DIRECTORIES];
     int directory_count;
+    struct engine engines[MAX_ENGINES];
+    int engine_count;
     const char *cgroups[MAX_CGROUPS];
     int cgroup_count;
     char **program;
@@ -114,14 +122,19 @@ static void make_link(const char *target, const char *path) {
     own(path);
 }
 
-/* Binds the host's file or directory of the same path. The owner has no id in the user namespace. */
-static void share(const char *path, unsigned long attributes) {
-    char from[64];
-    snprintf(from, sizeof from, "/%s", path);
+/* Binds the host's file or directory. The owner has no id in the user namespace. */
+static void share_at(const char *path, const char *from, unsigned long attributes) {
     int tree = clone_mount(from, 0);
     set_attributes(tree, attributes, -1, from);
     attach(tree, path);
     close(tree);
+}
+
+/* The same path inside and outside. */
+static void share(const char *path, unsigned long attributes) {
+    char from[64];
+    snprintf(from, sizeof from, "/%s", path);
+    share_at(path, from, attributes);
 }
 
 static void mount_tmpfs(const char *at, unsigned long flags) {
@@ -141,6 +154,12 @@ static void fill_root(const struct enclosure *enclosure) {
         if (length < 0) continue;
         target[length] = 0;
         make_link(target, links[i]);
+    }
+    for (int i = 0; i < enclosure->engine_count; i++) {
+        make_path("engines");
+        snprintf(path, sizeof path, "engines/%s", enclosure->engines[i].name);
+        make_file(path, "");
+        share_at(path, enclosure->engines[i].from, attributes);
     }
     for (size_t i = 0; i < sizeof certificates / sizeof *certificates; i++) {
         make_path(certificates[i]);
@@ -293,7 +312,11 @@ static int parse_option(struct enclosure *enclosure, char **words) {
     else if (!strcmp(name, "--parent")) enclosure->parent = (pid_t)strtol(value, NULL, 10);
     else if (!strcmp(name, "--cgroup") && enclosure->cgroup_count < MAX_CGROUPS)
         enclosure->cgroups[enclosure->cgroup_count++] = value;
-    else if ((writable || !strcmp(name, "--read")) && words[2] && enclosure->directory_count < MAX_DIRECTORIES) {
+    else if (!strcmp(name, "--engine") && words[2] && enclosure->engine_count < MAX_ENGINES) {
+        if (strchr(value, '/') || strlen(value) > 32 || words[2][0] != '/') return 0;
+        enclosure->engines[enclosure->engine_count++] = (struct engine){.name = value, .from = words[2]};
+        return 3;
+    } else if ((writable || !strcmp(name, "--read")) && words[2] && enclosure->directory_count < MAX_DIRECTORIES) {
         struct directory each = {.at = value, .from = words[2], .writable = writable};
         if (each.at[0] != '/') return 0;
         enclosure->directories[enclosure->directory_count++] = each;

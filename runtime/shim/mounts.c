@@ -54,6 +54,24 @@ int clone_directory(const char *path) {
     return tree;
 }
 
+int clone_layer(const char *path) {
+    const char *mark = strstr(path, "/./");
+    if (!mark) return clone_mount(path, 0);
+    struct open_how how = {
+        .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+        .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH,
+    };
+    char *trusted = strndup(path, (size_t)(mark - path + 1));
+    int root = trusted ? open(trusted, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    int at = root < 0 ? -1 : (int)syscall(SYS_openat2, root, mark + 3, &how, sizeof how);
+    if (at < 0) fail("open", path);
+    int tree = clone_at(at, path, AT_EMPTY_PATH);
+    close(at);
+    close(root);
+    free(trusted);
+    return tree;
+}
+
 void set_attributes(int tree, uint64_t attributes, int userns, const char *path) {
     struct mount_attr attr = {.attr_set = attributes};
     if (userns >= 0) {

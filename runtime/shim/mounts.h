@@ -13,6 +13,12 @@ int clone_mount(const char *path, unsigned flags);
 /* The same of a directory that strangers may have written below: a symlink anywhere in its path fails with ELOOP. */
 int clone_directory(const char *path);
 
+/*
+ * The same of a layer. Builders write below `/./` in its path: there a symlink fails with ELOOP, and the names before it
+ * may be symlinks, as to a data directory on another disk.
+ */
+int clone_layer(const char *path);
+
 /* Sets MOUNT_ATTR_…; with a user namespace (else -1) the mount shows files as their owners are mapped there. */
 void set_attributes(int tree, uint64_t attributes, int userns, const char *path);
 

@@ -8,6 +8,7 @@
  * the host's kernel, whose root is the host's user FIRST:
  *
  *  - its user namespace is made here, with limits, and is kept as a mount on the file of --users;
+ *  - no symlink is followed in what builders wrote: below `/./` in a layer's path;
  *  - the layers are mapped (MOUNT_ATTR_IDMAP), so that many machines share files that root owns;
  *  - what it writes goes to the disk, which belongs to its users as it is;
  *  - /sys is a sysfs of its network namespace, so that it shows neither the host's interfaces nor anybody's control
@@ -103,7 +104,7 @@ static int make(const struct request *request) {
     int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     if (home < 0) fail("open", "/proc/self/ns/mnt");
     for (int i = 0; i < request->layer_count; i++) {
-        layers[i] = clone_mount(request->layers[i], 0);
+        layers[i] = clone_layer(request->layers[i]);
         set_attributes(layers[i], MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, userns, request->layers[i]);
     }
     if (own) disk = clone_mount(request->disk, 0);

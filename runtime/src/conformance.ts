@@ -707,7 +707,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       test("stdout, stderr and the exit code come back apart", async () => {
         const { stdout, stderr, exit } = await execute(driver, shared, "echo out; echo err >&2; exit 7");
         expect([stdout.toString(), stderr.toString()]).toEqual(["out\n", "err\n"]);
-        expect(exit).toEqual({ code: 7, signal: null, timedOut: false, durationUs: expect.any(Number) });
+        expect(exit).toEqual({
+          code: 7,
+          signal: null,
+          timedOut: false,
+          outOfMemory: false,
+          durationUs: expect.any(Number),
+        });
         expect(exit.durationUs).toBeGreaterThan(0);
       });
 
@@ -1079,7 +1085,25 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           sizeBytes: 7,
           mode: 0o640,
           modifiedAt: expect.any(Date),
+          uid: expect.any(Number),
+          gid: expect.any(Number),
+          linkTarget: null,
         });
+      });
+
+      test("lists a directory page by page, and removes it with all below it", async () => {
+        const guest = driver.guest(shared);
+        for (const name of ["b", "a", "d/e/f"]) await write(`/workspace/paged/${name}`, name);
+        await out(shared, "ln -s nothing paged/c");
+        const page = await guest.list("/workspace/paged", { limit: 2, after: "a" });
+        expect(page.map(({ name, linkTarget }) => [name, linkTarget])).toEqual([
+          ["b", null],
+          ["c", "nothing"],
+        ]);
+        const removal = guest.remove("/workspace/paged", ROOTS);
+        expect(await failureKind(removal)).toBe("is_directory");
+        await guest.remove("/workspace/paged", { ...ROOTS, recursive: true });
+        expect(await guest.stat("/workspace/paged")).toBeUndefined();
       });
 
       test("a process sees what was written, and its files are read", async () => {

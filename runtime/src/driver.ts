@@ -20,6 +20,7 @@ export type NetworkMode = "off" | "restricted" | "open";
 export interface Resources {
   /** Cores; fractions allowed. */
   vcpus: number;
+  /** What its processes may use. gVisor's own needs come on top (cgroup/layout.ts). */
   memoryBytes: number;
   /** What the machine may write on its root disk; the guest gets ENOSPC past it. Fixed at create. */
   diskBytes: number;
@@ -109,8 +110,8 @@ export interface Machine {
 
 export interface MachineExit {
   /**
-   * `out_of_memory` where the kernel killed it for its limit, `removed` where we did. In a native machine the limit kills
-   * the process that has most, with SIGKILL, and the machine lives.
+   * `out_of_memory` where the kernel killed it for its limit, `removed` where we did. Ordinarily a limit ends the process
+   * that has most, with SIGKILL, and the machine lives: the kernel does so in a native machine, PID 1 in the others.
    */
   reason: "out_of_memory" | "removed" | "failed";
   at: Date;
@@ -130,6 +131,8 @@ export interface Checkpoint {
   cpuClass: string;
   /** The guest program that is PID 1 in it; the host keeps every build. */
   guestBuild: string;
+  /** Size of its /dev/shm; absent, and unlimited, in checkpoints of older servers. */
+  sharedMemoryBytes?: number;
 }
 
 export interface CheckpointOptions {
@@ -143,6 +146,7 @@ export interface CheckpointOptions {
 
 /** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
 export interface MachineStats {
+  /** The instant of the CPU reading. */
   at: Date;
   cpuSeconds: number;
   /** The working set: without the page cache the kernel can drop. */
@@ -352,11 +356,16 @@ export interface SpawnSpec {
   onDisconnect: "kill" | "run_on";
 }
 
-/** Exactly one of `code` and `signal` is a number. `durationUs` is measured inside, from fork to exit. */
+/**
+ * Exactly one of `code` and `signal` is a number. `outOfMemory`: the process, or one of its session, was ended because
+ * the machine's processes used more than its memory. `durationUs` is measured inside, from fork
+ * to exit.
+ */
 export interface ProcessExit {
   code: number | null;
   signal: number | null;
   timedOut: boolean;
+  outOfMemory: boolean;
   durationUs: number;
 }
 
@@ -406,6 +415,8 @@ export interface CommandRecord {
   exitCode: number | null;
   signal: number | null;
   timedOut: boolean;
+  /** As of `ProcessExit`. */
+  outOfMemory: boolean;
   startedAt: Date;
   endedAt: Date | null;
   /** All it ever wrote; the first `droppedBytes` of it are no longer kept. */
@@ -433,10 +444,22 @@ export interface FileStat {
   /** Permission bits only. */
   mode: number;
   modifiedAt: Date;
+  /** Null where a guest of an older build does not tell. */
+  uid: number | null;
+  gid: number | null;
+  /** Of a symlink; all else is about what it leads to, or about the symlink where that is nothing. */
+  linkTarget: string | null;
 }
 
 export interface DirEntry extends FileStat {
   name: string;
+}
+
+/** The first entries, in byte order of their names, that come after a name. */
+export interface ListPage {
+  /** At most 10,001. */
+  limit: number;
+  after?: string | undefined;
 }
 
 /**
@@ -474,13 +497,17 @@ export interface Guest {
     content: Buffer | AsyncIterable<Buffer>,
     options: { mode: number } & Within,
   ): Promise<{ sizeBytes: number }>;
-  list(path: string): Promise<DirEntry[]>;
+  /** Without a page in no order, and `too_large` past 10,000 entries. */
+  list(path: string, page?: ListPage): Promise<DirEntry[]>;
   /** Undefined where nothing is there. */
   stat(path: string): Promise<FileStat | undefined>;
   mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
   move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
-  /** Files only; a directory is `is_directory`. */
-  remove(path: string, options: Within): Promise<void>;
+  /**
+   * A directory is `is_directory`, unless `recursive` takes it with all below it; one deeper than 256 directories is
+   * `too_large`, and part of it may be gone.
+   */
+  remove(path: string, options: { recursive?: boolean } & Within): Promise<void>;
 
   /**
    * Changes in a directory, with `recursive` in all below it, from the moment this resolves; read them at once. Ends when

@@ -4,6 +4,7 @@
  * killing a machine means killing all that is in its group. Groups are made before runsc runs, with their limits
  * already written, and runsc joins them as they are; what it adds in other v1 trees goes with `remove`.
  */
+import { readFileSync } from "node:fs";
 import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -17,6 +18,7 @@ import {
   limitWrites,
   parseLayout,
   type CgroupLayout,
+  type CgroupWrite,
   type Controller,
 } from "./layout.ts";
 
@@ -28,6 +30,8 @@ const RMDIR_TIMEOUT_MS = 5_000;
 export const LEFTOVER_TIMEOUT_MS = 5_000;
 
 export interface CgroupUsage {
+  /** The instant of the CPU reading. */
+  at: Date;
   cpuSeconds: number;
   memoryBytes: number;
   processes: number;
@@ -99,12 +103,16 @@ export class Cgroups {
     return [...new Set(names.flat())];
   }
 
+  /**
+   * The limit has no headroom yet: gVisor shows its programs the limit that it finds when it starts as their memory.
+   * `setLimits` adds it.
+   */
   async create(name: string, resources: Omit<Resources, "diskBytes">, isolation: Isolation): Promise<void> {
     await this.#leftovers.release(name);
     await Promise.all(
       this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent, name), { recursive: true })),
     );
-    await this.setLimits(name, resources, isolation);
+    await this.#write(limitWrites(this.layout, this.pathOf(name), resources, isolation, 0));
   }
 
   /** Acts at once, on a running machine too. Memory that is in use and cannot be reclaimed refuses to shrink. */
@@ -113,7 +121,10 @@ export class Cgroups {
     resources: Omit<Resources, "diskBytes">,
     isolation: Isolation,
   ): Promise<void> {
-    const writes = limitWrites(this.layout, this.pathOf(name), resources, isolation);
+    await this.#write(limitWrites(this.layout, this.pathOf(name), resources, isolation));
+  }
+
+  async #write(writes: readonly CgroupWrite[]): Promise<void> {
     for (const { path, value, optional } of writes) {
       await writeFile(path, value, { flag: "r+" }).catch((error: NodeJS.ErrnoException) => {
         if (optional === true && (error.code === "ENOENT" || error.code === "EACCES")) return;
@@ -155,7 +166,13 @@ export class Cgroups {
 
   /** Process ids in the group; empty where there is no group. Zombies are not in it. */
   async processes(name: string): Promise<number[]> {
-    const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(nothing);
+    // Any other error, such as too many open files, must not make a live machine look dead.
+    const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(
+      (error: NodeJS.ErrnoException) => {
+        if (error.code !== "ENOENT" && error.code !== "ENODEV") throw error;
+        return undefined;
+      },
+    );
     return (text ?? "").split("\n").filter(Boolean).map(Number);
   }
 
@@ -167,34 +184,52 @@ export class Cgroups {
   }
 
   async usage(name: string): Promise<CgroupUsage> {
+    const isMissing = (error: unknown): never => {
+      throw new RuntimeError("not_running", "the machine has no control group", { cause: error });
+    };
     const read = (controller: Controller, file: string) =>
-      readFile(this.#file(controller, name, file), "utf8").catch((error) => {
-        throw new RuntimeError("not_running", "the machine has no control group", { cause: error });
-      });
+      readFile(this.#file(controller, name, file), "utf8").catch(isMissing);
+    const { at, text: cpu } = this.#readCpu(name, isMissing);
     if (this.layout.version === "v2") {
-      const [cpu, memory, memoryStat, tasks] = await Promise.all([
-        read("cpu", "cpu.stat"),
+      const [memory, memoryStat, tasks] = await Promise.all([
         read("memory", "memory.current"),
         read("memory", "memory.stat"),
         read("pids", "pids.current"),
       ]);
       return {
+        at,
         cpuSeconds: flatValue(cpu, "usage_usec") / 1e6,
         memoryBytes: Math.max(0, Number(memory) - flatValue(memoryStat, "inactive_file")),
         processes: Number(tasks),
       };
     }
-    const [cpu, memory, memoryStat, tasks] = await Promise.all([
-      read("cpuacct", "cpuacct.usage"),
+    const [memory, memoryStat, tasks] = await Promise.all([
       read("memory", "memory.usage_in_bytes"),
       read("memory", "memory.stat"),
       read("pids", "pids.current"),
     ]);
     return {
+      at,
       cpuSeconds: Number(cpu) / 1e9,
       memoryBytes: Math.max(0, Number(memory) - flatValue(memoryStat, "total_inactive_file")),
       processes: Number(tasks),
     };
+  }
+
+  /**
+   * Reads the CPU counter and the time in one go: on a busy host a tenth of a second passes between the two when other
+   * callbacks run in between, and the rate of use derived from them exceeds the cores there are. The clock never steps.
+   */
+  #readCpu(name: string, isMissing: (error: unknown) => never): { at: Date; text: string } {
+    const [controller, file] =
+      this.layout.version === "v2" ? (["cpu", "cpu.stat"] as const) : (["cpuacct", "cpuacct.usage"] as const);
+    const path = this.#file(controller, name, file);
+    try {
+      const text = readFileSync(path, "utf8");
+      return { at: new Date(performance.timeOrigin + performance.now()), text };
+    } catch (error) {
+      return isMissing(error);
+    }
   }
 
   /**

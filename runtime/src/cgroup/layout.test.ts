@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Isolation } from "../driver.ts";
-import { flatValue, freezerFiles, limitWrites, parseLayout } from "./layout.ts";
+import { flatValue, freezerFiles, headroomBytes, limitWrites, parseLayout } from "./layout.ts";
 
 const hybrid = [
   "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755",
@@ -43,10 +43,10 @@ test("a host that lacks a controller, or cgroups at all, is not usable", () => {
 test("v1 limits are written so that memory+swap is never below memory", () => {
   expect(limitWrites(parseLayout(hybrid)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.memsw.limit_in_bytes", value: "-1", optional: true },
-    { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.limit_in_bytes", value: "268435456" },
+    { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.limit_in_bytes", value: "545259520" },
     {
       path: "/sys/fs/cgroup/memory/kontor0/m1/memory.memsw.limit_in_bytes",
-      value: "268435456",
+      value: "545259520",
       optional: true,
     },
     { path: "/sys/fs/cgroup/cpu/kontor0/m1/cpu.cfs_burst_us", value: "0", optional: true },
@@ -59,7 +59,7 @@ test("v1 limits are written so that memory+swap is never below memory", () => {
 
 test("v2 limits are written to the one tree, with swap off", () => {
   expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, "gvisor")).toEqual([
-    { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "268435456" },
+    { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "545259520" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.oom.group", value: "1", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/cpu.max.burst", value: "0", optional: true },
@@ -67,6 +67,16 @@ test("v2 limits are written to the one tree, with swap off", () => {
     { path: "/sys/fs/cgroup/kontor0/m1/cpu.max.burst", value: "50000", optional: true },
     { path: "/sys/fs/cgroup/kontor0/m1/pids.max", value: "656" },
   ]);
+});
+
+test("gives a gVisor machine headroom above its size, and none before it has started or to a native one", () => {
+  const memoryOf = (...of: [isolation: Isolation, headroom?: number]) =>
+    limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, ...of)[0]?.value;
+  expect(memoryOf("gvisor")).toBe(
+    String(resources.memoryBytes + headroomBytes(resources.memoryBytes, "gvisor")),
+  );
+  expect(memoryOf("gvisor", 0)).toBe(String(resources.memoryBytes));
+  expect(memoryOf("native")).toBe(String(resources.memoryBytes));
 });
 
 test("out of memory ends one process of a native machine, and gVisor's as a whole", () => {

@@ -75,23 +75,35 @@ export function hostTaskLimit(maxProcesses: number): number {
   return 256 + 4 * maxProcesses;
 }
 
+const MIB = 1024 * 1024;
+
+/**
+ * Memory of a gVisor machine beside what its processes use: its kernel, page tables, the host's side of each process,
+ * and what a fast process takes before PID 1 has ended it. PID 1 acts at the machine's size; the kernel's limit behind
+ * it ends the machine as a whole. A native machine's processes are the kernel's own, and need none.
+ */
+export function headroomBytes(memoryBytes: number, isolation: Isolation): number {
+  return isolation === "native" ? 0 : 256 * MIB + Math.floor(memoryBytes / 32);
+}
+
 /** The writes that make `resources` true, in an order the kernel accepts whatever held before. */
 export function limitWrites(
   layout: CgroupLayout,
   group: string,
   resources: Omit<Resources, "diskBytes">,
   isolation: Isolation,
+  headroom = headroomBytes(resources.memoryBytes, isolation),
 ): CgroupWrite[] {
   const file = (controller: Controller, name: string) => join(layout.trees[controller], group, name);
   const quotaUs = String(Math.max(MIN_CPU_QUOTA_US, Math.round(resources.vcpus * CPU_PERIOD_US)));
-  const memory = String(resources.memoryBytes);
+  const memory = String(resources.memoryBytes + headroom);
   const tasks = String(hostTaskLimit(resources.maxProcesses));
   if (layout.version === "v2") {
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
-      // A sentry without one of its helpers is no use to anyone: out of memory ends gVisor's machine as a whole. In a
-      // native one it ends the process that has most.
+      // A sentry without one of its helpers is no use to anyone: past its headroom, gVisor's machine ends as a whole. In
+      // a native one the kernel ends the process that has most.
       {
         path: file("memory", "memory.oom.group"),
         value: isolation === "gvisor" ? "1" : "0",

@@ -61,6 +61,7 @@ export class FakeCommands {
         exitCode: null,
         signal: null,
         timedOut: false,
+        outOfMemory: false,
         startedAt: new Date(),
         endedAt: null,
         outputBytes: 0,

@@ -1,7 +1,7 @@
 /** The `Guest` of a fake machine: host processes and a scratch directory behind the errors of the real one. */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { createReadStream } from "node:fs";
+import { createReadStream, type Stats } from "node:fs";
 import {
   access,
   chmod,
@@ -11,6 +11,7 @@ import {
   readdir,
   readFile,
   realpath,
+  readlink,
   rename,
   rm,
   stat,
@@ -30,11 +31,13 @@ import {
   type FileStat,
   type Guest,
   type GuestProcess,
+  type ListPage,
   type ReadOptions,
   type SpawnSpec,
   type TerminalSize,
   type Within,
 } from "../driver.ts";
+import { cutPage } from "../guest/client.ts";
 import { FakeCommands } from "./commands.ts";
 import { isBelow, realTarget, toHostPath, toRuntimeError, withRealParent } from "./paths.ts";
 import { FakeProcess } from "./process.ts";
@@ -163,18 +166,19 @@ export class FakeGuest implements Guest {
     });
   }
 
-  list(path: string): Promise<DirEntry[]> {
+  list(path: string, page?: ListPage): Promise<DirEntry[]> {
     return this.#do(async () => {
       const directory = toHostPath(this.#root, path);
       const names = await readdir(directory);
-      if (names.length > MAX_ENTRIES) {
+      if (page === undefined && names.length > MAX_ENTRIES) {
         throw new RuntimeError("too_large", `the directory has more than ${MAX_ENTRIES} entries`);
       }
+      const wanted = names.map((name) => ({ name }));
       return Promise.all(
-        names.map(async (name) => {
-          const at = join(directory, name);
-          return { name, ...toStat(await stat(at).catch(() => lstat(at))) };
-        }),
+        (page === undefined ? wanted : cutPage(wanted, page)).map(async ({ name }) => ({
+          name,
+          ...(await statWithTarget(join(directory, name))),
+        })),
       );
     });
   }
@@ -182,7 +186,7 @@ export class FakeGuest implements Guest {
   stat(path: string): Promise<FileStat | undefined> {
     return this.#do(async () => {
       try {
-        return toStat(await stat(toHostPath(this.#root, path)));
+        return await statWithTarget(toHostPath(this.#root, path));
       } catch (error) {
         if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
         throw error;
@@ -217,13 +221,15 @@ export class FakeGuest implements Guest {
     });
   }
 
-  remove(path: string, options: Within): Promise<void> {
+  remove(path: string, options: { recursive?: boolean } & Within): Promise<void> {
     return this.#do(async () => {
       const target = await withRealParent(toHostPath(this.#root, path));
       await this.#requireWithin(target, path, options);
-      if ((await lstat(target)).isDirectory())
+      const isDirectory = (await lstat(target)).isDirectory();
+      if (isDirectory && options.recursive !== true)
         throw new RuntimeError("is_directory", `${path} is a directory`);
-      await unlink(target);
+      if (isDirectory) await rm(target, { recursive: true });
+      else await unlink(target);
     });
   }
 
@@ -312,12 +318,23 @@ export class FakeGuest implements Guest {
   }
 }
 
-function toStat(info: { isDirectory(): boolean; size: number; mode: number; mtime: Date }): FileStat {
+/** What a symlink leads to, or the symlink itself where that is nothing. */
+async function statWithTarget(path: string): Promise<FileStat> {
+  const own = await lstat(path);
+  if (!own.isSymbolicLink()) return toStat(own);
+  const end = await stat(path).catch(() => own);
+  return { ...toStat(end), linkTarget: await readlink(path) };
+}
+
+function toStat(info: Stats): FileStat {
   return {
     isDir: info.isDirectory(),
     sizeBytes: info.size,
     mode: info.mode & 0o7777,
     modifiedAt: info.mtime,
+    uid: info.uid,
+    gid: info.gid,
+    linkTarget: null,
   };
 }
 

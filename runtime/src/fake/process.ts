@@ -53,6 +53,7 @@ export class FakeProcess implements GuestProcess {
           code,
           signal: signal === null ? null : constants.signals[signal],
           timedOut: this.#timedOut,
+          outOfMemory: false,
           durationUs: Number((process.hrtime.bigint() - began) / 1000n),
         }),
       );

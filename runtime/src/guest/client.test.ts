@@ -548,6 +548,71 @@ test("who reads a watch too slowly is told that changes were lost, and hears wha
   expect(kinds.get("created")).toBeLessThan(names.length);
 });
 
+test("lists a page in byte order of the names, from a directory of any size", async () => {
+  const { client, directory: home } = await startGuest();
+  const directory = join(home, "listed");
+  mkdirSync(directory);
+  const names = Array.from({ length: 10_500 }, (_, index) => `${(index * 7919) % 10_500}`);
+  for (const name of names) writeFileSync(join(directory, name), "");
+  writeFileSync(join(directory, "é"), "");
+  const sorted = [...names, "é"].toSorted((one, other) =>
+    Buffer.compare(Buffer.from(one), Buffer.from(other)),
+  );
+  const found: string[] = [];
+  for (let page = await client.list(directory, { limit: 997 }); page.length > 0;) {
+    found.push(...page.map(({ name }) => name));
+    page = await client.list(directory, { limit: 997, after: found.at(-1) });
+  }
+  expect(found).toEqual(sorted);
+  expect((await client.list(directory, { limit: 10_001 })).length).toBe(10_001);
+  await expect(client.list(directory, { limit: 10_002 })).rejects.toMatchObject({ kind: "guest_protocol" });
+  await expect(client.list(directory)).rejects.toMatchObject({ kind: "too_large" });
+  // Here, because a hook has ten seconds only.
+  await client.remove(directory, { roots: [home], recursive: true });
+});
+
+test("tells owner and link target, and describes a symlink itself where it leads to nothing", async () => {
+  const { client, directory: home } = await startGuest();
+  const directory = join(home, "listed");
+  mkdirSync(directory);
+  writeFileSync(join(directory, "file"), "four");
+  symlinkSync("file", join(directory, "good"));
+  symlinkSync("nothing", join(directory, "broken"));
+  symlinkSync("loop", join(directory, "loop"));
+  const owner = { uid: process.getuid?.(), gid: process.getgid?.() };
+  expect(await client.stat(join(directory, "file"))).toMatchObject({ ...owner, linkTarget: null });
+  expect(await client.stat(join(directory, "good"))).toMatchObject({ sizeBytes: 4, linkTarget: "file" });
+  expect(await client.stat(join(directory, "broken"))).toMatchObject({ sizeBytes: 7, linkTarget: "nothing" });
+  expect(await client.stat(join(directory, "loop"))).toMatchObject({ linkTarget: "loop" });
+  const targets = (await client.list(directory, { limit: 9 })).map(({ name, linkTarget }) => [
+    name,
+    linkTarget,
+  ]);
+  expect(Object.fromEntries(targets)).toEqual({ broken: "nothing", file: null, good: "file", loop: "loop" });
+});
+
+test("removes a tree without following its symlinks, and refuses one that is too deep", async () => {
+  const { client, directory } = await startGuest();
+  const roots = [directory];
+  const tree = join(directory, "tree");
+  mkdirSync(join(tree, "a/b/c"), { recursive: true });
+  mkdirSync(join(directory, "outside"));
+  writeFileSync(join(directory, "outside/kept"), "");
+  for (let index = 0; index < 500; index += 1) writeFileSync(join(tree, "a/b", `f${index}`), "");
+  symlinkSync(join(directory, "outside"), join(tree, "a/link"));
+  await expect(client.remove(tree, { roots })).rejects.toMatchObject({ kind: "is_directory" });
+  await client.remove(tree, { roots, recursive: true });
+  expect(await client.stat(tree)).toBeUndefined();
+  expect(existsSync(join(directory, "outside/kept"))).toBe(true);
+  await expect(client.remove(directory, { roots, recursive: true })).rejects.toMatchObject({
+    kind: "not_permitted",
+  });
+  mkdirSync(join(directory, `deep${"/d".repeat(300)}`), { recursive: true });
+  await expect(client.remove(join(directory, "deep"), { roots, recursive: true })).rejects.toMatchObject({
+    kind: "too_large",
+  });
+});
+
 test("a tree of too many directories is refused, one that grows beyond it overflows", async () => {
   const { client, directory } = await startGuest();
   const { signal } = new AbortController();

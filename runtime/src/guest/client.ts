@@ -15,6 +15,7 @@ import type {
   FileStat,
   Guest,
   GuestProcess,
+  ListPage,
   ReadOptions,
   SpawnSpec,
   TerminalSize,
@@ -49,10 +50,26 @@ import type { CheckpointBlocker, Fields } from "./protocol.ts";
 const ANSWER_MS = 5000;
 /** Anything that touches the machine's disk or starts a program, on a busy host. */
 const WORK_MS = 30_000;
+/** A large tree is a hundred thousand files. */
+const REMOVE_TREE_MS = 10 * 60_000;
 const MAX_ENTRIES = 10_000;
 /** The guest keeps 100 finished commands and runs 128. */
 const MAX_COMMANDS = 1000;
 const MAX_BLOCKERS = 1000;
+
+/** In byte order, as the guest sorts. */
+export function cutPage<Entry extends { name: string }>(
+  entries: readonly Entry[],
+  { limit, after }: ListPage,
+): Entry[] {
+  const start = after === undefined ? undefined : Buffer.from(after);
+  return entries
+    .map((entry) => ({ entry, bytes: Buffer.from(entry.name) }))
+    .filter(({ bytes }) => start === undefined || bytes.compare(start) > 0)
+    .toSorted((one, other) => one.bytes.compare(other.bytes))
+    .slice(0, limit)
+    .map(({ entry }) => entry);
+}
 
 export class GuestClient implements Guest {
   readonly #connections: GuestConnections;
@@ -79,6 +96,18 @@ export class GuestClient implements Guest {
   async configure(spec: { hostname: string; env: Record<string, string> }): Promise<void> {
     const fields = { hostname: spec.hostname, env: toEntries(spec.env) };
     await this.#ask(REQUESTS.CONFIGURE, fields, REPLIES.OK, WORK_MS, nothing);
+  }
+
+  /**
+   * Sets how much memory the machine's processes may use together: past it, PID 1 ends the largest. Guests of older
+   * servers do not know the request; their machines end as a whole.
+   */
+  async limitMemory(bytes: number): Promise<void> {
+    await this.#ask(REQUESTS.LIMIT, { memory: bytes }, REPLIES.OK, ANSWER_MS, nothing).catch(
+      (error: unknown) => {
+        if (!(error instanceof RuntimeError && error.kind === "guest_protocol")) throw error;
+      },
+    );
   }
 
   /** What would make a checkpoint fail now: deleted files in use on the volume, connections to elsewhere. */
@@ -131,15 +160,17 @@ export class GuestClient implements Guest {
     }
   }
 
-  /** In no order. */
-  async list(path: string): Promise<DirEntry[]> {
-    const fields = { path: requirePath(path) };
-    return this.#collect(REQUESTS.LIST, fields, REPLIES.ENTRY, MAX_ENTRIES, (payload) => {
+  async list(path: string, page?: ListPage): Promise<DirEntry[]> {
+    const fields = { path: requirePath(path), limit: page?.limit, after: page?.after };
+    const entries = await this.#collect(REQUESTS.LIST, fields, REPLIES.ENTRY, MAX_ENTRIES + 1, (payload) => {
       const entry = parseEntry(payload);
       if (entry.name === "" || entry.name.includes("/"))
         throw protocolError("a directory entry without a name");
       return entry;
     });
+    // An older guest, which tells no owner, skips the page's fields and sends all entries.
+    const isWhole = page !== undefined && entries.some(({ uid }) => uid === null);
+    return isWhole ? cutPage(entries, page) : entries.slice(0, page?.limit);
   }
 
   async stat(path: string): Promise<FileStat | undefined> {
@@ -172,9 +203,11 @@ export class GuestClient implements Guest {
     await this.#ask(REQUESTS.MOVE, fields, REPLIES.OK, WORK_MS, nothing);
   }
 
-  async remove(path: string, options: Within): Promise<void> {
-    const fields = { path: requirePath(path), root: options.roots };
-    await this.#ask(REQUESTS.REMOVE, fields, REPLIES.OK, WORK_MS, nothing);
+  async remove(path: string, options: { recursive?: boolean } & Within): Promise<void> {
+    const { roots: root, recursive = false } = options;
+    const fields = { path: requirePath(path), recursive: recursive ? 1 : undefined, root };
+    const timeoutMs = recursive ? REMOVE_TREE_MS : WORK_MS;
+    await this.#ask(REQUESTS.REMOVE, fields, REPLIES.OK, timeoutMs, nothing);
   }
 
   async watch(

@@ -85,14 +85,19 @@ test("replies become typed values", () => {
     code: 3,
     signal: null,
     timedOut: false,
+    outOfMemory: false,
     durationUs: 1234567,
   });
+  expect(parseExit(payloadOf("exit out of memory"))).toMatchObject({ signal: 9, outOfMemory: true });
   expect(parseExit(payloadOf("exit by a signal"))).toMatchObject({ code: null, signal: 9, timedOut: true });
   expect(parseMeta(payloadOf("meta"))).toEqual({
     sizeBytes: 5_000_000_000,
     mode: 0o644,
     modifiedAt: new Date(1_700_000_000_123),
     isDir: false,
+    uid: null,
+    gid: null,
+    linkTarget: null,
   });
   expect(parseEntry(payloadOf("entry"))).toMatchObject({ name: "grüße.txt", isDir: true });
   expect(parseDone(payloadOf("done"))).toEqual({ sizeBytes: 16 * 1024 * 1024 });

@@ -16,6 +16,7 @@ export const REQUESTS = {
   CONFIGURE: 0x02,
   SPAWN: 0x03,
   SIGNAL: 0x04,
+  LIMIT: 0x05,
   READ: 0x10,
   WRITE: 0x11,
   LIST: 0x12,
@@ -87,6 +88,8 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   26: { name: "cols", kind: "number" },
   27: { name: "rows", kind: "number" },
   28: { name: "recursive", kind: "number" },
+  29: { name: "memory", kind: "number" },
+  30: { name: "after", kind: "text" },
   32: { name: "version", kind: "number" },
   33: { name: "build", kind: "text" },
   34: { name: "code", kind: "text" },
@@ -109,6 +112,10 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   51: { name: "command_text", kind: "text" },
   52: { name: "kind", kind: "text" },
   53: { name: "from", kind: "text" },
+  54: { name: "out_of_memory", kind: "number" },
+  55: { name: "uid", kind: "number" },
+  56: { name: "gid", kind: "number" },
+  57: { name: "link_target", kind: "text" },
 };
 
 const TAGS = new Map(
@@ -241,6 +248,10 @@ export interface Stat {
   mode: number;
   modifiedAt: Date;
   isDir: boolean;
+  /** Null from a guest of before these fields: a machine that runs, or was paused, since then. */
+  uid: number | null;
+  gid: number | null;
+  linkTarget: string | null;
 }
 
 /** Why a checkpoint would fail now. */
@@ -285,6 +296,7 @@ export function parseExit(payload: Buffer): {
   code: number | null;
   signal: number | null;
   timedOut: boolean;
+  outOfMemory: boolean;
   durationUs: number;
 } {
   const fields = decodeFields(payload);
@@ -296,8 +308,14 @@ export function parseExit(payload: Buffer): {
     code,
     signal,
     timedOut: number(fields, "timed_out") !== 0,
+    outOfMemory: isOutOfMemory(fields),
     durationUs: number(fields, "duration_us"),
   };
+}
+
+/** Absent where it is false, and from guests of older servers. */
+function isOutOfMemory(fields: Fields): boolean {
+  return fields["out_of_memory"] !== undefined && number(fields, "out_of_memory") !== 0;
 }
 
 function toStat(fields: Fields): Stat {
@@ -306,6 +324,9 @@ function toStat(fields: Fields): Stat {
     mode: number(fields, "mode", 0o7777),
     modifiedAt: date(fields, "modified_ms"),
     isDir: number(fields, "is_dir") !== 0,
+    uid: optional(fields, "uid", 2 ** 32 - 1),
+    gid: optional(fields, "gid", 2 ** 32 - 1),
+    linkTarget: fields["link_target"] === undefined ? null : text(fields, "link_target"),
   };
 }
 
@@ -336,6 +357,7 @@ export function parseCommand(payload: Buffer): CommandRecord {
     exitCode: optional(fields, "exit_code", 255),
     signal: optional(fields, "signal", 127),
     timedOut: number(fields, "timed_out") !== 0,
+    outOfMemory: isOutOfMemory(fields),
     startedAt: date(fields, "started_ms"),
     endedAt: fields["ended_ms"] === undefined ? null : date(fields, "ended_ms"),
     outputBytes: number(fields, "output_bytes"),

@@ -67,8 +67,9 @@ export async function checkpointMachine(
     // What the machine remembers having written must be there when it wakes, whatever becomes of the host meanwhile.
     if (machine.spec.volume !== undefined) await syncVolume(machine.paths.volume);
     const { runtimeBuild, cpuClass } = needs;
-    const { guestBuild } = machine;
-    const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild }, options);
+    const { guestBuild, sharedMemoryBytes } = machine;
+    const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
+    const checkpoint = await commit(directory, { runtimeBuild, cpuClass, guestBuild, ...shared }, options);
     await needs.reached("checkpoint.stored");
     return checkpoint;
   } catch (error) {

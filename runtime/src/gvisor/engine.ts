@@ -33,6 +33,7 @@ export class GvisorEngine implements Engine {
       rootfs: await this.#options.roots.rootOf(image),
       hostname: spec.hostname,
       maxProcesses: spec.resources.maxProcesses,
+      sharedMemoryBytes: machine.sharedMemoryBytes,
       hasVolume: spec.volume !== undefined,
     });
     await writeFile(join(paths.directory, "config.json"), JSON.stringify(oci));

@@ -10,6 +10,7 @@ import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineSpec } from "../conformance.ts";
 import type { MachineExit, MachineId } from "../driver.ts";
 import { TEST_IMAGES } from "../rootfs/testing/image.ts";
+import { hostPaths, machinePaths } from "../linux/paths.ts";
 import { LinuxDriver } from "../linux/driver.ts";
 import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
 
@@ -50,10 +51,12 @@ describe("what only a real machine promises", () => {
     });
   }
 
-  test("a machine that runs out of memory is dead, says so, and can be removed", async () => {
+  test("a machine that outgrows its headroom is dead, says so, and can be removed", async () => {
     const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
     const reason = exitOf(id);
-    const eater = failureKind(execute(driver, id, "head -c 400M /dev/zero | tail -c 400M"));
+    // The kernel's limit is put below the size at which PID 1 acts.
+    await cgroups.setLimits(id, { vcpus: 1, memoryBytes: 64 * MIB, maxProcesses: 200 }, "native");
+    const eater = failureKind(execute(driver, id, "head -c 100M /dev/zero | tail -c 100M"));
     expect(await reason).toBe("out_of_memory");
     expect(await eater).toBe("machine_died");
     const machine = (await driver.list()).find((each) => each.id === id);
@@ -123,6 +126,17 @@ describe("what only a real machine promises", () => {
   test("a machine whose processes are killed from outside is dead, and says so", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
+    await cgroups.killAll(id);
+    expect(await reason).toBe("failed");
+  });
+
+  test("reports the death of a machine that has no connection to the host", async () => {
+    const { id } = await boot();
+    const reason = exitOf(id);
+    // The guest cannot dial in again: the call takes the spare connection, and ends well.
+    await rm(machinePaths(hostPaths(subject.stateDir, INSTANCE), id).guestSocket);
+    for (let spares = 0; spares < 2; spares++)
+      await execute(driver, id, { argv: ["true"] }).catch(() => undefined);
     await cgroups.killAll(id);
     expect(await reason).toBe("failed");
   });
@@ -479,6 +493,34 @@ describe("what only a real machine promises", () => {
     for (const each of running) each.close();
     await driver.thaw(id);
     expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
+  });
+
+  test("reads, sleeps and waits go on through a checkpoint that goes on, and through a restore", async () => {
+    const spec = await boot();
+    const calls = {
+      sleep: "perl -e '$| = 1; print 1; sleep 600'",
+      pipe: "perl -e '$| = 1; pipe(R, W); print 1; <R>'",
+      select: "perl -e '$| = 1; print 1; select(undef, undef, undef, 600)'",
+      wait: "printf 1; sleep 600 & wait",
+    };
+    for (const [id, shell] of Object.entries(calls))
+      await driver.guest(spec.id).startCommand({ id, shell: `${shell}; printf ended` });
+    const outputs = async () =>
+      Promise.all(
+        Object.keys(calls).map(async (id) => (await driver.guest(spec.id).getCommand(id)).outputBytes),
+      );
+    await expect.poll(outputs).toEqual([1, 1, 1, 1]);
+    await driver.checkpoint(spec.id, join(subject.stateDir, "model"), { goesOn: true });
+    const paused = join(subject.stateDir, "waiting");
+    await driver.checkpoint(spec.id, paused);
+    await driver.remove(spec.id);
+    await driver.restore(spec, paused);
+    for (const id of Object.keys(calls)) {
+      // A process that was interrupted ends as soon as it runs: one signal that it ignores lets it.
+      await driver.guest(spec.id).signalCommand(id, 18);
+    }
+    expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
+    expect(await outputs()).toEqual([1, 1, 1, 1]);
   });
 
   test("what has no record is removed when a driver opens", async () => {

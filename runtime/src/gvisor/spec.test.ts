@@ -10,6 +10,7 @@ const input = {
   netnsPath: "/run/netns/kv0-3",
   cgroupsPath: "/kontor0/m1",
   maxProcesses: 200,
+  sharedMemoryBytes: 1000,
   hasVolume: false,
 };
 
@@ -48,6 +49,15 @@ test("a volume is the one thing of the host's that a machine may write to", () =
       options: ["bind", "rw", "nosuid"],
     },
   ]);
+});
+
+test("limits /dev/shm, but in the restore of a checkpoint that was made without a limit", () => {
+  const optionsOf = (sharedMemoryBytes: number | undefined) =>
+    (ociSpec({ ...input, sharedMemoryBytes }) as typeof spec).mounts.find(
+      ({ destination }) => destination === "/dev/shm",
+    )?.options;
+  expect(optionsOf(1000)).toEqual(["nosuid", "nodev", "mode=1777", "size=1000"]);
+  expect(optionsOf(undefined)).toEqual(["nosuid", "nodev", "mode=1777"]);
 });
 
 test("no program that PID 1 starts can have SYS_ADMIN", () => {

@@ -12,6 +12,8 @@ export interface SpecInput extends OurFiles {
   netnsPath: string;
   cgroupsPath: string;
   maxProcesses: number;
+  /** Size of /dev/shm; unlimited where absent, as in checkpoints of older servers. */
+  sharedMemoryBytes: number | undefined;
   hasVolume: boolean;
 }
 
@@ -60,8 +62,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       },
       rlimits: [
         limit("RLIMIT_NOFILE", MAX_OPEN_FILES),
-        // Stops a bomb of small processes with EAGAIN; gVisor counts per user, as Linux does. Larger ones reach the
-        // machine's memory limit first (`perl -e 'fork while 1'` in size small): that ends this machine and no other.
+        // Stops a bomb of processes with EAGAIN; gVisor counts per user, as Linux does.
         limit("RLIMIT_NPROC", input.maxProcesses),
         limit("RLIMIT_CORE", 0),
       ],
@@ -72,7 +73,12 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       { destination: "/proc", type: "proc", source: "proc", options: ["nosuid", "noexec", "nodev"] },
       { destination: "/dev", type: "tmpfs", source: "tmpfs", options: ["nosuid", "mode=755"] },
       { destination: "/dev/pts", type: "devpts", source: "devpts", options: ["nosuid", "noexec"] },
-      { destination: "/dev/shm", type: "tmpfs", source: "shm", options: ["nosuid", "nodev", "mode=1777"] },
+      {
+        destination: "/dev/shm",
+        type: "tmpfs",
+        source: "shm",
+        options: ["nosuid", "nodev", "mode=1777", ...sizeOption(input.sharedMemoryBytes)],
+      },
       { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "noexec", "nodev", "ro"] },
       ...ourMounts(input),
       ...(input.hasVolume ? [bind(input.paths.volume, VOLUME, "rw")] : []),
@@ -89,4 +95,8 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       cgroupsPath: input.cgroupsPath,
     },
   };
+}
+
+function sizeOption(bytes: number | undefined): string[] {
+  return bytes === undefined ? [] : [`size=${bytes}`];
 }

@@ -57,6 +57,11 @@ test("a root is layers, the lowest first, and what is a machine's own", () => {
     "shim root --at /at --map 100000:65536 --users /users --disk /disk --netns /run/netns/n --volume /volume -- /low /-high:with,signs",
   );
   expect(ownRootArgv("shim", own)).not.toContain("--volume");
+  const stored = { at: "/at", layers: ["/data/oci/bases/store/overlay/abc/diff", "/ours"] };
+  expect(sharedRootArgv("shim", stored).slice(5)).toEqual([
+    "/data/oci/bases/./store/overlay/abc/diff",
+    "/ours",
+  ]);
 });
 
 test("socket paths fit the kernel's 107 bytes whatever the state directory is called", () => {

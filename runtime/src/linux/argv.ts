@@ -1,4 +1,6 @@
 /** The command lines of the shim and the disk image: pure, and tested as text. */
+import { splitLayer } from "../oci/store.ts";
+
 /** The descriptor the shim writes its status line to. */
 export const SHIM_STATUS_FD = 3;
 
@@ -16,7 +18,13 @@ export function shimArgv(shim: string, options: { maskProcSysNet: boolean }, pro
 
 /** Layers, the lowest first, as one read-only mount. See shim/root.c for both. */
 export function sharedRootArgv(shim: string, { at, layers }: { at: string; layers: string[] }): string[] {
-  return [shim, "root", "--at", at, "--", ...layers];
+  return [shim, "root", "--at", at, "--", ...layers.map(layerArgument)];
+}
+
+/** Symlinks below `/./` are not followed: builders write there. */
+function layerArgument(layer: string): string {
+  const { trusted, names } = splitLayer(layer);
+  return names.length === 0 ? layer : `${trusted}/./${names.join("/")}`;
 }
 
 export interface OwnRoot {
@@ -39,7 +47,7 @@ export function ownRootArgv(
   const more = volume === undefined ? [] : ["--volume", volume];
   const space = ["--map", `${map.first}:${map.count}`, "--users", users];
   const own = [...space, "--disk", disk, "--netns", netns, ...more];
-  return [shim, "root", "--at", at, ...own, "--", ...layers];
+  return [shim, "root", "--at", at, ...own, "--", ...layers.map(layerArgument)];
 }
 
 /** gVisor keeps one file on a machine's disk, a native machine all that it writes. */

@@ -5,9 +5,10 @@
  *
  * Measured on two cores with little else running: preparation 19 ms, runsc 130 ms, guest 15 ms. Twenty at once: 2.6 s.
  */
-import { mkdir } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
-import { RuntimeError } from "../driver.ts";
+import { RuntimeError, type MachineId } from "../driver.ts";
 import type { HostNetwork } from "../network/network.ts";
 import { together } from "../together.ts";
 import { attachVolume } from "../volumes/image.ts";
@@ -69,13 +70,18 @@ export async function bootMachine(
   const cgroupsPath = cgroups.pathOf(id);
   await engine.prepare({ machine, image, netnsPath, cgroupsPath, guestBinary, resolvConf });
   const prepared = performance.now();
-  await startUnderShim({
+  const starting = startUnderShim({
     shim: needs.shimBinary,
     maskProcSysNet: engine.maskProcSysNet,
     log: paths.log,
     argv: start?.argv ?? engine.runArgv(machine, netnsPath),
     ...(start === undefined ? {} : { timeoutMs: start.timeoutMs }),
   });
+  // A checkpoint may be as large as the machine: while it is read, gVisor needs its headroom already.
+  if (start !== undefined)
+    await whenSized(cgroups, id, starting, () => cgroups.setLimits(id, spec.resources, engine.isolation));
+  await starting;
+  await cgroups.setLimits(id, spec.resources, engine.isolation);
   const started = performance.now();
   await needs.reached?.(start?.reached ?? "create.started");
   await guestAnswers(cgroups, machine);
@@ -88,6 +94,29 @@ export async function bootMachine(
     engineMs: started - prepared,
     guestMs: performance.now() - started,
   };
+}
+
+const SIZED = /\0--total-memory=/;
+const LOOK_MS = 5;
+
+/** Acts once gVisor's kernel has been started, with the size of its memory on its command line, or the start has ended. */
+async function whenSized(
+  cgroups: Cgroups,
+  id: MachineId,
+  starting: Promise<void>,
+  act: () => Promise<void>,
+): Promise<void> {
+  let isOver = false;
+  const over = starting.then(
+    () => (isOver = true),
+    () => (isOver = true),
+  );
+  while (!isOver) {
+    const pids = await cgroups.processes(id);
+    const lines = pids.map((pid) => readFile(`/proc/${pid}/cmdline`, "latin1").catch(() => ""));
+    if ((await Promise.all(lines)).some((line) => SIZED.test(line))) return act();
+    await Promise.race([over, sleep(LOOK_MS)]);
+  }
 }
 
 /** Waits for PID 1 to dial in; fails with `machine_died` once nothing of the machine is left. */

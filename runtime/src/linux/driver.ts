@@ -76,8 +76,8 @@ const MAX_SLOTS = 65_000;
 const MAX_IMAGE_ENTRIES = 500_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
-/** How soon a machine that the kernel has left without a part is ended. */
-const BROKEN_LOOK_MS = 1_000;
+/** Interval between checks for machines that died, or that the kernel left without a part. */
+const DEAD_LOOK_MS = 1_000;
 
 export interface LinuxOptions {
   /** Where records, disks and, unless `imagesDirectory` says otherwise, images are kept. */
@@ -130,6 +130,8 @@ export class LinuxDriver implements Driver {
   #openCgroups: Cgroups | undefined;
   #openEngines: Record<Isolation, Engine> | undefined;
   #looking: NodeJS.Timeout | undefined;
+  #isLooking = false;
+  readonly #removing = new WeakSet<LinuxMachine>();
 
   constructor(options: LinuxOptions) {
     this.#options = options;
@@ -164,8 +166,7 @@ export class LinuxDriver implements Driver {
     const found = await readRecords(this.#host.machines);
     await this.#network.open(found.flatMap(({ record }) => memberOf(record)));
     await this.#adopt(found);
-    if (this.#cgroups.layout.version === "v1")
-      this.#looking = setInterval(() => void this.#endBroken(), BROKEN_LOOK_MS).unref();
+    this.#looking = setInterval(() => void this.#findDead(), DEAD_LOOK_MS).unref();
   }
 
   async #makeEngines(): Promise<Record<Isolation, Engine>> {
@@ -298,7 +299,13 @@ export class LinuxDriver implements Driver {
   create(spec: MachineSpec): Promise<void> {
     const builds = async () => ({
       guestBuild: await this.#ownGuest(),
-      ...(spec.isolation === "native" ? {} : { runtimeBuild: this.#runsc.current }),
+      ...(spec.isolation === "native"
+        ? {}
+        : {
+            runtimeBuild: this.#runsc.current,
+            // Half of the memory, as on Linux (tmpfs(5)).
+            sharedMemoryBytes: Math.floor(spec.resources.memoryBytes / 2),
+          }),
     });
     return this.#boot(spec, "machine_created", builds, bootMachine);
   }
@@ -318,7 +325,10 @@ export class LinuxDriver implements Driver {
     }
     const runsc = this.#runsc.path(runtimeBuild);
     const from = { ...this.#options, runsc, directory, bytes: checkpoint.bytes };
-    const builds = async () => ({ guestBuild: checkpoint.guestBuild, runtimeBuild });
+    const { guestBuild, sharedMemoryBytes } = checkpoint;
+    // A restore takes the mounts of the checkpoint, and newer builds of runsc refuse other options for them.
+    const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
+    const builds = async () => ({ guestBuild, runtimeBuild, ...shared });
     return this.#boot(spec, "machine_restored", builds, async (needs, machine) => {
       // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
       const whole = this.#verified(directory, checkpoint);
@@ -340,7 +350,7 @@ export class LinuxDriver implements Driver {
   #boot(
     spec: MachineSpec,
     event: string,
-    builds: () => Promise<Pick<MachineRecord, "guestBuild" | "runtimeBuild">>,
+    builds: () => Promise<Pick<MachineRecord, "guestBuild" | "runtimeBuild" | "sharedMemoryBytes">>,
     boot: (needs: CreateNeeds, machine: LinuxMachine) => Promise<CreateTimings>,
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
@@ -466,6 +476,8 @@ export class LinuxDriver implements Driver {
       await this.#change(machine, {
         resources: { ...resources, diskBytes: machine.spec.resources.diskBytes },
       });
+      // A frozen one is told when it is thawed.
+      if (!machine.isFrozen && !machine.isHeld) await machine.limitMemory();
     });
   }
 
@@ -479,7 +491,11 @@ export class LinuxDriver implements Driver {
   }
 
   thaw(id: MachineId): Promise<void> {
-    return this.#turns.take(id, () => this.#thaw(this.#alive(id)));
+    return this.#turns.take(id, async () => {
+      const machine = this.#alive(id);
+      await this.#thaw(machine);
+      await machine.limitMemory();
+    });
   }
 
   remove(id: MachineId): Promise<void> {
@@ -500,7 +516,7 @@ export class LinuxDriver implements Driver {
       this.#network.deniedCount(machine.slot),
       this.#network.traffic(machine.slot),
     ]);
-    return { at: new Date(), ...usage, diskBytes, egressDenied, ...traffic };
+    return { ...usage, diskBytes, egressDenied, ...traffic };
   }
 
   async diskUse(): Promise<DiskUse> {
@@ -593,6 +609,7 @@ export class LinuxDriver implements Driver {
 
   /** Takes the machine off the host; its network slot becomes free once its namespace is shut. */
   async #takeOff(machine: LinuxMachine): Promise<void> {
+    this.#removing.add(machine);
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
@@ -617,19 +634,36 @@ export class LinuxDriver implements Driver {
   }
 
   /**
-   * Out of memory ends a gVisor machine as a whole. cgroup v1 cannot be told so, as v2 is: it kills the one process that
+   * A gVisor machine that outgrew its headroom ends as a whole. cgroup v1 cannot be told so, as v2 is: it kills the one process that
    * it likes least, and a sentry that has lost a helper so stands still for ever, with its connections open and its
    * memory held (seen: `oom_kill 1`, `under_oom 0`, usage at the limit).
    */
-  async #endBroken(): Promise<void> {
-    for (const machine of this.#machines.values()) {
-      if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) continue;
-      if (!(await this.#cgroups.oomKilled(machine.id))) continue;
-      this.#inBackground(
-        "out_of_memory",
-        machine,
-        this.#cgroups.killAll(machine.id).then(() => this.#notice(machine)),
-      );
+  async #endBroken(machine: LinuxMachine): Promise<void> {
+    if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) return;
+    if (!(await this.#cgroups.oomKilled(machine.id))) return;
+    await this.#cgroups.killAll(machine.id);
+    await this.#notice(machine);
+  }
+
+  /**
+   * Reads the control group of each machine, which costs some microseconds. A guest's connection shows a death sooner, but
+   * a machine may die while it has none: before its guest dials in again.
+   */
+  async #findDead(): Promise<void> {
+    if (this.#isLooking) return;
+    this.#isLooking = true;
+    try {
+      for (const machine of this.#machines.values()) {
+        // A checkpoint ends the processes of a held machine.
+        if (machine.isHeld) continue;
+        await this.#notice(machine);
+        if (this.#cgroups.layout.version === "v1")
+          this.#inBackground("broken", machine, this.#endBroken(machine));
+      }
+    } catch (error) {
+      this.#options.log("background_failed", { event: "dead", error });
+    } finally {
+      this.#isLooking = false;
     }
   }
 
@@ -637,7 +671,8 @@ export class LinuxDriver implements Driver {
   async #notice(machine: LinuxMachine): Promise<void> {
     if (machine.exit !== null || (await this.#cgroups.processes(machine.id)).length > 0) return;
     const outOfMemory = await this.#cgroups.oomKilled(machine.id);
-    if (!this.#machines.has(machine.id)) return;
+    // One that is being removed ends as such.
+    if (!this.#machines.has(machine.id) || this.#removing.has(machine)) return;
     this.#ended(machine, outOfMemory ? "out_of_memory" : "failed");
     await machine.connections.close();
   }

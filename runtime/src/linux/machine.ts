@@ -6,6 +6,7 @@ import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.t
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
 import { SHARED_FIRST_USER } from "../runc/users.ts";
+import { together } from "../together.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 
@@ -15,6 +16,7 @@ export class LinuxMachine {
   readonly guestBuild: string;
   /** The runsc that runs it, if known. */
   readonly runtimeBuild: string | undefined;
+  readonly sharedMemoryBytes: number | undefined;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
   /** The host's user that is root inside a native machine. */
@@ -23,6 +25,7 @@ export class LinuxMachine {
   readonly guest: GuestClient;
   spec: MachineSpec;
   isFrozen = false;
+  #limitedBytes: number | undefined;
   /** Held for a checkpoint: no task runs, and the host does not listen. */
   isHeld: boolean;
   exit: MachineExit | null = null;
@@ -33,6 +36,7 @@ export class LinuxMachine {
     this.imageEnv = record.imageEnv;
     this.guestBuild = record.guestBuild;
     this.runtimeBuild = record.runtimeBuild;
+    this.sharedMemoryBytes = record.sharedMemoryBytes;
     this.spec = record.spec;
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
@@ -50,12 +54,23 @@ export class LinuxMachine {
     const { slot, imageEnv, guestBuild, runtimeBuild, spec, isHeld, firstUser } = this;
     const engine = runtimeBuild === undefined ? {} : { runtimeBuild };
     const users = firstUser === undefined ? {} : { firstUser };
-    return { version: 1, slot, imageEnv, guestBuild, ...engine, spec, isHeld, ...users };
+    const { sharedMemoryBytes } = this;
+    const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
+    return { version: 1, slot, imageEnv, guestBuild, ...engine, ...shared, spec, isHeld, ...users };
   }
 
   /** Tells PID 1 the machine's name and the environment of all it starts from now on. */
-  configure(): Promise<void> {
+  async configure(): Promise<void> {
     const { hostname, env } = this.spec;
-    return this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });
+    const named = this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });
+    await together(named, this.limitMemory());
+  }
+
+  /** Tells PID 1 of a gVisor machine its size; the host's kernel limits the processes of a native one itself. */
+  async limitMemory(): Promise<void> {
+    const { memoryBytes } = this.spec.resources;
+    if (this.isolation === "native" || this.#limitedBytes === memoryBytes) return;
+    await this.guest.limitMemory(memoryBytes);
+    this.#limitedBytes = memoryBytes;
   }
 }

@@ -18,6 +18,8 @@ export const inside = {
   context: "/context",
   /** The build's own directory: configuration, Dockerfile, secrets, and the id of what was built. */
   build: "/build",
+  /** The programs that the operator named. */
+  engines: "/engines",
 } as const;
 
 /** Docker's fourteen without what raw sockets, device nodes and the audit log need. */
@@ -87,7 +89,8 @@ additionalimagestores = [${stores}]
 /** The builder's whole environment. */
 export function environment(storage: "storage.conf" | "bases.conf"): Record<string, string> {
   return {
-    PATH: "/usr/sbin:/usr/bin:/sbin:/bin",
+    // The programs that the operator named come first.
+    PATH: "/engines:/usr/sbin:/usr/bin:/sbin:/bin",
     HOME: "/root",
     // The builder is root of a user namespace already. Without this, containers/storage mounts like the host's root.
     _CONTAINERS_USERNS_CONFIGURED: "done",
@@ -108,6 +111,8 @@ export interface Bud {
   contexts: ReadonlyMap<string, string>;
   /** Network that the builder shares with its steps; null for a loopback interface alone. */
   network: { resolver: string } | null;
+  /** The OCI runtime of steps. */
+  runtime: string;
   /** Name of the image. */
   name: string;
   /** Ids of secrets, files of the same name in the build's directory. */
@@ -127,7 +132,8 @@ export function budArgv(bud: Bud): string[] {
     "--cgroupns=host",
     "--network=host",
     `--security-opt=seccomp=${inside.build}/${SYSTEM_CALLS}`,
-    "--runtime=runc",
+    // By its path: a name is looked up in the builder's own list of paths before PATH.
+    `--runtime=${bud.runtime}`,
     "--runtime-flag=root=/run/runc",
     "--pull-never",
     "--format=oci",

@@ -18,12 +18,13 @@ import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { Turns } from "../turns.ts";
 import { bases, findBase, type Base } from "./bases.ts";
-import { budArgv, ignoreFile, pullArgv, removeContainersArgv, removeImagesArgv } from "./buildah.ts";
+import { budArgv, ignoreFile, inside, pullArgv, removeContainersArgv, removeImagesArgv } from "./buildah.ts";
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
 import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import { LogLines } from "./log.ts";
 import { authoritiesPath, type PackageSources } from "./registries.ts";
 import { bytesBelow, NOT_STARTED, type Run, runEnclosed } from "./enclosure/run.ts";
+import { findEngines } from "./engines.ts";
 import { stampsOf } from "./stamps.ts";
 import { hasContainers, layersOf, layerDirectory, readConfig, readStore, type ImageConfig } from "./store.ts";
 import { UserRanges } from "./enclosure/user-ranges.ts";
@@ -52,6 +53,8 @@ export interface BuilderOptions {
   /** Number of the installation on its host: each installation has its own user ids for enclosures. */
   instance: number;
   shimBinary: string;
+  /** Paths of the programs that builds use in place of those of /usr; absent or null: those of /usr. */
+  engines?: { buildah: string | null; runc: string | null };
   /** By name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
   /** Makes the image of a recipe where it is not there, and says where its root filesystem lies. */
@@ -131,6 +134,7 @@ export class OciBuilder implements AppBuilder {
   /** Free of symlinks once the builder is open: an enclosure follows none in its paths. */
   #directory: string;
   #cgroups: Cgroups | undefined;
+  #engines: ReadonlyMap<string, string> = new Map();
 
   constructor(options: BuilderOptions) {
     this.#options = options;
@@ -143,6 +147,7 @@ export class OciBuilder implements AppBuilder {
     for (const name of ["builds", "images", "workspaces", `${BASES}/store`])
       await mkdir(this.#path(name), { recursive: true, mode: 0o700 });
     this.#directory = await realpath(this.#options.directory);
+    this.#engines = await findEngines(this.#options.engines ?? {});
     this.#cgroups = await Cgroups.detect(this.#options.cgroupParent);
     await this.#cgroups.open();
     await this.#cgroups.setWeight(CPU_WEIGHT);
@@ -206,7 +211,13 @@ export class OciBuilder implements AppBuilder {
           };
           await this.#enclosed(
             { ...build, group: build.id, store: build.workspace, network, files, context, signal, lines },
-            budArgv({ contexts, network, name: nameOf(build.id), secrets: given.map(({ id }) => id) }),
+            budArgv({
+              contexts,
+              network,
+              runtime: this.#runtime,
+              name: nameOf(build.id),
+              secrets: given.map(({ id }) => id),
+            }),
           );
           return await this.#finished(build, before);
         } catch (error) {
@@ -379,7 +390,14 @@ export class OciBuilder implements AppBuilder {
             timeoutMs: IMPORT_MS,
             signal: new AbortController().signal,
           },
-          budArgv({ contexts: new Map(), network: null, name: local, secrets: [], isBase: true }),
+          budArgv({
+            contexts: new Map(),
+            network: null,
+            runtime: this.#runtime,
+            name: local,
+            secrets: [],
+            isBase: true,
+          }),
         );
       } catch (error) {
         await this.#tidy(BASES);
@@ -398,7 +416,14 @@ export class OciBuilder implements AppBuilder {
     const isBase = store === BASES;
     const home = isBase ? this.#path(BASES) : this.#workspace(store);
     const { shimBinary, log } = this.#options;
-    const host = { cgroups: this.#opened, shimBinary, users: this.#users, builds: this.#path("builds"), log };
+    const host = {
+      cgroups: this.#opened,
+      shimBinary,
+      users: this.#users,
+      engines: this.#engines,
+      builds: this.#path("builds"),
+      log,
+    };
     return runEnclosed(host, { ...spec, store: { home, bases: this.#path(BASES), isBase } }, argv);
   }
 
@@ -515,6 +540,10 @@ export class OciBuilder implements AppBuilder {
     return join(this.#directory, ...names);
   }
 
+  get #runtime(): string {
+    return this.#engines.has("runc") ? `${inside.engines}/runc` : "runc";
+  }
+
   get #opened(): Cgroups {
     if (this.#cgroups === undefined) throw new RuntimeError("failed", "the builder is not open");
     return this.#cgroups;
@@ -527,7 +556,7 @@ function nameOf(id: string): string {
 }
 
 /** The builder's last words, as its owner reads them. */
-function explain(error: unknown, last: string): unknown {
+export function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;
   if (!isBuilders || error.details["code"] === NOT_STARTED) return error;
@@ -538,6 +567,14 @@ function explain(error: unknown, last: string): unknown {
       `The file ${file} belongs to a user or group above 65535, and images here have none. Give it another owner, as COPY and ADD do with --chown.`,
       { cause: error },
     );
+  // `… COPY --from=build /app/dist /srv/": checking on sources under "/store/…/merged": copier: stat: "/app/dist": no …`
+  const [, missing] = /copier: stat: "([^"\n]{1,300})": no such file or directory/.exec(last) ?? [];
+  if (missing !== undefined)
+    return new RuntimeError("image_failed", `${missing} is not there to be copied: nothing wrote it.`, {
+      cause: error,
+    });
+  const [, own] = /^kontor: (.{1,1000})$/m.exec(last) ?? [];
+  if (own !== undefined) return new RuntimeError("image_failed", own, { cause: error });
   // `Error: building at STEP "RUN false": while running runtime: exit status 1`
   const [, step = "", why = ""] =
     /building at STEP "(.*)": (?:while running runtime: )?(.*)$/s.exec(last) ?? [];

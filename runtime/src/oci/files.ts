@@ -2,9 +2,9 @@
  * Single files of an image, read out of its layers without anything of it being run or mounted. Layers are anybody's:
  * only real directories lead to a file, and only a real file is one.
  */
-import { constants } from "node:fs";
-import { lstat, open } from "node:fs/promises";
-import { join } from "node:path";
+import { lstat } from "node:fs/promises";
+import { openDirectory, readWithin, within } from "./beneath.ts";
+import { splitLayer } from "./store.ts";
 
 /** As the uppermost layer has it that says anything of it; undefined where it is not there, or is larger. */
 export async function readFromLayers(
@@ -14,27 +14,37 @@ export async function readFromLayers(
 ): Promise<Buffer | undefined> {
   const names = path.split("/").filter(Boolean);
   for (const layer of layers.toReversed()) {
-    let at = layer;
-    let isHidden = false;
-    for (const [index, name] of names.entries()) {
-      at = join(at, name);
-      const info = await lstat(at).catch(() => undefined);
-      if (info === undefined) break;
-      const isLast = index === names.length - 1;
-      // A whiteout is a device of number 0; anything else that is in the way hides what lies below as well.
-      if (isLast && info.isFile()) return info.size <= maxBytes ? read(at) : undefined;
-      if (isLast || !info.isDirectory()) isHidden = true;
-    }
-    if (isHidden) return undefined;
+    const found = await readFromLayer(layer, names, maxBytes);
+    if (found === "hidden") return undefined;
+    if (found !== undefined) return found;
   }
   return undefined;
 }
 
-async function read(file: string): Promise<Buffer> {
-  const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+/** "hidden" where the layer has something else at the path, or in its way; undefined where it has nothing. */
+async function readFromLayer(
+  layer: string,
+  names: readonly string[],
+  maxBytes: number,
+): Promise<Buffer | "hidden" | undefined> {
+  const { trusted, names: below } = splitLayer(layer);
+  let directory = await openDirectory(trusted, below);
   try {
-    return await handle.readFile();
+    for (const [index, name] of names.entries()) {
+      const info = await lstat(within(directory, name)).catch(() => undefined);
+      if (info === undefined) return undefined;
+      // A whiteout is a device of number 0; anything else that is in the way hides what lies below as well.
+      if (index === names.length - 1)
+        return info.isFile() && info.size <= maxBytes
+          ? await readWithin(directory, name, maxBytes)
+          : "hidden";
+      if (!info.isDirectory()) return "hidden";
+      const inner = await openDirectory(`/proc/self/fd/${directory.fd}`, [name]);
+      await directory.close();
+      directory = inner;
+    }
+    return "hidden";
   } finally {
-    await handle.close();
+    await directory.close();
   }
 }

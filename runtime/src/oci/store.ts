@@ -1,9 +1,12 @@
 /**
  * What lies in a store of containers/storage (overlay driver), read from its own records: images, the layers they are
  * made of, and their configuration. Its files are written aside and renamed, so a reader sees one state or the next.
+ *
+ * Builders write the store, and one that a step took over may write anything: no symlink in it is followed, ids name
+ * directories of the store alone, and files are bounded.
  */
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { openDirectory, readWithin } from "./beneath.ts";
 
 export interface StoredImage {
   /** 64 hexadecimal digits. */
@@ -52,12 +55,24 @@ interface LayerJson {
   "diff-size"?: number;
 }
 
+const ID = /^[0-9a-f]{64}$/;
+/** A store of 10,000 layers has about 5 MB of records. */
+const MAX_BYTES = 64 * 1024 ** 2;
+
+function requireIds(ids: readonly (string | undefined)[]): void {
+  for (const id of ids)
+    if (id !== undefined && id !== "" && !ID.test(id))
+      throw new Error(`${JSON.stringify(id)} is no id in a store`);
+}
+
 /** An empty one where there is none. */
 export async function readStore(directory: string): Promise<Store> {
   const [images, layers] = await Promise.all([
-    readJson<ImageJson[]>(join(directory, "overlay-images/images.json")),
-    readJson<LayerJson[]>(join(directory, "overlay-layers/layers.json")),
+    readJson<ImageJson[]>(directory, ["overlay-images"], "images.json"),
+    readJson<LayerJson[]>(directory, ["overlay-layers"], "layers.json"),
   ]);
+  requireIds((images ?? []).flatMap(({ id, layer }) => [id, layer]));
+  requireIds((layers ?? []).flatMap(({ id, parent }) => [id, parent]));
   return {
     directory,
     images: (images ?? []).map(({ id, names, digest, layer, created }) => ({
@@ -82,12 +97,21 @@ export async function readStore(directory: string): Promise<Store> {
 
 /** Working containers; those of nobody where no build is under way. */
 export async function hasContainers(directory: string): Promise<boolean> {
-  const found = await readJson<unknown[]>(join(directory, "overlay-containers/containers.json"));
+  const found = await readJson<unknown[]>(directory, ["overlay-containers"], "containers.json");
   return (found?.length ?? 0) > 0;
 }
 
 export function layerDirectory(store: string, id: string): string {
   return join(store, "overlay", id, "diff");
+}
+
+const IN_STORE = "/store/overlay/";
+
+/** The part of a layer's path that only the server writes, and the names below it; none for a layer of our own. */
+export function splitLayer(path: string): { trusted: string; names: string[] } {
+  const at = path.lastIndexOf(IN_STORE);
+  if (at < 0) return { trusted: path, names: [] };
+  return { trusted: path.slice(0, at), names: path.slice(at + 1).split("/") };
 }
 
 /** Directories of an image's layers and their bytes together, the lowest first; `stores` in the order they are looked in. */
@@ -111,15 +135,24 @@ export function layersOf(
 
 export async function readConfig(store: string, image: string): Promise<ImageConfig> {
   const name = `=${Buffer.from(`sha256:${image}`).toString("base64")}`;
-  const found = await readJson<{ config?: ImageConfig }>(join(store, "overlay-images", image, name));
+  const found = await readJson<{ config?: ImageConfig }>(store, ["overlay-images", image], name);
   if (!found) throw new Error(`image ${image} has no configuration`);
   return found.config ?? {};
 }
 
-async function readJson<T>(file: string): Promise<T | undefined> {
-  const text = await readFile(file, "utf8").catch((error: NodeJS.ErrnoException) => {
-    if (error.code === "ENOENT") return undefined;
+async function readJson<T>(store: string, directories: string[], file: string): Promise<T | undefined> {
+  const text = await readText(store, directories, file).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return "";
     throw error;
   });
-  return text === undefined || text.trim() === "" ? undefined : (JSON.parse(text) as T);
+  return text.trim() === "" ? undefined : (JSON.parse(text) as T);
+}
+
+async function readText(store: string, directories: string[], file: string): Promise<string> {
+  const directory = await openDirectory(store, directories);
+  try {
+    return (await readWithin(directory, file, MAX_BYTES)).toString("utf8");
+  } finally {
+    await directory.close();
+  }
 }

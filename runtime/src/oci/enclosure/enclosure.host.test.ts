@@ -206,7 +206,7 @@ test("hides old files of a directory made anew in layers that the host's root wr
 });
 
 test("opens beside stores of older servers that are damaged", async () => {
-  const stores = { missing: '[{"id":"gone"}]', damaged: "[{" };
+  const stores = { missing: JSON.stringify([{ id: "0".repeat(64) }]), damaged: "[{" };
   for (const [workspace, layers] of Object.entries(stores)) {
     const records = join(oci, "workspaces", workspace, "store/overlay-layers");
     await mkdir(records, { recursive: true });

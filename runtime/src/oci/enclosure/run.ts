@@ -32,6 +32,8 @@ export interface RunHost {
   cgroups: Cgroups;
   shimBinary: string;
   users: UserRanges;
+  /** Paths of the programs that take the place of those of /usr, by name. */
+  engines: ReadonlyMap<string, string>;
   /** Parent of the runs' directories. Free of symlinks, like the paths of `Run.store` and the context. */
   builds: string;
   log: (event: string, fields: Record<string, unknown>) => void;
@@ -81,6 +83,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       ["--first", String(range.first)],
       ["--parent", String(process.pid)],
       ...(network === null ? [] : [["--netns", network.netnsPath, "--resolver", network.resolver]]),
+      ...Array.from(host.engines, ([name, path]) => ["--engine", name, path]),
       ...cgroupProcs.map((file) => ["--cgroup", file]),
       [isBase ? "--write" : "--read", inside.bases, join(bases, "store")],
       ...(isBase ? [] : [["--write", inside.store, join(home, "store")]]),

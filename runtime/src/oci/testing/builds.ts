@@ -8,7 +8,7 @@ import type { LentNetwork, RuntimeError } from "../../driver.ts";
 import { run } from "../../exec.ts";
 import { loadRecipes } from "../../rootfs/recipes.ts";
 import { testImage } from "../../rootfs/testing/image.ts";
-import { type AppBuild, OciBuilder } from "../builder.ts";
+import { type AppBuild, type BuilderOptions, OciBuilder } from "../builder.ts";
 import { noSources } from "../registries.ts";
 import { readStore } from "../store.ts";
 
@@ -17,7 +17,10 @@ const shimFolder = join(import.meta.dirname, "../../../shim");
 export const shimBinary = join(shimFolder, "build/kontor-shim");
 let makes = 0;
 
-export function makeTestBuilds(network: (() => Promise<LentNetwork>) | null) {
+export function makeTestBuilds(
+  network: (() => Promise<LentNetwork>) | null,
+  engines?: BuilderOptions["engines"],
+) {
   const directory = mkdtempSync(join(tmpdir(), "kontor-oci-"));
   const oci = join(directory, "oci");
   const checkout = join(directory, "checkout");
@@ -32,6 +35,7 @@ export function makeTestBuilds(network: (() => Promise<LentNetwork>) | null) {
       cgroupParent,
       instance: TEST_INSTANCE,
       shimBinary,
+      ...(engines ? { engines } : {}),
       recipes: new Map((await loadRecipes()).map((recipe) => [recipe.name, recipe])),
       base: async (recipe) => {
         const image = await images.ensure(recipe);

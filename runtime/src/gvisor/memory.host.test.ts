@@ -1,0 +1,117 @@
+/** Memory of a real gVisor machine: what fills it ends a process, or is refused, and never ends the machine. */
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { execute, machineId, machineSpec } from "../conformance.ts";
+import type { LinuxDriver } from "../linux/driver.ts";
+import { makeDriver } from "../linux/testing/driver.ts";
+
+const MIB = 1024 * 1024;
+
+let subject: Awaited<ReturnType<typeof makeDriver>>;
+let driver: LinuxDriver;
+
+beforeAll(async () => {
+  subject = await makeDriver({ instance: 60 });
+  ({ driver } = subject);
+});
+afterAll(() => subject?.dispose());
+
+async function boot(memoryMib: number, maxProcesses = 200) {
+  const resources = { vcpus: 1, memoryBytes: memoryMib * MIB, diskBytes: 1024 * MIB, maxProcesses };
+  const spec = machineSpec(subject.image, { resources });
+  onTestFinished(() => driver.remove(spec.id));
+  await driver.create(spec);
+  return spec;
+}
+
+const FILL = "head -c 1G /dev/zero > /dev/shm/full; stat -c %s /dev/shm/full; rm /dev/shm/full";
+
+test("refuses to fill /dev/shm past half of the memory, before a pause and after it", async () => {
+  const spec = await boot(256);
+  const filled = await execute(driver, spec.id, FILL);
+  expect(filled.stderr.toString()).toContain("No space left on device");
+  expect(filled.stdout.toString()).toBe(`${128 * MIB}\n`);
+  const paused = join(subject.stateDir, "paused");
+  await driver.checkpoint(spec.id, paused);
+  await driver.remove(spec.id);
+  await driver.restore(spec, paused);
+  expect((await execute(driver, spec.id, FILL)).stdout.toString()).toBe(`${128 * MIB}\n`);
+});
+
+test("restores a checkpoint of an older server, whose /dev/shm has no size", async () => {
+  const spec = await boot(256);
+  const record = join(subject.stateDir, "machines", spec.id, "config.json");
+  expect(await readFile(record, "utf8")).toContain(`"size=${128 * MIB}"`);
+  const paused = join(subject.stateDir, "older");
+  await driver.checkpoint(spec.id, paused);
+  await driver.remove(spec.id);
+  const manifest = join(paused, "manifest.json");
+  const { sharedMemoryBytes, ...older } = JSON.parse(await readFile(manifest, "utf8")) as {
+    sharedMemoryBytes: number;
+  };
+  expect(sharedMemoryBytes).toBe(128 * MIB);
+  await writeFile(manifest, JSON.stringify(older));
+  const restored = { ...spec, id: machineId() };
+  onTestFinished(() => driver.remove(restored.id));
+  await driver.restore(restored, paused);
+  expect((await execute(driver, restored.id, "echo alive")).stdout.toString()).toBe("alive\n");
+});
+
+/** Each round is one of these and one process after it; a longer run of the same: KONTOR_MEMORY_ROUNDS=50. */
+const ROUNDS = Number(process.env["KONTOR_MEMORY_ROUNDS"] ?? 2);
+
+test.each([
+  ["reads one endless line", "tail /dev/zero", "outOfMemory"],
+  ["makes one string of 3 GB", "perl -e '$x = chr(65) x (3 * 1024 ** 3)'", "outOfMemory"],
+  ["makes many strings of 1 MB", "perl -e 'push @a, chr(65) x (1024 ** 2) while 1'", "outOfMemory"],
+  [
+    "allocates in sixteen processes",
+    "for i in $(seq 16); do tail /dev/zero & done; wait; exit 9",
+    "outOfMemory",
+  ],
+  ["fills /dev/shm", FILL, "no"],
+])(
+  "lives on after a command that %s",
+  async (_, shell, end) => {
+    const spec = await boot(512);
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const { exit } = await execute(driver, spec.id, shell);
+      expect(exit.outOfMemory).toBe(end === "outOfMemory");
+      const after = await execute(driver, spec.id, "echo alive");
+      expect(after.stdout.toString()).toBe("alive\n");
+      expect(after.exit.outOfMemory).toBe(false);
+    }
+    expect((await driver.list()).find(({ id }) => id === spec.id)).toMatchObject({ state: "running" });
+  },
+  60_000 + ROUNDS * 60_000,
+);
+
+test("ends the largest process, and lets smaller ones of other commands live", async () => {
+  const spec = await boot(512);
+  const guest = driver.guest(spec.id);
+  await guest.startCommand({ id: "small", shell: "perl -e '$x = chr(65) x (50 * 1024 ** 2); sleep 600'" });
+  await guest.startCommand({ id: "large", shell: "tail /dev/zero" });
+  await expect.poll(async () => (await guest.getCommand("large")).status, { timeout: 60_000 }).toBe("exited");
+  expect(await guest.getCommand("large")).toMatchObject({ signal: 9, outOfMemory: true });
+  expect(await guest.getCommand("small")).toMatchObject({ status: "running", outOfMemory: false });
+});
+
+test("keeps its size and what it is told of it through a pause", async () => {
+  const spec = await boot(512);
+  // More than the size less what gVisor needs for itself: read back, it needs the headroom at once.
+  await execute(driver, spec.id, "head -c 250M /dev/urandom > /dev/shm/kept");
+  await driver.guest(spec.id).startCommand({
+    id: "filled",
+    shell: "perl -e '$x = chr(65) x (110 * 1024 ** 2); print 1; $| = 1; print 2; sleep 600'",
+  });
+  await expect.poll(async () => (await driver.guest(spec.id).getCommand("filled")).outputBytes).toBe(2);
+  const paused = join(subject.stateDir, "filled");
+  await driver.checkpoint(spec.id, paused);
+  await driver.remove(spec.id);
+  await driver.restore(spec, paused);
+  const seen = await execute(driver, spec.id, "grep MemTotal /proc/meminfo; stat -c %s /dev/shm/kept");
+  expect(seen.stdout.toString()).toBe(`MemTotal:         524288 kB\n${250 * MIB}\n`);
+  expect((await execute(driver, spec.id, "tail /dev/zero")).exit.outOfMemory).toBe(true);
+  expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
+});
