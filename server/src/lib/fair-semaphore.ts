@@ -1,83 +1,78 @@
 /**
- * A semaphore shared between owners: at most `limit` tasks run at once, and at most `perOwner` of each owner. An
- * owner's tasks wait in the order of submission, and owners take turns, so an owner with a long queue delays only
- * itself.
+ * A semaphore shared between owners: at most `limit` tasks run at once, and at most `perOwner` of each owner. Tasks begin
+ * in the order of `FairQueue`, so an owner with a long queue delays only itself.
  */
+import { FairQueue } from "./fair-queue.ts";
+
 export interface FairSemaphoreOptions {
   limit: number;
   /** Default 1. */
   perOwner?: number;
+  /** An owner leaves one place free while work of another runs, or ended within the last hour. */
+  leavesOne?: boolean;
   /** Most waiting tasks of an owner, and the error for one more. Unbounded by default. */
   queue?: { max: number; refuse: () => Error };
 }
 
-export class FairSemaphore {
-  readonly #perOwner: number;
-  readonly #queue: FairSemaphoreOptions["queue"];
-  #free: number;
-  readonly #running = new Map<string, number>();
-  /** In the order of the owners' turns. */
-  readonly #waiting = new Map<string, Set<() => void>>();
+export interface FairTaskOptions {
+  signal?: AbortSignal;
+  /** Tasks of the same key run one after the other. */
+  key?: string;
+  /** Called once if the task has to wait. */
+  onWait?: () => void;
+}
 
-  constructor({ limit, perOwner = 1, queue }: FairSemaphoreOptions) {
-    this.#free = limit;
-    this.#perOwner = perOwner;
-    this.#queue = queue;
+export class FairSemaphore {
+  readonly #queue: FairQueue<(end: () => void) => void>;
+  readonly #bound: FairSemaphoreOptions["queue"];
+
+  constructor({ limit, perOwner = 1, leavesOne = false, queue }: FairSemaphoreOptions) {
+    this.#queue = new FairQueue({ limit, perOwner, leavesOne });
+    this.#bound = queue;
   }
 
   /** Number of waiting tasks of this owner. */
   waiting(owner: string): number {
-    return this.#waiting.get(owner)?.size ?? 0;
+    return this.#queue.waiting(owner);
   }
 
   /** Rejects with the signal's reason when it aborts before the work begins. */
-  async run<T>(owner: string, work: () => Promise<T>, options: { signal?: AbortSignal } = {}): Promise<T> {
-    await this.#acquire(owner, options.signal);
+  async run<T>(owner: string, work: () => Promise<T>, options: FairTaskOptions = {}): Promise<T> {
+    const end = await this.#acquire(owner, options);
     try {
       return await work();
     } finally {
-      const running = this.#running.get(owner)! - 1;
-      if (running > 0) this.#running.set(owner, running);
-      else this.#running.delete(owner);
-      this.#free += 1;
+      end();
       this.#admit();
     }
   }
 
-  async #acquire(owner: string, signal: AbortSignal | undefined): Promise<void> {
+  async #acquire(owner: string, { signal, key, onWait }: FairTaskOptions): Promise<() => void> {
     signal?.throwIfAborted();
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const queue = this.#waiting.get(owner) ?? new Set();
-    this.#waiting.set(owner, queue.add(resolve));
-    this.#admit();
-    if (!queue.has(resolve)) return promise;
-    const leave = (reason: unknown) => {
-      if (queue.delete(resolve) && queue.size === 0) this.#waiting.delete(owner);
-      reject(reason);
+    const { promise, resolve, reject } = Promise.withResolvers<() => void>();
+    let isWaiting = true;
+    const begin = (end: () => void) => {
+      isWaiting = false;
+      resolve(end);
     };
-    if (this.#queue && queue.size > this.#queue.max) leave(this.#queue.refuse());
+    const remove = this.#queue.add(owner, begin, key);
+    this.#admit();
+    if (!isWaiting) return promise;
+    const leave = (reason: unknown) => {
+      if (remove()) reject(reason);
+    };
+    if (this.#bound && this.#queue.waiting(owner) > this.#bound.max) leave(this.#bound.refuse());
+    else onWait?.();
     const abort = () => leave(signal?.reason);
     signal?.addEventListener("abort", abort, { once: true });
     try {
-      await promise;
+      return await promise;
     } finally {
       signal?.removeEventListener("abort", abort);
     }
   }
 
   #admit(): void {
-    for (const [owner, queue] of this.#waiting) {
-      if (this.#free === 0) return;
-      const running = this.#running.get(owner) ?? 0;
-      const [first] = queue;
-      if (running >= this.#perOwner || first === undefined) continue;
-      this.#free -= 1;
-      this.#running.set(owner, running + 1);
-      queue.delete(first);
-      // The owner moves behind all other waiting owners, where this loop meets it again.
-      this.#waiting.delete(owner);
-      if (queue.size > 0) this.#waiting.set(owner, queue);
-      first();
-    }
+    for (let turn = this.#queue.next(); turn; turn = this.#queue.next()) turn.item(turn.end);
   }
 }

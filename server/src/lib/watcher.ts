@@ -90,6 +90,59 @@ export class Watcher<News = never> {
   }
 }
 
+/** One watcher for each database that rows are followed in. */
+export class Watchers<Db extends object> {
+  readonly #watchers = new WeakMap<Db, Watcher>();
+  readonly #everyMs: number;
+  readonly #look: (db: Db, ids: readonly string[]) => ReturnType<Look>;
+
+  constructor(everyMs: number, look: (db: Db, ids: readonly string[]) => ReturnType<Look>) {
+    this.#everyMs = everyMs;
+    this.#look = look;
+  }
+
+  watch(db: Db, id: string): Watch<never> {
+    let watcher = this.#watchers.get(db);
+    if (!watcher) {
+      watcher = new Watcher(this.#everyMs, (ids) => this.#look(db, ids));
+      this.#watchers.set(db, watcher);
+    }
+    return watcher.watch(id);
+  }
+}
+
+/**
+ * Reads a row page by page for one reader until `read` returns undefined or the signal aborts. `isAll` tells that nothing
+ * is left to read until the next change.
+ */
+export async function* readWatched<Page extends { isAll: boolean }>(
+  watch: Watch<never>,
+  {
+    place,
+    read,
+    signal,
+  }: { place: () => number; read: (after: number) => Promise<Page | undefined>; signal: AbortSignal },
+): AsyncGenerator<Page> {
+  const waiting = new AbortController();
+  const ended = AbortSignal.any([signal, waiting.signal]);
+  try {
+    let news: Promise<unknown> | undefined;
+    while (!signal.aborted) {
+      news ??= watch.next(ended);
+      const after = place();
+      const page = await watch.read(String(after), () => read(after));
+      if (!page) return;
+      yield page;
+      if (!page.isAll) continue;
+      await news;
+      news = undefined;
+    }
+  } finally {
+    waiting.abort();
+    watch.end();
+  }
+}
+
 function newRow<News>(): Row<News> {
   return { watches: 0, isFresh: true, state: undefined, waiting: new Set(), reads: new Map() };
 }

@@ -1,0 +1,73 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { FairJobs } from "./fair-jobs.ts";
+
+/** The first letter of an id is the owner. */
+function newJobs(options: { limit: number; perOwner?: number }) {
+  const jobs = new FairJobs(options);
+  const stops = new AbortController();
+  const begun: string[] = [];
+  const deferred: string[] = [];
+  const ends: (() => void)[] = [];
+  const run = (id: string) =>
+    jobs.run(
+      {
+        owner: id.slice(0, 1),
+        id,
+        work: () => {
+          begun.push(id);
+          return new Promise<void>((resolve) => ends.push(resolve));
+        },
+        defer: async () => void deferred.push(id),
+      },
+      stops.signal,
+    );
+  const endNext = async () => {
+    ends.shift()?.();
+    await nextTurn();
+  };
+  return { jobs, begun, deferred, ends, run, endNext, stop: () => stops.abort() };
+}
+
+test("begins the one job of an owner before the twenty waiting of another, in the worker that is free", async () => {
+  const { jobs, begun, deferred, run, endNext } = newJobs({ limit: 1 });
+  const worker = run("a0");
+  const waiting = [...Array.from({ length: 20 }, (_, n) => `a${n + 1}`), "b1"];
+  // Each returns its worker.
+  for (const id of waiting) await run(id);
+  expect([begun, deferred, jobs.hasWaiting]).toEqual([["a0"], waiting, true]);
+  for (let n = 0; n < 22; n += 1) await endNext();
+  await worker;
+  expect(begun.slice(0, 3)).toEqual(["a0", "b1", "a1"]);
+  expect([begun.length, jobs.hasWaiting]).toEqual([22, false]);
+});
+
+test("leaves free places to other owners", async () => {
+  const { begun, run, endNext } = newJobs({ limit: 4, perOwner: 2 });
+  const workers = ["a1", "a2", "a3", "b1"].map(run);
+  expect(begun).toEqual(["a1", "a2", "b1"]);
+  for (let n = 0; n < 4; n += 1) await endNext();
+  await Promise.all(workers);
+});
+
+test("runs jobs of one id one after the other, and drops all but one that wait", async () => {
+  const { begun, deferred, run, endNext } = newJobs({ limit: 2 });
+  const worker = run("a1");
+  for (let n = 0; n < 3; n += 1) await run("a1");
+  expect([begun, deferred]).toEqual([["a1"], ["a1", "a1", "a1"]]);
+  await endNext();
+  expect(begun).toEqual(["a1", "a1"]);
+  await endNext();
+  await worker;
+  expect(begun).toEqual(["a1", "a1"]);
+});
+
+test("begins no waiting job once the server stops", async () => {
+  const { begun, run, endNext, stop } = newJobs({ limit: 1 });
+  const worker = run("a1");
+  await run("a2");
+  stop();
+  await endNext();
+  await worker;
+  expect(begun).toEqual(["a1"]);
+});
