@@ -14,6 +14,7 @@ import { AUTO } from "./egress/defaults.ts";
 import { nearest } from "./http/nearest.ts";
 import { isLoopback, parseOpenedHosts, parsePorts } from "./lib/addresses.ts";
 import { parseRegions } from "./machines/regions.ts";
+import { withRestartSettings } from "./restart-settings.ts";
 
 /** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
 interface Kind<T> {
@@ -311,7 +312,13 @@ const keys = {
     null,
     "The runsc for new sandboxes; unset: the one on PATH. A paused sandbox keeps the version that wrote it.",
   ),
-  runcPath: key("machines", optional(path), null, "The runc for apps; unset: the one on PATH."),
+  runcPath: key(
+    "machines",
+    optional(path),
+    null,
+    "The runc for apps and build steps; unset: the one on PATH for apps, that of /usr for builds.",
+  ),
+  buildahPath: key("machines", optional(path), null, "The buildah for builds; unset: that of /usr."),
   instance: key(
     "machines",
     or("auto", whole(0, 63)),
@@ -346,6 +353,12 @@ const keys = {
     decimal(0, 10_000),
     1,
     "Disk that is left free: below this no machine is started, and no volume moved there.",
+  ),
+  suspensionGraceSeconds: key(
+    "machines",
+    whole(0, 31 * 24 * 3600),
+    0,
+    "From a workspace's suspension until its machines are frozen; they go on as they were once it ends.",
   ),
   machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
   gitConcurrency: key(
@@ -517,6 +530,12 @@ const keys = {
     365,
     "Days after which entries of the audit log are removed, or forever.",
   ),
+  activityAccessRetentionDays: key(
+    "accounts",
+    or("forever", whole(1, 36_500)),
+    90,
+    "Days after which entries of reads and runs are removed from the audit log, or forever; at most activity_retention_days.",
+  ),
 
   rateLimits: key("limits", flag, true, "Requests per token are limited."),
   rateLimitPlatformStarter: key("limits", whole(1, 1e6), 60, "Platform requests per minute, plan starter."),
@@ -546,6 +565,12 @@ const keys = {
     1200,
     "Requests per minute without a credential from one address, such as deliveries of webhooks and sign-in links.",
   ),
+  rateLimitUnknownCredentials: key(
+    "limits",
+    whole(1, 1e6),
+    600,
+    "Requests per minute from one address with an unknown, revoked or expired credential.",
+  ),
   maxSandboxesFree: key("limits", whole(0, 10_000), 5, "Sandboxes running at once, tier free."),
   maxSandboxesPayg: key("limits", whole(0, 10_000), 50, "Sandboxes running at once, tier payg."),
   maxSandboxesEnterprise: key("limits", whole(0, 10_000), 500, "Sandboxes running at once, tier enterprise."),
@@ -567,8 +592,18 @@ export class ConfigError extends Error {
   }
 }
 
+/** What clients read: a shell that talks to one server may start another. */
+const clientVariables = ["KONTOR_URL", "KONTOR_TOKEN"];
+
+/** Whether an environment variable is meant for the server. */
+export const isSetting = (variable: string): boolean =>
+  variable.startsWith("KONTOR_") && !clientVariables.includes(variable);
+
 /** Where each value of a configuration came from; kept aside, so that a Config is nothing but its values. */
 const sourcesOf = new WeakMap<Config, Record<string, ConfigSource>>();
+
+/** Of the server itself: with the settings that `kontor restart` was given. Throws a `ConfigError`. */
+export const loadServerConfig = (): Config => loadConfig({ env: withRestartSettings(process.env) });
 
 /**
  * Reads the configuration. `dataDir` and `overrides` are what flags said (`overrides` as text, keys as in Config).
@@ -622,7 +657,7 @@ export function loadConfig(
 
   const variables = configKeys.flatMap((name) => environmentNames(name));
   for (const variable of Object.keys(env)) {
-    if (variable.startsWith("KONTOR_") && !variables.includes(variable)) {
+    if (isSetting(variable) && !variables.includes(variable)) {
       problems.push(`${variable} is not a setting${hint(variable, variables)}`);
     }
   }

@@ -16,36 +16,41 @@ import { findActor, findActors } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
-import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
+import { allowlistOf as buildAllowlist, runTask as buildTask } from "#builds/builds.ts";
 import { sweepTask } from "#builds/app-images.ts";
 import { Builds } from "#builds/run.ts";
 import { caFile } from "#ingress/tls/local.ts";
 import { agentBeside, agentRoutes, agentSites } from "#agent/api.ts";
 import { agentTasks } from "#agent/jobs.ts";
 import { ownApi } from "#agent/workers/api.ts";
+import { sealClearHeaders } from "#agent/toolsets/headers.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import { startMachineCare } from "#agent/vm/park.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
 import { openDatabase } from "#db/db.ts";
 import { ensureEmbedded } from "#db/embedded.ts";
+import { refuseUnfinishedLoad, refuseUnfinishedRestore } from "#db/load.ts";
 import { migrate } from "#db/migrate.ts";
 import { openSecrets } from "#db/secrets.ts";
 import { createHttpServer } from "#http/server.ts";
-import { openJobs } from "#jobs/jobs.ts";
+import { addJob, openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
 import { createLog } from "#lib/log.ts";
 import { writeStateFile } from "#lib/state-file.ts";
 import { announceDiskHold } from "./disk-news.ts";
+import { Denials } from "#machines/denials.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
 import { pushed } from "#platform/deployments/deploy.ts";
+import { runTask as deploymentTask } from "#platform/deployments/deployments.ts";
 import { followDeployment } from "#platform/deployments/logs.ts";
 import { sweepCheckouts } from "#platform/git/checkout.ts";
 import { gitSite } from "#platform/git/hosting-routes.ts";
 import { Pushes } from "#platform/git/push.ts";
 import { platformRoutes } from "#platform/api.ts";
+import { deployTask } from "#platform/functions/deploy.ts";
 import { FunctionDeploys } from "#platform/functions/deploys.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
 import { Addons } from "#platform/addons/addons.ts";
@@ -61,13 +66,15 @@ import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
-import { startExpiry } from "#sandbox/sandboxes/expire.ts";
+import { moveApprovalDeadlines } from "#agent/approvals/expire.ts";
+import { DeniedEgress } from "#sandbox/sandboxes/denied-egress.ts";
+import { moveSandboxDeadlines, startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
 import { openWayIn } from "./way-in.ts";
-import { baseUrl, type Config, ConfigError, inheritedSockets, loadConfig } from "./config.ts";
+import { baseUrl, type Config, ConfigError, inheritedSockets, loadServerConfig } from "./config.ts";
 
 const startedAt = new Date();
 const config = readConfig();
@@ -96,6 +103,7 @@ try {
 async function start(): Promise<void> {
   // Others must be able to pass through, PostgreSQL's account among them, but not to look around.
   mkdirSync(config.dataDir, { recursive: true, mode: 0o711 });
+  refuseUnfinishedRestore(config.dataDir);
   const hostId = ensureHostId(config.dataDir);
   // Asks the host's own programs, which takes a second; the database starts meanwhile.
   const defaultAllowlist = expandAllowlist(config.defaultEgressAllowlist, {
@@ -114,6 +122,7 @@ async function start(): Promise<void> {
   if (!sole) throw new Error(`a server already serves ${config.dataDir}${whereItIs()}`);
   running.defer(() => sole.release());
 
+  await refuseUnfinishedLoad(connection);
   const migrated = await migrate(connection);
   if (migrated.length > 0) log.info({ migrated }, "database migrated");
   const database = openDatabase(connection, {
@@ -124,9 +133,12 @@ async function start(): Promise<void> {
   const { db, upkeep, pool } = database;
   const secrets = await openSecrets(db, { dataDir: config.dataDir, configured: config.secretsKey });
 
+  await sealClearHeaders({ db: upkeep, secrets });
+
   const jobs = await openJobs({ db: upkeep, pool, log, hostId, version: version() });
   running.defer(() => jobs.stop(0));
 
+  const denials = new Denials({ clock: systemClock });
   const egress = new Egress({
     allowlistOf: async (machine) => {
       const defaults = await defaultAllowlist;
@@ -134,9 +146,10 @@ async function start(): Promise<void> {
     },
     dnsServers: config.dnsServers,
     privateHosts: config.allowPrivateHosts,
+    denied: (machine, denied) => denials.add(machine, denied),
     log: (event, fields) => log.debug(fields, event),
   });
-  const machines = await openMachines({ config, db, clock: systemClock, log, egress });
+  const machines = await openMachines({ config, db, clock: systemClock, log, egress, denials });
   running.defer(() => machines.close());
   const known = { ...config, defaultEgressAllowlist: await defaultAllowlist };
   const app: App = { config: known, db, jobs, machines, secrets, clock: systemClock, log };
@@ -153,6 +166,12 @@ async function start(): Promise<void> {
     function: functions.machineOwner,
     addon: addons.machineOwner,
   };
+  machines.suspension.onRelease(moveSandboxDeadlines);
+  machines.suspension.onRelease(moveApprovalDeadlines);
+  // Queued work of the workspace waited meanwhile.
+  machines.suspension.onRelease(async (tx) => {
+    for (const task of [buildTask, deploymentTask, deployTask]) await addJob(tx, task, {});
+  });
   await machines.start(caretaker, owners, announceDiskHold(caretaker));
   await apps.start();
   running.defer(() => apps.close());
@@ -174,6 +193,8 @@ async function start(): Promise<void> {
     machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
   }
   void prepareTemplates(machines);
+  const deniedEgress = new DeniedEgress(caretaker);
+  running.defer(() => deniedEgress.stop());
   const expiry = startExpiry(caretaker);
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
@@ -193,7 +214,7 @@ async function start(): Promise<void> {
     { concurrency: Math.min(25, config.databaseConnections) },
   );
   await scheduleRecheck(app);
-  const agentRuns = new AgentRuns(app, { hostId });
+  const agentRuns = new AgentRuns(app, { hostId, heldWorkspaces: () => machines.suspension.heldWorkspaces });
   running.defer(() => agentRuns.stop());
   const scheduler = new Scheduler(app, agentRuns);
   scheduler.start();
@@ -211,7 +232,10 @@ async function start(): Promise<void> {
 
   const access = accessLogOf(app);
   running.defer(() => access.close());
-  if (config.activityRetentionDays !== null) access.startPruning(config.activityRetentionDays);
+  access.startPruning({
+    days: config.activityRetentionDays,
+    accessDays: config.activityAccessRetentionDays,
+  });
 
   const pushes = new Pushes(app, {
     pushed: (push) => pushed(app, push),
@@ -336,7 +360,7 @@ function version(): string {
 
 function readConfig(): Config {
   try {
-    return loadConfig();
+    return loadServerConfig();
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     process.stderr.write(`The configuration does not fit:\n  ${error.problems.join("\n  ")}\n`);

@@ -10,6 +10,8 @@ import { type Connection, openDatabase } from "#db/db.ts";
 import { ensureEmbedded, stopEmbedded } from "#db/embedded.ts";
 import { systemClock } from "#lib/clock.ts";
 import { DomainError } from "#lib/errors.ts";
+import { platformHoldings } from "#platform/api.ts";
+import { sandboxHoldings } from "#sandbox/api.ts";
 import { type Config, ConfigError, loadConfig } from "./config.ts";
 
 try {
@@ -33,7 +35,9 @@ async function main(words: readonly string[]): Promise<void> {
   });
   running.defer(() => database.close());
   const { json, help: _help, ...options } = values;
-  print(await command.run({ db: database.db, clock: systemClock }, positionals, options), json === true);
+  const holdings = [...platformHoldings, ...sandboxHoldings];
+  const app = { db: database.db, clock: systemClock, holdings };
+  print(await command.run(app, positionals, options), json === true);
 }
 
 function findCommand(words: readonly string[]): { command: Command; rest: string[] } {

@@ -37,6 +37,8 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   const sandboxes = new VisitedSandboxes(app);
   const upstreams = new Upstreams((machine, port) => sandboxes.connect(machine, port));
   app.machines.onGoing((machine) => upstreams.end(machine));
+  // A kept connection to a frozen machine would take requests that nothing answers.
+  app.machines.suspension.onHold((machine) => upstreams.end(machine));
   const transfer = transferHandler(app);
   const requests = new RequestRecorder(app);
   const domains = new ServedDomains(app);
@@ -45,7 +47,11 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   const sites = new AppSites({
     domain: appsDomain,
     apps: {
-      find: (host) => apps.routes.find(host),
+      find: (host) => {
+        const route = apps.routes.find(host);
+        const isSuspended = route && app.machines.suspension.isHeld(route.workspaceId);
+        return isSuspended ? { ...route, state: "suspended" } : route;
+      },
       wake: (environment) => wake(apps, environment),
       observed: (environment, seen) => requests.observed(environment, seen),
     },

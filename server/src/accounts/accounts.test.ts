@@ -18,6 +18,7 @@ import { findActor } from "./find-actor.ts";
 import { hashPassword, isPassword } from "./passwords.ts";
 import { addMemberBeyondPlan } from "./teams/teams.ts";
 import { createUser, resetPassword } from "./users/users.ts";
+import { deleteUserByEmail } from "./users/delete-user.ts";
 import { setPlan, setSuspended } from "./workspaces.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
@@ -434,6 +435,97 @@ test("a suspended workspace refuses changes with 402 and still answers reads", a
   await setSuspended(app, operator, workspace.id, false);
   await setPlan(app, operator, workspace.id, { plan: "pro" });
   expect((await call(plaintext, "POST", "/api-tokens", { name: "again" })).status).toBe(201);
+});
+
+/** A person who signed in. */
+async function signedIn(email: string): Promise<{ userId: string; workspaceId: string; cookie: string }> {
+  const password = "the password";
+  const made = await createUser(app, operator, { email, name: "Own", password });
+  const { headers } = await call(null, "POST", "/session", { email, password });
+  return { ...made, cookie: [headers["set-cookie"] ?? []].flat()[1]?.split(";")[0] ?? "" };
+}
+
+const deletion = (credential: string, current_password = "the password") =>
+  call(credential, "POST", "/account/delete", { current_password });
+
+test("deletes an account with its sessions, tokens and invitations, and keeps its deeds without the address", async () => {
+  const email = `${randomUUID()}@example.test`;
+  const { userId, workspaceId, cookie } = await signedIn(email);
+  const { plaintext } = await makeToken(db, userId);
+  const inviter = await makePerson(db, { workspace: { plan: "team" } });
+  const inviterToken = (await makeToken(db, inviter.user.id)).plaintext;
+  const team = await call(inviterToken, "POST", "/teams", { name: "Crew" });
+  await call(inviterToken, "POST", `/teams/${team.json.id}/invitations`, { email, role: "member" });
+  expect(await deletion(cookie, "a guess")).toMatchObject({ status: 403, json: { code: "password_wrong" } });
+  expect((await deletion(cookie)).status).toBe(204);
+  for (const credential of [cookie, plaintext]) {
+    expect((await call(credential, "GET", "/session")).status).toBe(401);
+  }
+  const invitations = await db
+    .selectFrom("team_invitations")
+    .selectAll()
+    .where("email", "=", email)
+    .execute();
+  const workspaces = await db.selectFrom("workspaces").selectAll().where("id", "=", workspaceId).execute();
+  expect([invitations, workspaces]).toEqual([[], []]);
+  const entries = await db
+    .selectFrom("activity")
+    .selectAll()
+    .where((eb) => eb.or([eb("person_id", "=", userId), eb("target_id", "=", userId)]))
+    .execute();
+  expect(entries.map(({ action }) => action)).toEqual(
+    expect.arrayContaining(["user.created", "session.created", "user.deleted"]),
+  );
+  const everything = await db.selectFrom("activity").selectAll().execute();
+  expect(JSON.stringify(everything)).not.toContain(email);
+  expect((await call(null, "POST", "/session", { email, password: "the password" })).status).toBe(401);
+});
+
+test("keeps an account that holds something, and names what it holds", async () => {
+  const { workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
+  ships.set(workspaceId, 2);
+  expect(await deletion(cookie)).toMatchObject({
+    status: 409,
+    json: { code: "account_not_empty", left: ["2 ships"] },
+  });
+  ships.delete(workspaceId);
+  expect((await deletion(cookie)).status).toBe(204);
+});
+
+test("keeps an account that is the only owner of a team, and names the team", async () => {
+  const { userId, cookie } = await signedIn(`${randomUUID()}@example.test`);
+  const other = await makePerson(db);
+  const team = await makeTeam(db, { [userId]: "owner", [other.user.id]: "member" }, { name: "Blue" });
+  expect(await deletion(cookie)).toMatchObject({
+    status: 409,
+    json: { code: "account_owns_teams", teams: ["Blue"] },
+  });
+  await db
+    .updateTable("team_members")
+    .set({ role: "owner" })
+    .where("workspace_id", "=", team.id)
+    .where("user_id", "=", other.user.id)
+    .execute();
+  expect((await deletion(cookie)).status).toBe(204);
+  expect(await db.selectFrom("workspaces").select("id").where("id", "=", team.id).execute()).toHaveLength(1);
+});
+
+test("refuses to delete an account with a token that is not of full access", async () => {
+  const { user } = await makePerson(db);
+  const { plaintext } = await makeToken(db, user.id, { scopes: ["sandboxes:read"] });
+  expect((await deletion(plaintext)).status).toBe(403);
+});
+
+test("keeps the server's only operator", async () => {
+  const holdings = [{ noun: "ships", count: async () => 0 }];
+  const remove = () => deleteUserByEmail(app, operator, { email: "operator@kontor.local", holdings });
+  await expect(remove()).rejects.toMatchObject({ code: "last_operator" });
+});
+
+test("deletes a suspended account", async () => {
+  const { workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
+  await setSuspended(app, operator, workspaceId, true);
+  expect((await deletion(cookie)).status).toBe(204);
 });
 
 test("activity: newest first, by workspace and by who, never somebody else's", async () => {

@@ -30,6 +30,8 @@ export interface WorkspacesTable {
   plan: Generated<Plan>;
   sandbox_tier: Generated<SandboxTier>;
   suspended_at: Date | null;
+  /** Since when its machines are frozen: 0059_held_workspaces.sql. */
+  held_since: ColumnType<Date | null, Date | null | undefined>;
   created_at: Generated<Date>;
 }
 

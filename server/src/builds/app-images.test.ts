@@ -1,9 +1,9 @@
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
 import { openMachines } from "#machines/open.ts";
@@ -14,6 +14,7 @@ import {
   BuildFailed,
   dropProjectImages,
   findAppImage,
+  findEqualAppImage,
   pruneAppImages,
   runOf,
   sweepAppImages,
@@ -75,6 +76,18 @@ function request(project: { workspaceId: string; projectId: string }, text = rec
 
 beforeEach(() => {
   builder.during = async () => {};
+});
+
+test("an image is found by the key of its build until it is pruned, in its own project alone", async () => {
+  const project = await makeProject();
+  const buildKey = Buffer.from("one");
+  const find = (projectId: string, key: Buffer) => findEqualAppImage(app, projectId, key);
+  const built = await buildAppImage(app, { ...request(project), buildKey }, { log: () => {}, signal });
+  expect(await find(project.projectId, buildKey)).toEqual(built);
+  expect(await find(project.projectId, Buffer.from("two"))).toBeUndefined();
+  expect(await find((await makeProject()).projectId, buildKey)).toBeUndefined();
+  await pruneAppImages(db, [built.imageId], clock.now());
+  expect(await find(project.projectId, buildKey)).toBeUndefined();
 });
 
 test("a build answers how its image is run, and the image is found by its tag", async () => {
@@ -169,11 +182,42 @@ test("one who gives up while others are first leaves the queue", async () => {
     log: (text) => void said.push(text),
     signal: giveUp.signal,
   });
+  await expect.poll(() => said.join("")).toContain("Waiting");
   giveUp.abort(new Error("nobody wants it"));
   await expect(second).rejects.toThrow("nobody wants it");
   during.resolve();
   await first;
-  expect(said.join("")).toContain("Waiting");
+});
+
+test("builds the one image of a payer before the twenty waiting of another", async () => {
+  const [busy, other] = [await makeProject(), await makeProject()];
+  const begun: string[] = [];
+  const ends: (() => void)[] = [];
+  builder.during = ({ checkout }) => {
+    begun.push(checkout);
+    return new Promise((resolve) => ends.push(resolve));
+  };
+  let waiting = 0;
+  // Another queue than that of the tests before.
+  const one = { ...app, config: { ...config, buildConcurrency: 1 } };
+  const build = (project: typeof busy, name: string) => {
+    const context = join(dataDir, name);
+    mkdirSync(context, { recursive: true });
+    const log = (text: string) => void (text.startsWith("Waiting") && (waiting += 1));
+    return buildAppImage(one, { ...request(project), context }, { log, signal });
+  };
+  const all = [build(busy, "busy-0")];
+  await expect.poll(() => begun.length).toBe(1);
+  for (let n = 1; n <= 20; n += 1) all.push(build(busy, `busy-${n}`));
+  all.push(build(other, "other"));
+  const done = Promise.all(all);
+  await expect.poll(() => waiting).toBe(21);
+  for (let n = 0; n < all.length; n += 1) {
+    await expect.poll(() => ends.length).toBe(n + 1);
+    ends[n]?.();
+  }
+  await done;
+  expect(begun.slice(0, 2).map((path) => basename(path))).toEqual(["busy-0", "other"]);
 });
 
 test("output past 4 MiB is dropped and said to be", async () => {

@@ -6,19 +6,21 @@
  */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
+import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
+import { FairSemaphore } from "#lib/fair-semaphore.ts";
 import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
 import type { BuiltAppImage } from "#machines/host.ts";
 import { dropUnusedAppImages } from "#machines/built-images.ts";
 import { Output } from "./output.ts";
-import { BuildQueue } from "./queue.ts";
 import {
   type AppImageRow,
   findImage,
+  findImageByKey,
   imagesOfProject,
   insertImage,
   markPruned,
@@ -44,6 +46,8 @@ export interface ImageRequest {
 export interface AppBuildRequest extends ImageRequest {
   projectId: string;
   deploymentId: string;
+  /** Equal for builds that would make the same image. */
+  buildKey?: Buffer;
 }
 
 interface BuildHooks {
@@ -94,7 +98,7 @@ const sweepAfterMs = 30_000;
 /** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
 
-const queues = new WeakMap<Config, BuildQueue>();
+const queues = new WeakMap<Config, FairSemaphore>();
 /** Of this process: their images have no row yet. */
 const underWay = new Set<string>();
 
@@ -104,7 +108,7 @@ export async function buildAppImage(
   request: AppBuildRequest,
   hooks: BuildHooks,
 ): Promise<BuiltImage> {
-  const { projectId, deploymentId } = request;
+  const { projectId, deploymentId, buildKey } = request;
   const row = await buildImage(app, request, hooks, async (tx, { id, digest, sizeBytes, config }) =>
     insertImage(tx, {
       id,
@@ -115,6 +119,7 @@ export async function buildAppImage(
       size_bytes: sizeBytes,
       run: JSON.stringify(runOf(config)),
       deployment_id: deploymentId,
+      build_key: buildKey ?? null,
       created_at: app.clock.now(),
     }),
   );
@@ -131,10 +136,13 @@ export async function buildImage<T>(
   { log, signal }: BuildHooks,
   keep: (tx: Transaction, image: MadeImage) => Promise<T>,
 ): Promise<T> {
-  const queue = queueOf(app.config);
+  const queue = queueOf(app);
   const output = new Output(log);
-  return queue.run(request.workspaceId, () => build(app, request, { output, signal }, keep), {
+  const payer = await payerOf(app.db, request.workspaceId);
+  return queue.run(payer, () => build(app, request, { output, signal }, keep), {
     signal,
+    // Layers and caches of a workspace are one store.
+    key: request.workspaceId,
     onWait: () => output.write("Waiting for other builds to end.\n"),
   });
 }
@@ -146,6 +154,16 @@ export async function findAppImage(
   tag: string,
 ): Promise<BuiltImage | undefined> {
   const row = await findAppImageRow(app.db, projectId, tag);
+  return row && toBuiltImage(row);
+}
+
+/** The newest image of a build with that key that is kept on this host. */
+export async function findEqualAppImage(
+  app: Pick<App, "db" | "machines">,
+  projectId: string,
+  buildKey: Buffer,
+): Promise<BuiltImage | undefined> {
+  const row = await findImageByKey(app.db, { projectId, hostId: app.machines.host.id, buildKey });
   return row && toBuiltImage(row);
 }
 
@@ -272,8 +290,9 @@ function toBuiltImage(row: AppImageRow): BuiltImage {
   };
 }
 
-function queueOf(config: Config): BuildQueue {
+function queueOf({ config }: Pick<App, "config">): FairSemaphore {
   let queue = queues.get(config);
-  if (!queue) queues.set(config, (queue = new BuildQueue(config.buildConcurrency)));
+  const limit = config.buildConcurrency;
+  if (!queue) queues.set(config, (queue = new FairSemaphore({ limit, perOwner: limit, leavesOne: true })));
   return queue;
 }

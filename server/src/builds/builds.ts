@@ -9,6 +9,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { dropUnusedImages } from "#machines/built-images.ts";
+import { type Watch, Watchers } from "#lib/watcher.ts";
 import type { HostImage } from "#machines/host.ts";
 import { release } from "#machines/placement.ts";
 import {
@@ -19,12 +20,15 @@ import {
   insertBuild,
   isRestrictedBuild,
   logAfter,
+  statesOf,
   wantedImages,
 } from "./store.ts";
 
 export interface BuildRequest {
   /** Of the build and of the image it makes: `[a-z0-9][a-z0-9_.-]*`. */
   id: string;
+  /** Builds wait in turns of the accounts that pay for workspaces. */
+  workspaceId: string;
   ownerKind: BuildRow["owner_kind"];
   /** Name of an image that this host knows how to make. */
   base: string;
@@ -49,6 +53,7 @@ export const runTask = "builds.run";
 export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: BuildRequest): Promise<void> {
   await insertBuild(tx, {
     id: request.id,
+    workspace_id: request.workspaceId,
     owner_kind: request.ownerKind,
     host_id: app.machines.host.id,
     base: request.base,
@@ -101,6 +106,14 @@ export async function readLog(
     truncated: build.log_truncated,
     isOver: build.ended_at !== null,
   };
+}
+
+/** Also how often a build writes; a notification for each piece would cost every other commit more than this. */
+const watchers = new Watchers<Db>(300, statesOf);
+
+/** Readers of a build's log share the watch of its row, and their reads. */
+export function watchLog(db: Db, id: string): Watch<never> {
+  return watchers.watch(db, id);
 }
 
 /** How far it is, for one who waits. */

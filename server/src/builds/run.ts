@@ -8,6 +8,7 @@ import type { MachineExit } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
+import { RecentOwners } from "#lib/fair-queue.ts";
 import { reached } from "#lib/kill-points.ts";
 import { bringUp } from "#machines/claim.ts";
 import { networkEnv } from "#machines/environment.ts";
@@ -60,6 +61,7 @@ export class Builds {
   readonly #app: Needs;
   readonly #owners: BuildOwners;
   readonly #running = new Map<string, Running>();
+  readonly #recent = new RecentOwners();
   #sweeping: NodeJS.Timeout | undefined;
 
   constructor(app: Needs, owners: BuildOwners) {
@@ -85,9 +87,15 @@ export class Builds {
     const { db, config, clock, machines } = this.#app;
     await this.#recover();
     while (!signal.aborted) {
-      const build = await takeNext(db, machines.host.id, config.buildConcurrency, clock.now());
-      if (!build) return;
-      if (!(await this.#carryOut(build, signal))) return;
+      const queue = {
+        hostId: machines.host.id,
+        atOnce: config.buildConcurrency,
+        recent: this.#recent.list(),
+      };
+      const next = await takeNext(db, queue, clock.now());
+      if (!next) return;
+      const mayGoOn = await this.#carryOut(next.build, signal).finally(() => this.#recent.note(next.payerId));
+      if (!mayGoOn) return;
     }
   }
 
@@ -265,6 +273,7 @@ export class Builds {
       for await (const { data } of child.output) await log.write(data);
       const exit = await child.exit;
       if (exit.code === 0) return;
+      if (exit.outOfMemory) throw this.#outOfMemory();
       const minutes = this.#app.config.buildTimeoutMinutes;
       const how = exit.timedOut
         ? `was still running when the build's ${minutes} minutes were over`
@@ -279,6 +288,10 @@ export class Builds {
       signal.removeEventListener("abort", stop);
       child.close();
     }
+  }
+
+  #outOfMemory(): BuildFailed {
+    return new BuildFailed(`The build ran out of memory: it may use ${this.#app.config.buildMemoryMb} MB.`);
   }
 
   async #isDiskFull(machine: string): Promise<boolean> {
@@ -298,7 +311,7 @@ export class Builds {
     if (!(await findBuild(this.#app.db, id))) return new Dropped();
     const ended = await Promise.race([exit.promise, after(exitWithinMs)]);
     if (ended?.reason === "out_of_memory") {
-      return new BuildFailed(`The build ran out of memory: it may use ${this.#app.config.buildMemoryMb} MB.`);
+      return this.#outOfMemory();
     }
     return new BuildFailed(`The build's machine ended: ${sentence(error)}`);
   }

@@ -1,14 +1,21 @@
 /** All SQL of the build tables. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import { type Db, transaction } from "#db/db.ts";
+import { nextInTurn } from "#jobs/next-in-turn.ts";
 import type { AppImagesTable, BuildLogsTable, BuildsTable } from "./tables.ts";
 
 export type BuildRow = Selectable<BuildsTable>;
 export type BuildLogRow = Selectable<BuildLogsTable>;
 
+/** Stands for the workspace of builds from before the column. */
+const noWorkspace = "00000000-0000-0000-0000-000000000000";
+
 export async function insertBuild(
   tx: Db,
-  build: Pick<Insertable<BuildsTable>, "id" | "owner_kind" | "host_id" | "base" | "steps" | "network">,
+  build: Pick<
+    Insertable<BuildsTable>,
+    "id" | "workspace_id" | "owner_kind" | "host_id" | "base" | "steps" | "network"
+  >,
 ): Promise<void> {
   await tx
     .insertInto("builds")
@@ -20,43 +27,56 @@ export function findBuild(db: Db, id: string): Promise<BuildRow | undefined> {
   return db.selectFrom("builds").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** The oldest that waits is running from here on; undefined where none waits, or as many run as may. */
-export function takeNext(db: Db, hostId: string, atOnce: number, now: Date): Promise<BuildRow | undefined> {
+/** The next in turn is running from here on; undefined while none waits, or while `atOnce` run. */
+export function takeNext(
+  db: Db,
+  { hostId, atOnce, recent }: { hostId: string; atOnce: number; recent: readonly string[] },
+  now: Date,
+): Promise<{ build: BuildRow; payerId: string } | undefined> {
   return transaction(db, async (tx) => {
     await sql`select pg_advisory_xact_lock(hashtextextended(${hostId}, 4))`.execute(tx);
-    const { running } = await tx
+    const { count } = await tx
       .selectFrom("builds")
-      .select((eb) => eb.fn.countAll<number>().as("running"))
+      .select((eb) => eb.fn.countAll<number>().as("count"))
       .where("host_id", "=", hostId)
       .where("status", "=", "running")
       .executeTakeFirstOrThrow();
-    if (Number(running) >= atOnce) return undefined;
-    const next = tx
+    if (Number(count) >= atOnce) return undefined;
+    const builds = tx
       .selectFrom("builds")
-      .select("id")
-      .where("host_id", "=", hostId)
-      .where("status", "=", "queued")
-      .orderBy("created_at")
-      .orderBy("id")
-      .limit(1)
-      .forUpdate()
-      .skipLocked();
-    const build = await tx
-      .updateTable("builds")
-      .set((eb) => ({
-        status: "running",
-        attempts: eb("attempts", "+", 1),
-        started_at: now,
-        step: null,
-        log_bytes: 0,
-        log_truncated: false,
-      }))
-      .where("id", "=", next)
-      .returningAll()
-      .executeTakeFirst();
-    // What an earlier attempt said is told again.
-    if (build) await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
-    return build;
+      .select([
+        "id",
+        sql<string>`coalesce(workspace_id, ${noWorkspace}::uuid)`.as("workspace_id"),
+        "created_at",
+      ])
+      .where("host_id", "=", hostId);
+    const rows = {
+      waiting: builds.where("status", "=", "queued"),
+      running: builds.where("status", "=", "running"),
+    };
+    for (;;) {
+      const next = await nextInTurn(tx, rows, { recent, places: atOnce });
+      if (!next) return undefined;
+      const build = await tx
+        .updateTable("builds")
+        .set((eb) => ({
+          status: "running",
+          attempts: eb("attempts", "+", 1),
+          started_at: now,
+          step: null,
+          log_bytes: 0,
+          log_truncated: false,
+        }))
+        .where("id", "=", next.id)
+        .where("status", "=", "queued")
+        .returningAll()
+        .executeTakeFirst();
+      // Dropped since it was chosen.
+      if (!build) continue;
+      // The log of an earlier attempt is written again.
+      await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
+      return { build, payerId: next.payerId };
+    }
   });
 }
 
@@ -174,6 +194,16 @@ export function logAfter(db: Db, id: string, after: number, limit: number): Prom
     .execute();
 }
 
+/** A text for each build, which changes with its status and its log. */
+export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
+  const rows = await db
+    .selectFrom("builds")
+    .select(["id", "status", "attempts", "log_bytes"])
+    .where("id", "in", [...ids])
+    .execute();
+  return rows.map(({ id, status, attempts, log_bytes }) => [id, `${status} ${attempts} ${log_bytes}`]);
+}
+
 /** Whether the machine is a restricted build's. */
 export async function isRestrictedBuild(db: Db, machine: string): Promise<boolean> {
   const row = await db
@@ -212,6 +242,22 @@ export function findImage(db: Db, projectId: string, number: number): Promise<Ap
     .where("project_id", "=", projectId)
     .where("number", "=", number)
     .where("pruned_at", "is", null)
+    .executeTakeFirst();
+}
+
+export function findImageByKey(
+  db: Db,
+  of: { projectId: string; hostId: string; buildKey: Buffer },
+): Promise<AppImageRow | undefined> {
+  return db
+    .selectFrom("app_images")
+    .selectAll()
+    .where("project_id", "=", of.projectId)
+    .where("host_id", "=", of.hostId)
+    .where("build_key", "=", of.buildKey)
+    .where("pruned_at", "is", null)
+    .orderBy("number", "desc")
+    .limit(1)
     .executeTakeFirst();
 }
 

@@ -1,8 +1,9 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0009_templates.sql for what they mean. */
+/** Columns as they are stored; see migrations/0009_templates.sql and 0062_builds_of_workspaces.sql for what they mean. */
 export interface BuildsTable {
   id: string;
+  workspace_id: string | null;
   owner_kind: "template";
   host_id: string;
   base: string;
@@ -37,6 +38,7 @@ export interface AppImagesTable {
   size_bytes: number;
   run: ColumnType<AppImageRun, string, never>;
   deployment_id: string | null;
+  build_key: Generated<Buffer | null>;
   scan: ColumnType<unknown, string | null | undefined, string | null>;
   created_at: Generated<Date>;
   pruned_at: Date | null;

@@ -3,8 +3,9 @@
  * pretend to. Holds what each has open, so that all of it can be ended at once, and how often it was refused.
  */
 import type { Socket } from "node:net";
-import { type Entry, parseEntries } from "./allowlist.ts";
+import { type Entry, isAllowed, parseEntries } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
+import { judgeName } from "./destination.ts";
 
 /** npm opens some fifty connections, a browser a few hundred. */
 const MAX_CONNECTIONS_PER_MACHINE = 256;
@@ -65,6 +66,12 @@ export class Clients {
     this.#byAddress.delete(address);
   }
 
+  /** Reads the machine's list anew and ends its connections to hosts that are no longer on it. */
+  async reload(machine: string): Promise<void> {
+    const clients = [...this.#byAddress.values()].filter((client) => client.machine === machine);
+    await Promise.all(clients.map((client) => client.reload()));
+  }
+
   shutAll(): void {
     for (const address of this.#byAddress.keys()) this.shut(address);
   }
@@ -74,6 +81,9 @@ export class Clients {
   }
 }
 
+/** `target`: `host:port` or the name that was looked up, where it is known. */
+export type TellDenied = (client: Client, denial: Denial, target?: string) => void;
+
 export class Client {
   readonly machine: string;
   connections = 0;
@@ -81,6 +91,8 @@ export class Client {
   denied = 0;
   readonly #allowlistOf: ClientDeps["allowlistOf"];
   readonly #sockets = new Set<Socket>();
+  /** Destination of each connection that was judged. */
+  readonly #destinations = new Map<Socket, { name: string; port: number }>();
   readonly #gone = new AbortController();
   #allowed: Promise<readonly Entry[]> | undefined;
 
@@ -94,10 +106,37 @@ export class Client {
     return this.#gone.signal;
   }
 
-  /** Read once: a machine is one owner's from its claim to its end, and that owner's list does not change. */
-  allowed(): Promise<readonly Entry[]> {
-    this.#allowed ??= this.#read();
-    return this.#allowed;
+  /** Read once, and again after each change of the list. */
+  async allowed(): Promise<readonly Entry[]> {
+    for (;;) {
+      const reading = (this.#allowed ??= this.#read());
+      const list = await reading;
+      // A list that changed during the read is read anew.
+      if (this.#allowed === reading) return list;
+    }
+  }
+
+  /** Judges where a connection leads; a later change of the list ends it where the host is no longer allowed. */
+  async judge(socket: Socket, host: string, port: number): Promise<string> {
+    for (;;) {
+      const reading = (this.#allowed ??= this.#read());
+      const list = await reading;
+      if (this.#allowed !== reading) continue;
+      const name = judgeName(list, host, port);
+      // Without an await since the comparison: `reload` either sees this connection or the list is the new one.
+      if (!this.#destinations.has(socket)) socket.once("close", () => this.#destinations.delete(socket));
+      this.#destinations.set(socket, { name, port });
+      return name;
+    }
+  }
+
+  /** A list that cannot be read allows nothing: all connections end, and the next one reads it again. */
+  async reload(): Promise<void> {
+    this.#allowed = undefined;
+    const list = await this.allowed().catch((): readonly Entry[] => []);
+    for (const [socket, { name, port }] of this.#destinations) {
+      if (!isAllowed(list, name, port)) socket.destroy();
+    }
   }
 
   refused(): void {

@@ -15,8 +15,8 @@ const kinds = {
     status: 403,
     phrase: "Host not on the allowlist",
     text: (host) =>
-      `${host} is not on this machine's allowlist. Name it in allow_domains when the sandbox is created, have the ` +
-      `operator add it to default_egress_allowlist, or use network "open".`,
+      `${host} is not on this machine's allowlist. Add it with PATCH /v1/sandboxes/{id} {"allow_domains": [...]}, ` +
+      `have the operator add it to default_egress_allowlist, or create the sandbox with network "open".`,
     isRefusal: true,
   },
   wrong_port: {
@@ -128,6 +128,11 @@ export class Denial extends Error {
 /** What went wrong, as a denial: an error of any other kind is the other end's, or the network's. */
 export function asDenial(error: unknown, host: string): Denial {
   return error instanceof Denial ? error : new Denial("unreachable", host);
+}
+
+/** A name has 253 characters at most, a port five. */
+export function targetText(target: string): string {
+  return plain(target).toLowerCase().slice(0, 260);
 }
 
 function plain(text: string): string {

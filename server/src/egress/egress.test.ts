@@ -4,7 +4,7 @@
  */
 import dgram from "node:dgram";
 import dns from "node:dns/promises";
-import { once } from "node:events";
+import { EventEmitter, once } from "node:events";
 import http from "node:http";
 import net from "node:net";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
@@ -20,7 +20,11 @@ const machines: Record<string, string> = { [MACHINE]: "m1", [OTHER_MACHINE]: "m2
 const names: Record<string, string[]> = {};
 const asked: string[] = [];
 const log: string[] = [];
+const denials: string[] = [];
 let lists: Record<string, readonly string[]> = {};
+const reads = new EventEmitter();
+/** Holds reads of lists that begin now. */
+let readsWait: Promise<void> | undefined;
 
 let egress: Egress;
 let ports: { proxyPort: number; dnsPort: number };
@@ -60,11 +64,15 @@ beforeAll(async () => {
   for (const server of [echo, web, raw]) if (!server.listening) await once(server, "listening");
   egress = new Egress({
     allowlistOf: async (machine) => {
-      if (lists[machine] === undefined) throw new Error("the database is away");
-      return lists[machine];
+      const list = lists[machine];
+      if (list === undefined) throw new Error("the database is away");
+      reads.emit("begin");
+      await readsWait;
+      return list;
     },
     dnsServers: [`127.0.0.1:${world.address().port}`],
     privateHosts: ["127.0.0.1"],
+    denied: (machine, { target, code }) => denials.push(`${machine} ${target} ${code}`),
     log: (_event, { code }) => log.push(String(code)),
   });
   ports = await egress.open("127.0.0.1", (address) => machines[address]);
@@ -92,6 +100,7 @@ beforeEach(() => {
   };
   asked.length = 0;
   log.length = 0;
+  denials.length = 0;
   rawSeen = "";
   rawSays = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 });
@@ -367,6 +376,64 @@ test("a machine that is restricted no more loses what it has open; another keeps
   expect(egress.deniedCount(MACHINE)).toBe(0);
   expect(await say(other, "still there", (got) => got.includes("still there"))).toContain("still there");
   other.destroy();
+});
+
+test("reloading a list ends connections to hosts that left it and keeps the others", async () => {
+  names["kept.test"] = ["127.0.0.1"];
+  const [echoed, kept] = [`echo.test:${portOf(echo)}`, `kept.test:${portOf(echo)}`];
+  lists["m1"] = [echoed, kept];
+  const leaves = await openTunnel(echoed);
+  await say(leaves, hello("echo.test"), () => true);
+  const stays = await openTunnel(kept);
+  await say(stays, hello("kept.test"), () => true);
+  const closed = once(leaves, "close");
+  lists["m1"] = [kept];
+  await egress.reload("m1");
+  await closed;
+  expect(await say(stays, "still there", (got) => got.includes("still there"))).toContain("still there");
+  stays.destroy();
+  expect(await connect(echoed)).toContain("egress_not_allowed");
+  lists["m1"] = [echoed];
+  await egress.reload("m1");
+  (await openTunnel(echoed)).destroy();
+});
+
+test("a reload during the read of a list judges the waiting connection by the new list", async () => {
+  const old = Promise.withResolvers<void>();
+  readsWait = old.promise;
+  const begun = once(reads, "begin");
+  const answer = connect(`echo.test:${portOf(echo)}`);
+  await begun;
+  readsWait = undefined;
+  lists["m1"] = [];
+  await egress.reload("m1");
+  old.resolve();
+  expect(await answer).toContain("egress_not_allowed");
+});
+
+test("reloading a list that cannot be read ends all connections of the machine", async () => {
+  const socket = await openTunnel(`echo.test:${portOf(echo)}`);
+  const closed = once(socket, "close");
+  delete lists["m1"];
+  await egress.reload("m1");
+  await closed;
+});
+
+test("reports what each machine was denied, as host and port, and nothing that merely failed", async () => {
+  await connect("EVIL.test:8443");
+  await get("http://evil.test/path?secret=1");
+  await connect("127.0.0.1:22", OTHER_MACHINE);
+  await connect("gone.test:443");
+  const resolver = new dns.Resolver({ timeout: 2_000, tries: 1 });
+  resolver.setLocalAddress(MACHINE);
+  resolver.setServers([`127.0.0.1:${ports.dnsPort}`]);
+  await expect(resolver.resolve4("looked-up.test")).rejects.toMatchObject({ code: "EREFUSED" });
+  expect(denials).toEqual([
+    "m1 evil.test:8443 not_allowed",
+    "m1 evil.test:80 not_allowed",
+    "m2 127.0.0.1:22 address",
+    "m1 looked-up.test not_allowed",
+  ]);
 });
 
 test("a machine holds only so many connections; the next is reset and counted, and other machines are not hindered", async () => {

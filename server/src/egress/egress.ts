@@ -13,8 +13,8 @@
 import type dgram from "node:dgram";
 import http from "node:http";
 import type { AddressInfo, Socket } from "node:net";
-import { type Client, Clients } from "./clients.ts";
-import { Denial } from "./denials.ts";
+import { type Client, Clients, type TellDenied } from "./clients.ts";
+import { Denial, targetText } from "./denials.ts";
 import { Names } from "./destination.ts";
 import { forward } from "./forward.ts";
 import { openResolver } from "./resolver.ts";
@@ -27,6 +27,8 @@ export interface EgressOptions {
   dnsServers: readonly string[] | null;
   /** Names, addresses and ranges that may be reached though they are not of the public internet. */
   privateHosts: readonly string[];
+  /** Called for each connection or name that is refused; `target` is `host:port`, or a name that was looked up. */
+  denied?: (machine: string, denied: { target: string; code: string }) => void;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
@@ -59,7 +61,7 @@ export class Egress {
     machineAt: (address: string) => string | undefined,
   ): Promise<{ proxyPort: number; dnsPort: number }> {
     const clients = new Clients({ machineAt, allowlistOf: this.#options.allowlistOf });
-    const denied = (client: Client, denial: Denial) => this.#denied(client, denial);
+    const denied: TellDenied = (client, denial, target) => this.#denied(client, denial, target);
     this.#clients = clients;
 
     // Inside a tunnel to port 80: the same server without CONNECT.
@@ -95,6 +97,11 @@ export class Egress {
   /** The machine at this address is restricted no more: whatever it has open ends, and its count begins anew. */
   shut(address: string): void {
     this.#clients?.shut(address);
+  }
+
+  /** The machine's list changed: it holds from now on, for connections that are open as well. */
+  async reload(machine: string): Promise<void> {
+    await this.#clients?.reload(machine);
   }
 
   /** Refusals since the machine at this address was let in. */
@@ -134,7 +141,7 @@ export class Egress {
         return;
       }
       response.on("error", () => {});
-      const denied = (of: Client, denial: Denial) => this.#denied(of, denial);
+      const denied: TellDenied = (of, denial, target) => this.#denied(of, denial, target);
       void forward(
         { names: this.#names, denied },
         client,
@@ -151,8 +158,11 @@ export class Egress {
     return server;
   }
 
-  #denied(client: Client, denial: Denial): void {
+  #denied(client: Client, denial: Denial, target: string | undefined): void {
     if (denial.isRefusal) client.refused();
+    if (denial.isRefusal && target !== undefined) {
+      this.#options.denied?.(client.machine, { target: targetText(target), code: denial.code });
+    }
     this.#options.log("egress_denied", { machine: client.machine, code: denial.code, why: denial.message });
   }
 }

@@ -6,13 +6,13 @@
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import { pipeline } from "node:stream";
 import { HTTP_PORT, parseAuthority } from "./allowlist.ts";
-import type { Client } from "./clients.ts";
+import type { Client, TellDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
-import { dial, judgeName, type Names } from "./destination.ts";
+import { dial, type Names } from "./destination.ts";
 
 export interface ForwardDeps {
   names: Names;
-  denied: (client: Client, denial: Denial) => void;
+  denied: TellDenied;
 }
 
 /** One hop's own business (RFC 9110 §7.6.1), and what is between the machine and us. */
@@ -43,9 +43,11 @@ export async function forward(
   response: ServerResponse,
   tunnelled?: string,
 ): Promise<void> {
+  let authority: string | undefined;
   try {
     const target = readTarget(request, tunnelled);
-    const name = judgeName(await client.allowed(), target.host, target.port);
+    authority = `${target.host}:${target.port}`;
+    const name = await client.judge(request.socket, target.host, target.port);
     const addresses = await deps.names.resolve(name);
     const socket = await dial({ name, port: target.port, addresses }, client.gone);
     client.hold(socket);
@@ -81,7 +83,7 @@ export async function forward(
     });
   } catch (error) {
     const denial = asDenial(error, request.headers.host ?? "the host");
-    deps.denied(client, denial);
+    deps.denied(client, denial, authority);
     if (response.headersSent || response.destroyed) {
       response.destroy();
       return;

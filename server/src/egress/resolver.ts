@@ -5,7 +5,7 @@
  */
 import dgram from "node:dgram";
 import { isKnown, parseHostName } from "./allowlist.ts";
-import type { Client, Clients } from "./clients.ts";
+import type { Client, Clients, TellDenied } from "./clients.ts";
 import { Denial, type DenialCode } from "./denials.ts";
 import type { Names } from "./destination.ts";
 import { type Code, type Question, readQuestion, TYPE_A, writeAnswer, writeRefusal } from "./dns-message.ts";
@@ -17,7 +17,7 @@ const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName",
 export interface ResolverDeps {
   clients: Clients;
   names: Names;
-  denied: (client: Client, denial: Denial) => void;
+  denied: TellDenied;
 }
 
 /** Listens on a free port of the address. */
@@ -52,7 +52,7 @@ async function answer(deps: ResolverDeps, client: Client, message: Buffer): Prom
     return writeAnswer(question, "ok", await lookUp(deps, client, question));
   } catch (error) {
     const denial = error instanceof Denial ? error : new Denial("unavailable");
-    deps.denied(client, denial);
+    deps.denied(client, denial, question.name);
     return writeAnswer(question, CODE_OF[denial.code] ?? "refused");
   }
 }

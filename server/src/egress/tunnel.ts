@@ -7,15 +7,15 @@ import type { IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
 import { HTTP_PORT, parseAuthority, parseHostName } from "./allowlist.ts";
 import { ACCESS_DENIED_ALERT, type Hello, MAX_HELLO_BYTES, readHello } from "./client-hello.ts";
-import type { Client } from "./clients.ts";
+import type { Client, TellDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
-import { dial, judgeName, type Names } from "./destination.ts";
+import { dial, type Names } from "./destination.ts";
 
 export interface TunnelDeps {
   names: Names;
   /** Takes over a tunnel that carries plain HTTP for this host. */
   serveHttp: (socket: Socket, client: Client, name: string) => void;
-  denied: (client: Client, denial: Denial) => void;
+  denied: TellDenied;
 }
 
 const HELLO_TIMEOUT_MS = 10_000;
@@ -33,10 +33,12 @@ export async function tunnel(
   head: Buffer,
 ): Promise<void> {
   socket.on("error", () => socket.destroy());
+  let target: string | undefined;
   try {
     const authority = parseAuthority(url);
     if (authority === undefined) throw new Denial("bad_request", "CONNECT takes host:port.");
-    const name = judgeName(await client.allowed(), authority.host, authority.port);
+    target = `${authority.host}:${authority.port}`;
+    const name = await client.judge(socket, authority.host, authority.port);
     const destination = { name, port: authority.port, addresses: await deps.names.resolve(name) };
     if (destination.port === HTTP_PORT) {
       socket.write(ESTABLISHED);
@@ -54,7 +56,7 @@ export async function tunnel(
     socket.write(ESTABLISHED);
     const { hello, bytes } = await receiveHello(socket, head);
     if (!isFor(hello, name)) {
-      deps.denied(client, new Denial("wrong_server_name", name));
+      deps.denied(client, new Denial("wrong_server_name", name), target);
       socket.end(ACCESS_DENIED_ALERT);
       linger(socket);
       upstream.destroy();
@@ -71,7 +73,7 @@ export async function tunnel(
     upstream.pipe(socket);
   } catch (error) {
     const denial = asDenial(error, url);
-    deps.denied(client, denial);
+    deps.denied(client, denial, target);
     socket.end(denial.bytes);
     linger(socket);
   }

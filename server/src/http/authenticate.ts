@@ -24,11 +24,18 @@ const nobody: Actor = {
   ip: null,
 };
 
+interface Services {
+  findActor: FindActor;
+  /** Where browsers reach the server from outside, if anywhere. */
+  publicOrigin: string | null;
+  /** Counts an unknown credential by its address; throws when the address exceeds the limit. */
+  countUnknown: (address: string) => void;
+}
+
 export async function authenticate(
-  findActor: FindActor,
+  { findActor, publicOrigin, countUnknown }: Services,
   request: FastifyRequest,
   route: Pick<Route, "scope" | "method">,
-  publicOrigin: string | null,
   isChange: boolean = route.method !== "GET",
 ): Promise<Actor> {
   const { headers } = request;
@@ -37,7 +44,10 @@ export async function authenticate(
   if (route.scope === "public") return { ...nobody, ip: request.ip };
   const credential = credentialOf(headers);
   const found = credential && (await findActor(credential));
-  if (!found) throw unauthenticated();
+  if (!found) {
+    if (credential) countUnknown(request.ip);
+    throw unauthenticated();
+  }
   return { ...found, ip: request.ip };
 }
 

@@ -95,7 +95,7 @@ export interface RouteDefinition<
   /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */
   idempotent?: boolean | ((body: z.output<B>) => boolean);
   /** How a retry is answered whose first request made something and stored no answer, or not all of it. */
-  replay?: Replay<z.output<P>>;
+  replay?: Replay<z.output<P>, z.output<Q>, z.output<B>>;
   /** The operation exists to return a secret: 403 `secrets_hidden` for a caller that may not read secrets. */
   needsSecrets?: boolean;
   /** Fields of the answer that are never stored for a replay; they are null in one. */
@@ -129,7 +129,7 @@ export interface AuditNote {
   detail?: Readonly<Record<string, unknown>>;
 }
 
-export interface Replay<P> {
+export interface Replay<P = unknown, Q = unknown, B = unknown> {
   /**
    * What makes it, as the activity log calls it: in its transaction the target's id and the detail are noted with the
    * key, once for each that is made. Absent where the handler notes by itself.
@@ -139,6 +139,13 @@ export interface Replay<P> {
   keeps?: readonly string[];
   /** As things are by then, answered as the first would have been. Undefined: it came to nothing, and is begun anew. */
   render: (input: { actor: Actor; params: P; made: readonly [Made, ...Made[]] }) => unknown;
+  /**
+   * Streams what the first request made, beside its own stream or after it. Absent: a request that streams can only be
+   * repeated once its first one has ended.
+   */
+  stream?: (
+    input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [Made, ...Made[]] },
+  ) => Promise<typeof streamed>;
 }
 
 /** Keeps the types of one row while rows of every shape share a list. */

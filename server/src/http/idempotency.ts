@@ -89,9 +89,12 @@ export class IdempotencyKeys {
     for (const timer of this.#timers) timer.unref();
   }
 
-  /** What became of the first one, or undefined: this request is the first, and must be finished or released. */
-  async begin(request: KeyedRequest): Promise<Outcome | undefined> {
-    if (this.#running.has(nameOf(request))) return this.#stored(request);
+  /**
+   * What became of the first one, or undefined: this request is the first, and must be finished or released.
+   * `isBeside`: what the first one made is answered while it still runs.
+   */
+  async begin(request: KeyedRequest, isBeside = false): Promise<Outcome | undefined> {
+    if (this.#running.has(nameOf(request))) return this.#stored(request, isBeside);
     const now = this.#clock.now();
     const taken = await this.#db
       .insertInto("idempotency_keys")
@@ -123,12 +126,12 @@ export class IdempotencyKeys {
       )
       .returning("key")
       .executeTakeFirst();
-    if (!taken) return this.#stored(request);
+    if (!taken) return this.#stored(request, isBeside);
     this.#running.set(nameOf(request), request);
     return undefined;
   }
 
-  async #stored(request: KeyedRequest): Promise<Outcome> {
+  async #stored(request: KeyedRequest, isBeside: boolean): Promise<Outcome> {
     const row = await this.#row(request).selectAll().executeTakeFirst();
     // Released between the two statements: the first request failed just now.
     if (!row) throw idempotencyInProgress();
@@ -141,7 +144,7 @@ export class IdempotencyKeys {
       row.state === "running" &&
       (row.expires_at >= this.#clock.now() ||
         (row.process_id === this.#process && this.#running.has(nameOf(request))));
-    if (row.made === null || isRunning) throw idempotencyInProgress();
+    if (row.made === null || (isRunning && !isBeside)) throw idempotencyInProgress();
     return { made: row.made };
   }
 

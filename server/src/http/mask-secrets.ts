@@ -3,14 +3,10 @@
  * `.meta({ "x-kontor-secret": true })`; the mask replaces each marked text by a hint and leaves everything else.
  */
 import { z } from "zod";
+import { hintOf } from "#lib/secret-hint.ts";
 import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
 
 export type Mask = (value: unknown) => unknown;
-
-/** The last four characters; only `…` for a text so short that they would reveal it. */
-export function hintOf(secret: string): string {
-  return secret.length < 16 ? "…" : `…${secret.slice(-4)}`;
-}
 
 /** Undefined when the schema marks no secret. */
 export function compileMask(schema: z.core.$ZodType): Mask | undefined {

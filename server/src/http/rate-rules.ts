@@ -55,6 +55,11 @@ export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateR
   return { name: "address", perMinute };
 }
 
+/** The rule for unknown credentials, by address. A valid credential is not counted. */
+export function unknownCredentialRule({ rateLimitUnknownCredentials: perMinute }: RateNumbers): RateRule {
+  return { name: "unknown credentials", perMinute };
+}
+
 /**
  * The holder that an address counts for. An IPv6 caller has at least a /64, and could use each of its addresses once.
  */

@@ -42,8 +42,14 @@ import {
 import { compileMask, type Mask } from "./mask-secrets.ts";
 import type { OpenStreams } from "./streams/open-streams.ts";
 import { compilePick, type Pick as PickFields } from "./pick.ts";
-import type { RateLimiter, RateVerdict } from "./rate-limit.ts";
-import { addressHolder, addressRule, type RateNumbers, rateRules } from "./rate-rules.ts";
+import type { RateLimiter, RateRule, RateVerdict } from "./rate-limit.ts";
+import {
+  addressHolder,
+  addressRule,
+  type RateNumbers,
+  rateRules,
+  unknownCredentialRule,
+} from "./rate-rules.ts";
 import { compileValidation, type ParsedInput } from "./validate.ts";
 import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
 
@@ -56,6 +62,8 @@ export interface RouteServices {
   keys: IdempotencyKeys;
   /** Where browsers reach the server from outside, if anywhere. */
   publicOrigin: string | null;
+  /** Counts an unknown credential by its address; throws when the address exceeds the limit. */
+  countUnknown: (address: string) => void;
   log: Pick<Logger, "error">;
   /** Takes entries of the audit log; must not throw. */
   noteAccess: (note: AuditNote) => void;
@@ -101,7 +109,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       const isSocket = isHandshake(request);
       if (route.scope === "public") countAddress(services, request.ip);
       const isChange = isSocket || route.method !== "GET";
-      request.actor = await authenticate(services.findActor, request, route, services.publicOrigin, isChange);
+      request.actor = await authenticate(services, request, route, isChange);
       countRequest(services, route, request.actor, reply);
       const rule = (isSocket ? opened : undefined) ?? route;
       requireScope(request.actor, rule);
@@ -115,15 +123,17 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       const isMasked = await hidesSecrets(visitOf(request));
       const encode = (result: unknown) => encoders(result, isMasked);
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      // Checked before the work, whose response could not be streamed otherwise.
-      if (wantsStream(route, input)) request.server.streams.requireRoom(request.actor);
+      // Before the work, whose response could not be streamed otherwise.
+      const giveUp = wantsStream(route, input)
+        ? request.server.streams.reserve(request, request.actor)
+        : undefined;
       if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
       const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
         const result = await route.handler({ ...input, actor, request, reply, note });
         return result === streamed ? undefined : encode(result);
       };
       try {
-        const answer = await replayOrRun(route, services.keys, request, input, run, encode);
+        const answer = await replayOrRun(route, services.keys, { request, reply }, input, run, encode);
         return answer === undefined ? reply : send(reply, answer);
       } catch (error) {
         if (!reply.sent) throw error;
@@ -131,6 +141,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
         services.log.error({ request_id: request.id, route: route.path, error }, "a stream broke off");
         reply.raw.destroy();
         return reply;
+      } finally {
+        giveUp?.();
       }
     },
   });
@@ -147,11 +159,16 @@ function compileSocket(
     checkHandshake(request);
     const { params, query } = validate({ params: request.params, query: request.query, body: undefined });
     const { actor } = request;
-    request.server.streams.requireRoom(actor);
-    const serve = await socket.open({ actor, params, query });
-    if (socket.audit) noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
-    await serveSocket(request, reply, serve);
-    return reply;
+    const giveUp = request.server.streams.reserve(request, actor);
+    try {
+      const serve = await socket.open({ actor, params, query });
+      if (socket.audit)
+        noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
+      await serveSocket(request, reply, serve);
+      return reply;
+    } finally {
+      giveUp();
+    }
   };
 }
 
@@ -245,13 +262,25 @@ function countRequest(
   if (!tightest.isAllowed) throw rateLimited(tightest.retryAfterSeconds);
 }
 
+type Counting = Pick<RouteServices, "limiter" | "rateNumbers">;
+
 /** Counts the request by address, before any look-up for it. */
-export function countAddress(
-  { limiter, rateNumbers }: Pick<RouteServices, "limiter" | "rateNumbers">,
+export function countAddress(counting: Counting, address: string | undefined): void {
+  countBy(counting, addressRule, address);
+}
+
+/** Counts a request whose credential was looked up and is unknown. */
+export function countUnknown(counting: Counting, address: string | undefined): void {
+  countBy(counting, unknownCredentialRule, address);
+}
+
+function countBy(
+  { limiter, rateNumbers }: Counting,
+  rule: (numbers: RateNumbers) => RateRule,
   address: string | undefined,
 ): void {
   if (rateNumbers === null) return;
-  const verdict = limiter.take(addressHolder(address), addressRule(rateNumbers));
+  const verdict = limiter.take(addressHolder(address), rule(rateNumbers));
   if (!verdict.isAllowed) throw addressLimited(verdict.retryAfterSeconds);
 }
 
@@ -275,7 +304,7 @@ type Note = RouteInput<never, never, never>["note"];
 async function replayOrRun(
   route: Route,
   keys: IdempotencyKeys,
-  request: FastifyRequest,
+  { request, reply }: { request: FastifyRequest; reply: FastifyReply },
   input: ParsedInput,
   run: (actor: Actor, note: Note) => Promise<Encoded | undefined>,
   encode: (result: unknown) => Encoded,
@@ -291,8 +320,15 @@ async function replayOrRun(
     key,
     bodyHash: hashRequest([request.params, request.query, request.body]),
   };
-  const outcome = await keys.begin(keyed);
+  const streamAgain = wantsStream(route, input) ? route.replay?.stream : undefined;
+  const outcome = await keys.begin(keyed, streamAgain !== undefined);
   if (outcome) {
+    const [first, ...more] = "made" in outcome ? outcome.made : [];
+    if (streamAgain && first) {
+      reply.header("idempotent-replayed", "true");
+      await streamAgain({ ...input, actor, request, reply, made: [first, ...more] });
+      return undefined;
+    }
     const again = await replay(route, outcome, { actor, params: input.params }, encode);
     if (again) return { ...again, headers: { ...again.headers, "idempotent-replayed": "true" } };
     await keys.beginAgain(keyed);

@@ -456,6 +456,31 @@ test("counts requests without a credential by address, on routes and on sites", 
   }
 });
 
+test("counts unknown credentials by address, and lets a valid one from there through", async () => {
+  const limited = await createHttpServer(
+    { config: testConfig({ rateLimitUnknownCredentials: "2" }), db: database.db, clock, log: silentLog },
+    { platform: routesOf("platform", "/api/v1"), sandbox: [], agent: [] },
+    { findActor: async ({ secret }) => (secret === "good" ? actor : undefined) },
+  );
+  const get = async (headers: Record<string, string>, remoteAddress = "192.0.2.1") => {
+    const answer = await limited.fastify.inject({ url: "/api/v1/things/x", headers, remoteAddress });
+    return [answer.statusCode, answer.headers["retry-after"]];
+  };
+  const bearer = (secret: string) => ({ authorization: `Bearer ${secret}` });
+  try {
+    for (const headers of [bearer("bad"), { cookie: "kontor_session=bad" }])
+      expect(await get(headers)).toEqual([401, undefined]);
+    expect(await get(bearer("bad"))).toEqual([429, "60"]);
+    expect(await get({ cookie: "kontor_session=bad" })).toEqual([429, "60"]);
+    expect(await get(bearer("good"))).toEqual([200, undefined]);
+    // A request without a credential is a 401 as before, and other addresses are not affected.
+    expect(await get({})).toEqual([401, undefined]);
+    expect(await get(bearer("bad"), "192.0.2.2")).toEqual([401, undefined]);
+  } finally {
+    await limited.close();
+  }
+});
+
 test("text that no database can hold is refused: unpaired surrogates, __proto__, NUL in an address", async () => {
   const headers = { "content-type": "application/json" };
   expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud800"}' })).status).toBe(400);

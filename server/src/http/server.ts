@@ -29,7 +29,13 @@ import { renderMetrics, startMetrics } from "./metrics.ts";
 import { openApiDocument } from "./openapi.ts";
 import { type RawSite, serveRaw } from "./raw-site.ts";
 import { RateLimiter } from "./rate-limit.ts";
-import { countAddress, defaultBodyLimitBytes, registerRoute, type RouteServices } from "./register.ts";
+import {
+  countAddress,
+  countUnknown,
+  defaultBodyLimitBytes,
+  registerRoute,
+  type RouteServices,
+} from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./sse.ts";
 import { type FindActors, OpenStreams } from "./streams/open-streams.ts";
@@ -139,6 +145,7 @@ export async function createHttpServer(
     rateNumbers,
     keys,
     publicOrigin: config.publicUrl,
+    countUnknown: (address) => countUnknown({ limiter, rateNumbers }, address),
     noteAccess: options.noteAccess ?? (() => {}),
     log,
   };
@@ -378,11 +385,8 @@ function isLocal({ ip, headers }: FastifyRequest): boolean {
 }
 
 /** A token with scopes is refused: the metrics concern the whole installation. */
-async function requireOperator(
-  { findActor, publicOrigin }: RouteServices,
-  request: FastifyRequest,
-): Promise<void> {
-  const actor = await authenticate(findActor, request, { scope: null, method: "GET" }, publicOrigin);
+async function requireOperator(services: RouteServices, request: FastifyRequest): Promise<void> {
+  const actor = await authenticate(services, request, { scope: null, method: "GET" });
   if (!actor.isOperator || actor.scopes !== null) throw unauthenticated();
 }
 

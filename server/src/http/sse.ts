@@ -5,6 +5,7 @@
 import { once } from "node:events";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { credentialOf } from "./credential.ts";
+import { endWithSlowReader } from "./streams/slow-readers.ts";
 
 export interface ServerSentEvent {
   /** JSON-encoded unless it is a string. */
@@ -46,9 +47,9 @@ const pingEveryMs = 15_000;
 export function openEventStream(
   request: FastifyRequest,
   reply: FastifyReply,
-  options: { retryMs?: number; status?: number } = {},
+  options: { retryMs?: number; status?: number; slowWindowMs?: number } = {},
 ): EventStream {
-  request.server.streams.requireRoom(request.actor);
+  request.server.streams.claim(request, request.actor);
   const controller = new AbortController();
   open.add(controller);
   const { raw } = reply.hijack();
@@ -59,6 +60,7 @@ export function openEventStream(
     // nginx buffers answers unless told otherwise, which turns a stream into one late lump.
     "x-accel-buffering": "no",
   });
+  endWithSlowReader(raw, { mayBeSilent: true, windowMs: options.slowWindowMs });
   const ping = setInterval(() => {
     if (!raw.writableNeedDrain) raw.write(": ping\n\n");
   }, pingEveryMs);

@@ -107,7 +107,7 @@ export async function serveSocket(
   const handshake = handshakes.get(request.raw);
   if (!handshake) throw new Error("only a handshake becomes a socket");
   const { socket, head } = handshake;
-  request.server.streams.requireRoom(request.actor);
+  request.server.streams.claim(request, request.actor);
   reply.hijack();
   reply.raw.detachSocket(socket);
   acceptor.handleUpgrade(request.raw, socket, head, (accepted) => {

@@ -20,8 +20,8 @@ import type { Upstreams } from "./upstreams.ts";
 /** Where an environment is served at this moment. */
 export interface AppRoute {
   environmentId: string;
-  /** `down`: it should run and does not, or was never deployed. */
-  state: "live" | "asleep" | "down";
+  /** `down`: it should run and does not, or was never deployed. `suspended`: its account is, and so nothing runs. */
+  state: "live" | "asleep" | "down" | "suspended";
   /** Null where it does not run. */
   machine: string | null;
   /** Null where nothing was ever deployed. */
@@ -171,7 +171,9 @@ export class AppSites {
     for (let attempt = 1; attempt <= attempts; attempt += 1) {
       if (visit.response.destroyed) return;
       const { machine, port } = route;
-      if (route.state === "asleep") {
+      if (route.state === "suspended") {
+        throw new Refused("suspended");
+      } else if (route.state === "asleep") {
         // Our own visit is to one that runs.
         if (visit.visitor.isOurs) throw new Refused("asleep");
         await this.#wake(route.environmentId);

@@ -230,7 +230,9 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
 /** Of what went wrong before there was an answer; an error of the runtime has a kind. */
 export function asNoAnswer(error: unknown, outgoing?: ClientRequest): never {
   if (error instanceof NoAnswer) throw error;
-  const { kind } = error as { kind?: string };
+  const { kind, code } = error as { kind?: string; code?: string };
+  // The page or answer of the site says so.
+  if (code === "account_suspended") throw error;
   if (kind === "connection_refused") throw new NoAnswer("not_listening", { cause: error });
   if (kind !== undefined) throw new NoAnswer("gone", { cause: error });
   throw new NoAnswer("bad_response", { cause: error, wasReused: outgoing?.reusedSocket ?? false });

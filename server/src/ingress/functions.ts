@@ -68,6 +68,7 @@ const refusals = {
   payload_too_large: { status: 413, message: "The body of a request is 6 MiB at most." },
   body_too_slow: { status: 408, message: "The body of the request did not come." },
   upgrade_not_supported: { status: 501, message: "A function answers requests; WebSockets need an app." },
+  account_suspended: { status: 503, message: "The account that serves this function is suspended." },
   function_busy: { status: 503, message: "Too many requests are under way at once. Try again shortly." },
   function_unavailable: { status: 503, message: "The function could not be started; its logs say more." },
   function_crashed: { status: 502, message: "The function's process ended while it answered." },

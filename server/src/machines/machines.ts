@@ -14,6 +14,7 @@ import { orderFor } from "./placement.ts";
 import type { Host } from "./host.ts";
 import { LogRings } from "./log-rings.ts";
 import { DiskGuard, type DiskHold, lookEveryMs } from "./disk/guard.ts";
+import { Denials } from "./denials.ts";
 import { HostImages } from "./images.ts";
 import { countMachines } from "./metrics.ts";
 import type { MachineOwners, OwnerLabel } from "./owners.ts";
@@ -21,6 +22,7 @@ import { Pool } from "./pool.ts";
 import { reconcile } from "./reconcile.ts";
 import type { GiveRoom } from "./room.ts";
 import { Sampler } from "./sampler.ts";
+import { Suspension } from "./suspension/suspension.ts";
 import { sweepSnapshots } from "./snapshots.ts";
 import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } from "./store.ts";
 
@@ -32,14 +34,24 @@ export type Announce = (owner: OwnerLabel, hold: DiskHold) => Promise<void>;
 
 const beatEveryMs = 5_000;
 
+/** The egress proxy, as owners of restricted machines use it. */
+export interface MachineEgress {
+  /** The machine's allowlist changed: the new one holds when this returns, for open connections as well. */
+  reload(machine: string): Promise<void>;
+}
+
 export class Machines {
   readonly host: Host;
+  /** Absent where nothing serves restricted machines. */
+  readonly egress: MachineEgress | undefined;
+  readonly denials: Denials;
   readonly capacity: Capacity;
   readonly images: HostImages;
   /** What long-running processes said. */
   readonly logs: LogRings;
   readonly pool: Pool;
   readonly sampler: Sampler;
+  readonly suspension: Suspension;
   readonly #db: Db;
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
@@ -54,20 +66,28 @@ export class Machines {
 
   constructor(deps: {
     host: Host;
+    egress?: MachineEgress | undefined;
+    /** New where absent. */
+    denials?: Denials | undefined;
     capacity: Capacity;
     poolCeiling: number;
+    /** From a workspace's suspension until its machines are frozen. */
+    suspensionGraceSeconds: number;
     logsDirectory: string;
     db: Db;
     clock: Clock;
     log: Logger;
   }) {
     this.host = deps.host;
+    this.egress = deps.egress;
+    this.denials = deps.denials ?? new Denials(deps);
     this.capacity = deps.capacity;
     this.#db = deps.db;
     this.#log = deps.log;
     this.images = new HostImages(deps);
     this.logs = new LogRings({ directory: deps.logsDirectory, log: deps.log });
     this.sampler = new Sampler(deps);
+    this.suspension = new Suspension({ ...deps, graceSeconds: deps.suspensionGraceSeconds });
     this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
   }
 
@@ -75,11 +95,14 @@ export class Machines {
   async start(app: App, owners: MachineOwners, announce: Announce = async () => {}): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
     await Promise.all(Object.values(owners).map((owner) => owner.begins()));
+    await this.suspension.read();
     await reconcile(app, owners, { atStart: true });
+    await this.suspension.look(owners);
     await sweepSnapshots(app, owners);
     this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
     this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
     this.#every(beatEveryMs, () => this.#beat(app.db));
+    this.#every(beatEveryMs, () => this.suspension.look(owners));
     const guard = this.#diskGuard(app.db, owners, announce);
     this.#every(lookEveryMs, () => guard.look());
     this.#every(beatEveryMs * 6, async () => this.pool.nudge());
@@ -175,6 +198,7 @@ export class Machines {
       host: this.host,
       db,
       log: this.#log,
+      isSuspended: (machine) => this.suspension.holds(machine),
       reserveBytes: this.capacity.diskReserveBytes,
       announce: async (hold) => {
         const { owner_kind: kind, owner_id: id } = hold.machine;
@@ -190,6 +214,7 @@ export class Machines {
     await markRemoved(this.#db, row.id);
     await this.host.remove({ ...orderFor(row), hostEpoch: this.host.epoch });
     await deleteRemoved(this.#db, row.id);
+    this.denials.forget(row.id);
   }
 
   async #exited(app: App, owners: MachineOwners, machine: string, exit: MachineExit): Promise<void> {

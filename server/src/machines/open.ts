@@ -18,9 +18,10 @@ import type { Db } from "#db/db.ts";
 import type { Clock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
 import { onKillPoint, reached } from "#lib/kill-points.ts";
+import type { Denials } from "./denials.ts";
 import { claimInstance } from "./instance.ts";
 import { LocalHost } from "./local-host.ts";
-import { leaseSeconds, Machines } from "./machines.ts";
+import { leaseSeconds, type MachineEgress, Machines } from "./machines.ts";
 import { type Region, regionsOf } from "./regions.ts";
 import { neededRuntimeBuilds, registerHost } from "./store.ts";
 
@@ -35,7 +36,9 @@ export async function openMachines(deps: {
   clock: Clock;
   log: Logger;
   /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
-  egress?: EgressDoor;
+  egress?: EgressDoor & MachineEgress;
+  /** Filled by `egress`. */
+  denials?: Denials;
   /** A test's own; that of the configuration where absent. */
   driver?: Driver;
   /** The same. */
@@ -71,6 +74,8 @@ export async function openMachines(deps: {
   );
   log.info({ host: id, epoch, ...facts }, "host registered");
   return new Machines({
+    egress,
+    denials: deps.denials,
     host: new LocalHost({
       id,
       epoch,
@@ -92,6 +97,7 @@ export async function openMachines(deps: {
       diskReserveBytes: config.diskReserveGb * 1024 ** 3,
     },
     poolCeiling: config.poolMax,
+    suspensionGraceSeconds: config.suspensionGraceSeconds,
     logsDirectory: join(config.dataDir, "logs"),
     db,
     clock,
@@ -132,6 +138,7 @@ async function makeBuilder(
     cgroupParent: `kontor${instance}-builds`,
     instance,
     shimBinary,
+    engines: { buildah: config.buildahPath, runc: config.runcPath },
     recipes: new Map(recipes.map((recipe) => [recipe.name, recipe])),
     base: async (recipe) => {
       const image = await driver.ensureImage(recipe);

@@ -7,6 +7,7 @@
  * | be restored for an owner | anything | undone: its owner is told, and as it was before; then removed |
  * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
  * | run for an owner | dead or missing | the owner is told, then removed |
+ * | run for an owner in a suspended workspace | alive | held |
  * | rest for an owner | alive | held, also where the server ended on the way there |
  * | wait in a pool | frozen, and was ready | kept |
  * | wait in a pool | anything else | removed: it may have been touched, and a pool machine never was |
@@ -29,15 +30,15 @@ interface Found {
 
 export type Verdict = "keep" | "hold" | "adopt" | "ended" | "undo" | "remove";
 
-/** What to do about one row; pure, and the table above. */
-export function judge(row: MachineRow, found: Found | undefined): Verdict {
+/** What to do about one row; pure, and the table above. `isSuspended`: nothing of its workspace may run. */
+export function judge(row: MachineRow, found: Found | undefined, isSuspended = false): Verdict {
   if (row.desired === "removed") return "remove";
   if (row.snapshot_id !== null) return "undo";
   if (row.owner_kind === "pool") {
     return row.observed === "ready" && found?.state === "frozen" ? "keep" : "remove";
   }
   if (!found || found.state === "dead") return "ended";
-  return row.desired === "frozen" ? "hold" : "adopt";
+  return row.desired === "frozen" || isSuspended ? "hold" : "adopt";
 }
 
 /** `atStart`: nothing of this process is under way yet, so a start that is not finished never will be. */
@@ -56,7 +57,8 @@ export async function reconcile(
   for (const row of settled) {
     if (!options.atStart && isYoung(row)) continue;
     try {
-      await actions[judge(row, found.get(row.id))](
+      const isSuspended = options.atStart && (await app.machines.suspension.isToBeHeld(owners, row));
+      await actions[judge(row, found.get(row.id), isSuspended)](
         app,
         owners,
         row,

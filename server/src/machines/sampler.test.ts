@@ -1,5 +1,7 @@
-import { expect, test } from "vitest";
-import { record, windowSeconds } from "./sampler.ts";
+import { pino } from "pino";
+import { expect, onTestFinished, test, vi } from "vitest";
+import type { Host } from "./host.ts";
+import { record, sampleIntervalSeconds, Sampler, windowSeconds } from "./sampler.ts";
 
 const reading = (second: number, cpuSeconds: number) => ({
   at: new Date(second * 1000),
@@ -33,4 +35,23 @@ test("only the last minute is kept", () => {
   for (let second = 0; second < 200; second += 1) record(one, reading(second, second));
   expect(one.samples).toHaveLength(windowSeconds);
   expect(one.samples[0]?.at.getTime()).toBe(140_000);
+});
+
+test("begins no reading of a machine while the one before is under way", async () => {
+  vi.useFakeTimers();
+  onTestFinished(() => void vi.useRealTimers());
+  const begun: PromiseWithResolvers<ReturnType<typeof reading>>[] = [];
+  const stats = () => {
+    const pending = Promise.withResolvers<ReturnType<typeof reading>>();
+    begun.push(pending);
+    return pending.promise;
+  };
+  const sampler = new Sampler({ host: { stats } as unknown as Host, log: pino({ enabled: false }) });
+  onTestFinished(() => sampler.close());
+  sampler.watch("m1");
+  await vi.advanceTimersByTimeAsync(3 * sampleIntervalSeconds * 1000);
+  expect(begun).toHaveLength(1);
+  begun[0]?.resolve(reading(1, 1));
+  await vi.advanceTimersByTimeAsync(sampleIntervalSeconds * 1000);
+  expect(begun).toHaveLength(2);
 });

@@ -17,6 +17,8 @@ export interface Sample {
 }
 
 interface Track {
+  /** Two readings of one machine never overlap: the later could return first. */
+  isReading?: boolean;
   last: MachineStats | undefined;
   samples: Sample[];
 }
@@ -58,9 +60,12 @@ export class Sampler {
   async #sample(): Promise<void> {
     await Promise.all(
       [...this.#tracks].map(async ([machine, track]) => {
+        if (track.isReading) return;
+        track.isReading = true;
         const stats = await this.#host.stats(machine).catch((error: unknown) => {
           this.#log.debug({ machine, err: error }, "no reading");
         });
+        track.isReading = false;
         if (stats) record(track, stats);
       }),
     );

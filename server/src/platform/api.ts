@@ -3,6 +3,7 @@ import { activityRoutes } from "#accounts/activity/routes.ts";
 import type { Holding } from "#accounts/holdings.ts";
 import { notificationRoutes } from "#accounts/notifications/routes.ts";
 import { sessionRoutes } from "#accounts/sessions/routes.ts";
+import { userRoutes } from "#accounts/users/routes.ts";
 import { teamRoutes } from "#accounts/teams/routes.ts";
 import { tokenRoutes } from "#accounts/tokens/routes.ts";
 import { findAppImage } from "#builds/app-images.ts";
@@ -31,7 +32,7 @@ import type { Beside } from "./workspace/beside.ts";
 import { workspaceRoutes } from "./workspace/routes.ts";
 
 /** Deleting a team would take their records away under apps that run. */
-const platformHoldings: readonly Holding[] = [
+export const platformHoldings: readonly Holding[] = [
   { noun: "projects", count: countProjects },
   { noun: "functions", count: countFunctions },
 ];
@@ -64,5 +65,6 @@ export const platformRoutes = (app: App, beside: PlatformNeeds): Route[] => [
   ...notificationRoutes(app),
   ...tokenRoutes(app),
   ...teamRoutes(app, [...platformHoldings, ...beside.holdings]),
+  ...userRoutes(app, [...platformHoldings, ...beside.holdings]),
   ...sessionRoutes(app),
 ];

@@ -3,7 +3,7 @@
  * background, so that a request costs an object in memory and no query. A `kill -9` loses the entries of about the last
  * second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
  */
-import { sql } from "kysely";
+import { type RawBuilder, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import { isPassing } from "#db/passing.ts";
 import type { App } from "../../app.ts";
@@ -27,6 +27,14 @@ export interface AccessNote {
   detail?: Readonly<Record<string, unknown>>;
   /** False for an entry that the list shows by default. */
   isAccess?: boolean;
+}
+
+/** Days after which entries are deleted; null keeps them. */
+export interface Retention {
+  /** For all entries. */
+  days: number | null;
+  /** For reads and runs. */
+  accessDays: number | null;
 }
 
 type Needs = Pick<App, "db" | "log">;
@@ -84,21 +92,26 @@ export class AccessLog {
     await this.#writing;
   }
 
-  /** Deletes older entries of both kinds, now and every hour. */
-  startPruning(retentionDays: number): void {
+  /** Deletes older entries, now and every hour. */
+  startPruning(retention: Retention): void {
     const prune = () =>
-      this.prune(retentionDays).catch((error: unknown) =>
+      this.prune(retention).catch((error: unknown) =>
         this.#log.warn({ error }, "old activity could not be removed; the next hour tries again"),
       );
     void prune();
     this.#pruning = setInterval(() => void prune(), pruneEveryMs).unref();
   }
 
-  async prune(retentionDays: number): Promise<void> {
+  async prune({ days, accessDays }: Retention): Promise<void> {
+    if (days !== null) await this.#deleteOlder(days, sql`true`);
+    if (accessDays !== null) await this.#deleteOlder(accessDays, sql`is_access`);
+  }
+
+  async #deleteOlder(days: number, kind: RawBuilder<unknown>): Promise<void> {
     for (;;) {
       const { numAffectedRows = 0n } = await sql`
         delete from activity where id = any(array(
-          select id from activity where at < now() - make_interval(days => ${retentionDays}) limit ${pruneBatch}
+          select id from activity where ${kind} and at < now() - make_interval(days => ${days}) limit ${pruneBatch}
         ))`.execute(this.#db);
       if (numAffectedRows < BigInt(pruneBatch)) return;
     }

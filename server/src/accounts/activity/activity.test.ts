@@ -137,11 +137,25 @@ test("writes pending entries on close", async () => {
   expect((await listActivity(app, owner, { ...page, access: "only", target: "last" })).total).toBe(1);
 });
 
-test("deletes entries past their retention, and no others", async () => {
+test.each([
+  [{ days: 30, accessDays: null }, ["new", "read"]],
+  [{ days: 30, accessDays: 10 }, ["new"]],
+  [{ days: null, accessDays: 10 }, ["new", "old"]],
+  [{ days: 20, accessDays: 365 }, ["new"]],
+  [{ days: null, accessDays: null }, ["new", "old", "read"]],
+])("deletes entries past the retention %j, and no others", async (retention, kept) => {
   const owner = await person();
+  const log = new AccessLog(app);
   for (const id of ["old", "new"]) await recordActivity(db, owner, "thing.changed", thing(id), owner.home);
-  await sql`update activity set at = now() - interval '31 days' where target_id = 'old'`.execute(db);
-  await new AccessLog(app).prune(30);
-  const { items } = await listActivity(app, owner, page);
-  expect(items.map(({ target }) => target.id)).toEqual(["new"]);
+  log.note({ actor: owner, action: "thing.read", target: thing("read"), workspace: owner.home });
+  await log.flush();
+  for (const [id, age] of [
+    ["old", "31 days"],
+    ["read", "25 days"],
+  ])
+    await sql`update activity set at = now() - ${age}::interval
+      where target_id = ${id} and workspace_id = ${owner.home}`.execute(db);
+  await log.prune(retention);
+  const { items } = await listActivity(app, owner, { ...page, access: "include" });
+  expect(items.map(({ target }) => String(target.id)).toSorted((a, b) => (a < b ? -1 : 1))).toEqual(kept);
 });

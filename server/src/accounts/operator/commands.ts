@@ -5,14 +5,19 @@
 import type { App } from "../../app.ts";
 import { systemActor } from "../activity/activity.ts";
 import { type Plan, type SandboxTier, teamRoles } from "../actor.ts";
+import type { Holding } from "../holdings.ts";
 import { randomPassword } from "../passwords.ts";
 import { plans, sandboxTiers } from "../plans.ts";
 import { addMemberBeyondPlan, createTeamFor, listAllTeams, removeMemberOf } from "../teams/teams.ts";
+import { deleteUserByEmail } from "../users/delete-user.ts";
 import { createUser, listUsers, resetPassword } from "../users/users.ts";
 import { setPlan, setSuspended } from "../workspaces.ts";
 import { requireTeam, requireUser, requireWorkspaceOf } from "./find.ts";
 
-export type OperatorApp = Pick<App, "db" | "clock">;
+export interface OperatorApp extends Pick<App, "db" | "clock"> {
+  /** What keeps an account from being deleted. */
+  holdings: readonly Holding[];
+}
 export type Options = Readonly<Record<string, string | boolean | undefined>>;
 
 export interface Command {
@@ -55,6 +60,15 @@ export const commands: Readonly<Record<string, Command>> = {
       const { given, password } = await passwordFrom(options);
       await resetPassword(app, actor, email!, password, { keepTokens: options["keep-tokens"] === true });
       return { email: email!.toLowerCase(), ...(given ? {} : { password }) };
+    },
+  },
+  "user delete": {
+    usage: "user delete <email>",
+    words: 1,
+    options: {},
+    run: async (app, [email]) => {
+      await deleteUserByEmail(app, actor, { email: email!, holdings: app.holdings });
+      return { email: email!.toLowerCase(), deleted: true };
     },
   },
   "team create": {

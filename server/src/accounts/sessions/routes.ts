@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { z } from "zod";
-import { credentialOf, sessionCookie } from "#http/credential.ts";
+import { credentialOf } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { addressLimited } from "#http/errors.ts";
 import type { App } from "../../app.ts";
@@ -19,7 +19,7 @@ import {
   signInRefused,
   signOut,
 } from "./sessions.ts";
-import { SignInLimits } from "./sign-in-routes.ts";
+import { cookie, endedCookie, secureAttribute, SignInLimits } from "./sign-in-routes.ts";
 
 const SessionCreate = z
   .object({ email: z.string().min(1).max(254), password: z.string().min(1).max(1024) })
@@ -117,7 +117,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       responses: { 204: null },
       handler: async ({ actor, request }) => {
         await signOut(app, actor, credentialOf(request.headers)?.secret ?? "");
-        return answer(204, null, { "set-cookie": cookie("", 0, app.config.publicUrl) });
+        return answer(204, null, { "set-cookie": endedCookie(app.config.publicUrl) });
       },
     }),
     defineRoute({
@@ -186,9 +186,3 @@ function sessionSecret(headers: IncomingHttpHeaders): string | null {
 }
 
 /** `Secure` where the server is reached by https; on plain loopback a browser would drop such a cookie. */
-function cookie(secret: string, maxAgeSeconds: number, publicUrl: string | null): string {
-  return `${sessionCookie}=${secret}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secureAttribute(publicUrl)}`;
-}
-
-const secureAttribute = (publicUrl: string | null): string =>
-  publicUrl?.startsWith("https:") ? "; Secure" : "";

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from "node:crypto";
 import { addressLimited } from "#http/errors.ts";
-import { cookieValue } from "#http/credential.ts";
+import { cookieValue, sessionCookie } from "#http/credential.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
 import { addressHolder } from "#http/rate-rules.ts";
 import type { App } from "../../app.ts";
@@ -81,3 +81,13 @@ export class SignInLimits {
     return isFresh && isOurs ? id : undefined;
   }
 }
+
+export function cookie(secret: string, maxAgeSeconds: number, publicUrl: string | null): string {
+  return `${sessionCookie}=${secret}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secureAttribute(publicUrl)}`;
+}
+
+/** Of a session that is over. */
+export const endedCookie = (publicUrl: string | null): string => cookie("", 0, publicUrl);
+
+export const secureAttribute = (publicUrl: string | null): string =>
+  publicUrl?.startsWith("https:") ? "; Secure" : "";

@@ -9,11 +9,14 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { referableIds, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { pageOf, positionOf } from "../cursor.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { nameTaken } from "./errors.ts";
 import { parseVersion, whyNotName } from "./names.ts";
 import {
   type Agent,
+  type AgentList,
+  type AgentQuery,
   type AgentUpdate,
   toAgent,
   toVersion,
@@ -39,20 +42,33 @@ type Needs = Pick<App, "db" | "clock">;
 /** An agent as it is stored. */
 export type AgentRecord = AgentRow;
 
-export async function list(app: Needs, actor: Actor): Promise<{ items: Agent[] }> {
-  const rows = await listAgents(app.db, workspaceIds(actor));
+export async function list(
+  app: Pick<App, "db" | "secrets">,
+  actor: Actor,
+  query: AgentQuery,
+): Promise<AgentList> {
+  const { limit, cursor, name, paused, archived } = query;
+  const list = `agents:${JSON.stringify([name, paused, archived])}`;
+  const found = await listAgents(app.db, workspaceIds(actor), {
+    name,
+    paused,
+    archived: archived === "all" ? undefined : archived === "true",
+    before: positionOf(app, actor, list, cursor),
+    limit: limit + 1,
+  });
+  const { page: rows, next_cursor } = pageOf(app, actor, list, found, limit);
   const aliases = await aliasesOf(
     app.db,
     rows.map(({ id }) => id),
   );
-  return { items: rows.map((row) => toAgent(row, aliases.get(row.id) ?? [])) };
+  return { items: rows.map((row) => toAgent(row, aliases.get(row.id) ?? [])), next_cursor };
 }
 
 export async function get(app: Needs, actor: Actor, reference: string): Promise<Agent> {
   return render(app.db, await getAgent(app.db, actor, reference));
 }
 
-/** Renames, describes, pauses. How it behaves is a new version's matter. */
+/** Renames, describes, pauses, archives. How it behaves is a new version's matter. */
 export async function update(
   app: Needs,
   actor: Actor,
@@ -65,8 +81,12 @@ export async function update(
       requireName(input.name);
       if (await isNameTaken(tx, row.workspace_id, input.name)) throw nameTaken(input.name);
     }
+    const now = app.clock.now();
     const changed = await changeAgent(tx, row.id, {
-      updated_at: app.clock.now(),
+      updated_at: now,
+      ...(input.archived === undefined
+        ? {}
+        : { archived_at: input.archived ? (row.archived_at ?? now) : null }),
       ...(input.name === undefined ? {} : { name: input.name }),
       ...(input.description === undefined ? {} : { description: input.description }),
       ...(input.paused === undefined ? {} : { paused: input.paused }),
@@ -144,7 +164,9 @@ export function target({ id, name }: AgentRow): { kind: string; id: string; labe
   return { kind: "agent", id, label: name };
 }
 
-function deedOf(row: AgentRow, { paused }: AgentUpdate): string {
+function deedOf(row: AgentRow, { paused, archived }: AgentUpdate): string {
+  if (archived !== undefined && archived !== (row.archived_at !== null))
+    return archived ? "agent.archived" : "agent.unarchived";
   if (paused === undefined || paused === row.paused) return "agent.updated";
   return paused ? "agent.paused" : "agent.unpaused";
 }

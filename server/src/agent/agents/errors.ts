@@ -15,3 +15,38 @@ export const agentLimitReached = defineError("agent_limit_reached", 409, (allowe
   detail: `An account has at most ${allowed} agents.`,
   meta: { limit: "agents", allowed },
 }));
+
+export const agentInUse = defineError("agent_in_use", 409, (runIds: readonly string[]) => ({
+  detail: `Runs of the agent are active: ${runIds.join(", ")}. Wait for their end, or cancel each with POST /v1/agents/runs/{run_id}/cancel; then delete the agent.`,
+  meta: { run_ids: runIds },
+}));
+
+export const versionInUse = defineError(
+  "version_in_use",
+  409,
+  (why: { aliases: readonly string[]; sessions: number; isLatest: boolean }) => {
+    const reasons = [
+      ...(why.isLatest ? ["It is the latest version: publish another one first."] : []),
+      ...(why.aliases.length > 0
+        ? [`Aliases point at it (${why.aliases.join(", ")}): point them at another version first.`]
+        : []),
+      ...(why.sessions > 0
+        ? [
+            `Live sessions are pinned to it (${why.sessions}): end them, or invoke each with upgrade: true, first.`,
+          ]
+        : []),
+    ];
+    return { detail: reasons.join(" "), meta: { aliases: why.aliases, live_sessions: why.sessions } };
+  },
+);
+
+export const aliasNotFound = defineError("alias_not_found", 404, () => "The agent has no such alias.");
+
+export const aliasInUse = defineError(
+  "alias_in_use",
+  409,
+  (triggers: { schedules: number; webhooks: number }) => ({
+    detail: `Schedules (${triggers.schedules}) and webhooks (${triggers.webhooks}) run the version of this alias: delete them first, or point the alias at another version with PUT.`,
+    meta: triggers,
+  }),
+);

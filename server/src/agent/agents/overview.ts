@@ -1,12 +1,14 @@
 /** What a workspace's snapshot shows of this room. */
 import type { Db } from "#db/db.ts";
 import { newestRuns } from "../runs/active.ts";
-import { listAgents } from "./store.ts";
+import { countAgents, listAgents } from "./store.ts";
 
 /** Agents as who acts for the workspace, newest first. */
 export async function workers(db: Db, workspaceId: string, limit: number) {
-  const rows = await listAgents(db, [workspaceId]);
-  const shown = rows.slice(0, limit);
+  const [shown, total] = await Promise.all([
+    listAgents(db, [workspaceId], { archived: false, limit }),
+    countAgents(db, workspaceId),
+  ]);
   const runs = await newestRuns(
     db,
     shown.map(({ id }) => id),
@@ -29,5 +31,5 @@ export async function workers(db: Db, workspaceId: string, limit: number) {
         : null,
     };
   });
-  return { items, total: rows.length };
+  return { items, total };
 }

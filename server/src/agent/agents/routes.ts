@@ -4,15 +4,25 @@ import { defineRoute, type Route } from "#http/define-route.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { get, list, update, version, versions } from "./agents.ts";
 import { create } from "./create.ts";
-import { agentLimitReached, aliasLimitReached, nameTaken } from "./errors.ts";
+import {
+  agentInUse,
+  agentLimitReached,
+  aliasInUse,
+  aliasLimitReached,
+  aliasNotFound,
+  nameTaken,
+  versionInUse,
+} from "./errors.ts";
 import { isAllPaused, pauseAll } from "./pause-all.ts";
 import { promote } from "./promote.ts";
 import { publish } from "./publish.ts";
+import { removeAgent, removeAlias, removeVersion } from "./remove.ts";
 import {
   Agent,
   AgentCreate,
   AgentList,
   AgentParams,
+  AgentQuery,
   agentReadOnlyFields,
   AgentUpdate,
   Alias,
@@ -36,8 +46,10 @@ export const agentsRoutes = (app: App): Route[] => [
     operationId: "listAgents",
     summary: "List agents, newest first",
     scope: "agents:read",
+    query: AgentQuery,
     responses: { 200: AgentList },
-    handler: ({ actor }) => list(app, actor),
+    errors: [invalidField],
+    handler: ({ actor, query }) => list(app, actor, query),
   }),
   defineRoute({
     ...common,
@@ -97,7 +109,7 @@ export const agentsRoutes = (app: App): Route[] => [
     method: "PATCH",
     path: "/v1/agents/{agent}",
     operationId: "updateAgent",
-    summary: "Rename, describe or pause an agent",
+    summary: "Rename, describe, pause or archive an agent",
     description: "How it behaves is changed by publishing a version.",
     scope: "agents:write",
     params: AgentParams,
@@ -106,6 +118,21 @@ export const agentsRoutes = (app: App): Route[] => [
     responses: { 200: Agent },
     errors: [agentNotFound, nameTaken, invalidField, accountSuspended],
     handler: ({ actor, params, body }) => update(app, actor, params.agent, body),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/agents/{agent}",
+    operationId: "deleteAgent",
+    summary: "Delete an agent",
+    description:
+      "With its versions, aliases, sessions, runs, usage, memory, schedules and webhooks. Refused while a run of it is active. Archive it to keep these.",
+    scope: "agents:write",
+    extension: true,
+    params: AgentParams,
+    responses: { 204: null },
+    errors: [agentNotFound, agentInUse],
+    handler: ({ actor, params }) => removeAgent(app, actor, params.agent),
   }),
   defineRoute({
     ...common,
@@ -150,6 +177,35 @@ export const agentsRoutes = (app: App): Route[] => [
     responses: { 200: Version },
     errors: [agentNotFound, versionNotFound],
     handler: ({ actor, params }) => version(app, actor, params.agent, params.version),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/agents/{agent}/versions/{version}",
+    operationId: "deleteAgentVersion",
+    summary: "Delete a version",
+    description:
+      "Refused for the latest version, and while an alias points at it or a live session is pinned to it. Its number is not given again.",
+    scope: "agents:write",
+    extension: true,
+    params: VersionParams,
+    responses: { 204: null },
+    errors: [agentNotFound, versionNotFound, versionInUse],
+    handler: ({ actor, params }) => removeVersion(app, actor, params.agent, params.version),
+  }),
+  defineRoute({
+    ...common,
+    method: "DELETE",
+    path: "/v1/agents/{agent}/aliases/{name}",
+    operationId: "deleteAgentAlias",
+    summary: "Delete an alias",
+    description: "Refused for `prod` while the agent has schedules or webhooks, which run its version.",
+    scope: "agents:write",
+    extension: true,
+    params: AliasParams,
+    responses: { 204: null },
+    errors: [agentNotFound, aliasNotFound, aliasInUse],
+    handler: ({ actor, params }) => removeAlias(app, actor, params.agent, params.name),
   }),
   defineRoute({
     ...common,

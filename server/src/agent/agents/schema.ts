@@ -1,5 +1,6 @@
 /** The wire of agents, versions and aliases. */
 import { z } from "zod";
+import { pageQuery } from "../cursor.ts";
 import { AgentConfig } from "./config.ts";
 import type { AgentRow, Alias as AliasRow, VersionRow } from "./store.ts";
 
@@ -30,6 +31,12 @@ export const AgentUpdate = z
     name: AgentName.optional(),
     description: Description.optional(),
     paused: z.boolean().optional().describe("While it is, every invoke is refused with `agent_paused`."),
+    archived: z
+      .boolean()
+      .optional()
+      .describe(
+        "An archived agent is left out of lists and refuses every invoke with `agent_archived`. It keeps its name.",
+      ),
   })
   .meta({ id: "AgentUpdate" });
 export type AgentUpdate = z.output<typeof AgentUpdate>;
@@ -42,6 +49,8 @@ const agent = {
   name: z.string(),
   description: z.string().nullable(),
   paused: z.boolean(),
+  archived: z.boolean(),
+  archived_at: timestamp.nullable(),
   worker_id: z.guid().describe("As who it acts on the platform."),
   aliases: z.array(Alias).describe("Its endpoints: what an invoke may ask for, and the version it gets."),
   latest_version: z.int(),
@@ -50,7 +59,24 @@ const agent = {
 };
 export const Agent = z.object(agent).meta({ id: "Agent" });
 export type Agent = z.output<typeof Agent>;
-export const AgentList = z.object({ items: z.array(Agent) }).meta({ id: "AgentList" });
+export const AgentList = z
+  .object({
+    items: z.array(Agent),
+    next_cursor: z.string().nullable().describe("Cursor of the next page. Null on the last page."),
+  })
+  .meta({ id: "AgentList" });
+export type AgentList = z.output<typeof AgentList>;
+
+export const AgentQuery = z.strictObject({
+  name: z.string().min(1).max(63).optional().describe("Agents whose name contains this text."),
+  paused: z.stringbool({ truthy: ["true"], falsy: ["false"] }).optional(),
+  archived: z
+    .enum(["false", "true", "all"])
+    .default("false")
+    .describe("Archived agents alone with `true`, all agents with `all`."),
+  ...pageQuery,
+});
+export type AgentQuery = z.output<typeof AgentQuery>;
 
 /** Fields of the record that a PATCH accepts and ignores. */
 export const agentReadOnlyFields = Object.keys(agent).filter((field) => !(field in AgentUpdate.shape));
@@ -106,6 +132,8 @@ export function toAgent(row: AgentRow, aliases: readonly AliasRow[]): Agent {
     name: row.name,
     description: row.description,
     paused: row.paused,
+    archived: row.archived_at !== null,
+    archived_at: row.archived_at?.toISOString() ?? null,
     worker_id: row.worker_id,
     aliases: aliases.map(({ name, version }) => ({ name, version })),
     latest_version: row.latest_version,

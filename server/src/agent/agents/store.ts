@@ -1,6 +1,7 @@
 /** All SQL of agents, versions and aliases. The workspaces a caller can reach are an argument of what a caller does. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import type { Position } from "../cursor.ts";
 import type { VersionReference } from "./names.ts";
 import type { AgentsTable, AgentVersionsTable } from "./tables.ts";
 
@@ -63,14 +64,47 @@ export function lockAgent(
   return byReference(tx, reference, workspaceIds).forUpdate().executeTakeFirst();
 }
 
-export function listAgents(db: Db, workspaceIds: readonly string[]): Promise<AgentRow[]> {
-  return db
+/** Newest first. */
+export function listAgents(
+  db: Db,
+  workspaceIds: readonly string[],
+  wanted: {
+    archived?: boolean | undefined;
+    paused?: boolean | undefined;
+    /** Part of a name. */
+    name?: string | undefined;
+    before?: Position | undefined;
+    limit: number;
+  },
+): Promise<(AgentRow & { created_at_text: string })[]> {
+  const { archived, paused, name, before } = wanted;
+  let query = db
     .selectFrom("agents")
     .selectAll()
-    .where("workspace_id", "=", among(workspaceIds))
-    .orderBy("created_at", "desc")
-    .orderBy("id", "desc")
-    .execute();
+    .select(sql<string>`created_at::text`.as("created_at_text"))
+    .where("workspace_id", "=", among(workspaceIds));
+  if (archived !== undefined) query = query.where("archived_at", archived ? "is not" : "is", null);
+  if (paused !== undefined) query = query.where("paused", "=", paused);
+  if (name !== undefined) query = query.where(sql<boolean>`strpos(name, ${name}) > 0`);
+  if (before !== undefined)
+    query = query.where(sql<boolean>`(created_at, id) < (${before.createdAt}::timestamptz, ${before.id})`);
+  return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
+}
+
+/** Agents in use, without the archived ones. */
+export async function countAgents(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("agents")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("archived_at", "is", null)
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
+/** With all that belongs to it: versions, aliases, sessions, runs, memory, schedules and webhooks. */
+export async function deleteAgent(tx: Db, id: string): Promise<void> {
+  await tx.deleteFrom("agents").where("id", "=", id).execute();
 }
 
 export async function isNameTaken(tx: Db, workspaceId: string, name: string): Promise<boolean> {
@@ -86,7 +120,7 @@ export async function isNameTaken(tx: Db, workspaceId: string, name: string): Pr
 export function changeAgent(
   tx: Db,
   id: string,
-  change: Partial<Pick<AgentRow, "name" | "description" | "paused" | "latest_version">> & {
+  change: Partial<Pick<AgentRow, "name" | "description" | "paused" | "archived_at" | "latest_version">> & {
     updated_at: Date;
   },
 ): Promise<AgentRow> {
@@ -94,7 +128,10 @@ export function changeAgent(
 }
 
 /** An agent as an invoke asks for it, with the version that is wanted: null where there is none. */
-export type AskedAgent = Pick<AgentRow, "id" | "workspace_id" | "name" | "latest_version" | "paused"> & {
+export type AskedAgent = Pick<
+  AgentRow,
+  "id" | "workspace_id" | "name" | "latest_version" | "paused" | "archived_at"
+> & {
   is_all_paused: boolean;
   version: number | null;
   config: unknown;
@@ -109,7 +146,7 @@ export async function findAsked(
   wanted: VersionReference | undefined,
 ): Promise<AskedAgent | undefined> {
   const { rows } = await sql<AskedAgent>`
-    select a.id, a.workspace_id, a.name, a.latest_version, a.paused, v.version, v.config,
+    select a.id, a.workspace_id, a.name, a.latest_version, a.paused, a.archived_at, v.version, v.config,
       exists (select from agent_pauses as p where p.workspace_id = a.workspace_id) as is_all_paused,
       exists (select from model_credentials as c where c.workspace_id = a.workspace_id
         and c.id = v.config #>> '{model,credential_id}') as has_credential
@@ -159,6 +196,14 @@ export function findVersion(
     .executeTakeFirst();
 }
 
+export async function deleteVersion(tx: Db, agentId: string, version: number): Promise<void> {
+  await tx
+    .deleteFrom("agent_versions")
+    .where("agent_id", "=", agentId)
+    .where("version", "=", version)
+    .execute();
+}
+
 /** Without their configs, newest first. */
 export function listVersions(db: Db, agentId: string): Promise<Omit<VersionRow, "config">[]> {
   return db
@@ -192,6 +237,17 @@ export async function pointAlias(
     .values(alias)
     .onConflict((conflict) => conflict.columns(["agent_id", "name"]).doUpdateSet({ version, updated_at }))
     .execute();
+}
+
+/** False if there is no such alias. */
+export async function deleteAlias(tx: Db, agentId: string, name: string): Promise<boolean> {
+  const deleted = await tx
+    .deleteFrom("agent_aliases")
+    .where("agent_id", "=", agentId)
+    .where("name", "=", name)
+    .returning("name")
+    .executeTakeFirst();
+  return deleted !== undefined;
 }
 
 // ---- the switch for all of a workspace's agents

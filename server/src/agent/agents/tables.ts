@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0021_agents.sql says what they mean. */
+/** Columns as they are stored; migrations/0021_agents.sql and 0066_agent_removal.sql say what they mean. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentsTable {
@@ -7,6 +7,7 @@ export interface AgentsTable {
   name: string;
   description: string | null;
   paused: Generated<boolean>;
+  archived_at: Generated<Date | null>;
   worker_id: Generated<string>;
   latest_version: number;
   created_at: Date;

@@ -92,6 +92,7 @@ test("a call that has to be asked for waits until a person approves it, and is m
     status: "pending_approval",
     output: null,
     error_code: null,
+    error_message: null,
     finish_reason: null,
     output_truncated: false,
     approval: {

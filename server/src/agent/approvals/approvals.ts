@@ -18,6 +18,7 @@ import {
   type ApprovalRow,
   approvalsOfRun,
   closeApproval,
+  deleteCancelled,
   countWaiting,
   forgetArguments,
   insertApproval,
@@ -124,6 +125,11 @@ export async function close(
 export async function cancelPending(tx: Db, runId: string, at: Date) {
   const pending = await pendingOfRuns(tx, [runId]);
   return Promise.all(pending.map(({ id }) => close(tx, id, { status: "cancelled", at, by: null })));
+}
+
+/** Questions that nobody decided before the run ended; it asks them anew when it is resumed. */
+export function forgetCancelled(tx: Db, runId: string): Promise<void> {
+  return deleteCancelled(tx, runId);
 }
 
 /** By the call that was asked for. */

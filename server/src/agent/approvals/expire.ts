@@ -4,10 +4,11 @@
  */
 import type { App } from "#app.ts";
 import { transaction, type Db } from "#db/db.ts";
+import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import { endFromOutside } from "../runs/end.ts";
 import { goOn, lockRun } from "../runs/wait.ts";
 import { type ApprovalRecord, close } from "./approvals.ts";
-import { findApproval, findDue } from "./store.ts";
+import { findApproval, findDue, moveDeadlines } from "./store.ts";
 
 const atOnce = 100;
 
@@ -43,3 +44,7 @@ export async function expire(tx: Db, approval: ApprovalRecord, now: Date): Promi
   const message = `Nobody decided in time whether ${approval.tool} may be called.`;
   await endFromOutside(tx, approval.run_id, { code: "approval_expired", message }, now, [resolved]);
 }
+
+/** Nobody can decide while a workspace is suspended: that time does not count. */
+export const moveApprovalDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
+  moveDeadlines(tx, workspaceId, ms);

@@ -73,8 +73,21 @@ export function findDue(db: Db, now: Date, limit: number): Promise<Pick<Approval
     .select(["id", "run_id"])
     .where("status", "=", "pending")
     .where("expires_at", "<=", now)
+    .where("workspace_id", "not in", (eb) =>
+      eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
+    )
     .orderBy("expires_at")
     .limit(limit)
+    .execute();
+}
+
+/** Of all approvals of a workspace that nobody has decided. */
+export async function moveDeadlines(tx: Db, workspaceId: string, ms: number): Promise<void> {
+  await tx
+    .updateTable("agent_approvals")
+    .set({ expires_at: sql<Date>`expires_at + make_interval(secs => ${ms / 1000})` })
+    .where("workspace_id", "=", workspaceId)
+    .where("status", "=", "pending")
     .execute();
 }
 
@@ -143,5 +156,13 @@ export async function forgetArguments(tx: Db, runIds: readonly string[]): Promis
     .updateTable("agent_approvals")
     .set({ arguments: "null" })
     .where("run_id", "=", anyOf(runIds))
+    .execute();
+}
+
+export async function deleteCancelled(tx: Db, runId: string): Promise<void> {
+  await tx
+    .deleteFrom("agent_approvals")
+    .where("run_id", "=", runId)
+    .where("status", "=", "cancelled")
     .execute();
 }

@@ -10,6 +10,7 @@ import type { Db } from "#db/db.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { AddressError, checkAddress } from "#lib/checked-lookup.ts";
 import { newId } from "#lib/ids.ts";
+import { hintOf } from "#lib/secret-hint.ts";
 import { invalidField } from "../errors.ts";
 import { credentialLimitReached, credentialNotFound, fullAccessRequired } from "./errors.ts";
 import { type Credential, type CredentialCreate, type CredentialUpdate, toCredential } from "./schema.ts";
@@ -116,11 +117,6 @@ export function openKey(app: Pick<App, "secrets">, row: CredentialRow): string {
 
 function requireFullAccess(actor: Actor): void {
   if (actor.scopes !== null || actor.kind === "worker") throw fullAccessRequired();
-}
-
-/** Enough to tell one's own keys apart; of a short key nothing, since four characters would be most of it. */
-function hintOf(key: string): string {
-  return key.length < 16 ? "…" : `…${key.slice(-4)}`;
 }
 
 function place(id: string): string {

@@ -7,7 +7,7 @@ import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { type Answer, Gathering, type Piece } from "./answer.ts";
 import { explain } from "./failure.ts";
 import type { Fetch } from "./fetch.ts";
-import { type ModelAddress, optionsOf, streamOf } from "./providers.ts";
+import { type ModelAddress, optionsOf, streamOf, withCacheMarks } from "./providers.ts";
 import { thoughtsFor } from "./thoughts.ts";
 import { Wire } from "./wire.ts";
 
@@ -24,7 +24,10 @@ export async function callModel(
   try {
     const { stream } = await streamOf(address, wire.fetch, {
       ...options,
-      prompt: options.prompt.map((message) => thoughtsFor(address, message)),
+      prompt: withCacheMarks(
+        address,
+        options.prompt.map((message) => thoughtsFor(address, message)),
+      ),
       ...optionsOf(address, options.reasoning),
     });
     const gathering = new Gathering(address, onPiece);

@@ -71,6 +71,23 @@ export function streamOf(
   return way.run(fetch, async () => modelOf(address).doStream({ ...options, headers: key }));
 }
 
+/**
+ * Anthropic caches a prompt up to its marks alone: the system's words with the tools before them, and all of the
+ * conversation, which the next step repeats. Other providers cache by themselves.
+ */
+export function withCacheMarks(
+  { provider }: Pick<ModelAddress, "provider">,
+  prompt: LanguageModelV4CallOptions["prompt"],
+): LanguageModelV4CallOptions["prompt"] {
+  if (provider !== "anthropic") return prompt;
+  const mark = { anthropic: { cacheControl: { type: "ephemeral" } } };
+  return prompt.map((message, index) =>
+    message.role === "system" || index === prompt.length - 1
+      ? { ...message, providerOptions: { ...message.providerOptions, ...mark } }
+      : message,
+  );
+}
+
 /** Names by which the SDK knows whether a model of OpenAI's thinks. */
 const openaiNames = /^(o\d|gpt-\d|chatgpt-)/;
 

@@ -1,6 +1,6 @@
 /** What others ask of runs: which one keeps a session busy, and which one is an agent's newest. Kept nowhere else. */
 import type { Db } from "#db/db.ts";
-import { findActive, lastRuns, type RunRow } from "./store.ts";
+import { findActive, findActiveOfAgent, lastRuns, type RunRow } from "./store.ts";
 
 export async function activeRuns(db: Db, sessionIds: readonly string[]): Promise<Map<string, string>> {
   const rows = await findActive(db, sessionIds);
@@ -12,4 +12,9 @@ export type NewestRun = Pick<RunRow, "id" | "agent_id" | "status" | "created_at"
 export async function newestRuns(db: Db, agentIds: readonly string[]): Promise<Map<string, NewestRun>> {
   const rows = await lastRuns(db, agentIds);
   return new Map(rows.map((row) => [row.agent_id, row]));
+}
+
+/** Ids of active runs of an agent, at most `limit`. */
+export function activeOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
+  return findActiveOfAgent(db, agentId, limit);
 }

@@ -15,13 +15,15 @@ import type { ModelAddress } from "../models/providers.ts";
 import { newId } from "#lib/ids.ts";
 import type { Tool } from "../tools/tool.ts";
 import type { RunTrace } from "../tracing/tracing.ts";
-import { PromptTooLong, RunFailure } from "./failure.ts";
+import { ModelBusy, PromptTooLong, RunFailure } from "./failure.ts";
 import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "./writer.ts";
 
 const triesOfEach = 3;
 /** A provider with a longer Retry-After is skipped in this round. */
-const pauseMaxMs = 20_000;
+const pauseMaxMs = 2_000;
+/** From this on a wait holds no worker: the run is left until then. */
+const parkedFromMs = 2_000;
 /** Longest wait between rounds when no provider sends Retry-After. */
 const waitMaxMs = 60_000;
 
@@ -36,6 +38,8 @@ export interface Asking {
   fetch: Fetch;
   /** Of the first pause; each is twice the one before. */
   pauseMs: number;
+  /** How often in a row the run waited for this step. */
+  waits: number;
   /** Deadline of the run, as a time of `performance.now()`. */
   deadline: number;
   trace?: RunTrace | undefined;
@@ -66,10 +70,10 @@ export async function askAgainShorter(
 
 /**
  * Tries the model and its fallbacks. If none responds and at least one is overloaded, waits and retries until the run's
- * deadline. Throws a `RunFailure`.
+ * deadline; throws a `ModelBusy` for a long wait. Throws a `RunFailure`.
  */
 export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
-  for (let round = 0; ; round += 1) {
+  for (let round = asking.waits; ; round += 1) {
     const outcome = await askEach(app, asking);
     if ("answer" in outcome) return outcome;
     const { last, tooLong, overloaded } = outcome;
@@ -77,12 +81,13 @@ export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: As
     if (tooLong) throw new PromptTooLong(tooLong.message);
     if (!overloaded) throw new RunFailure("model_error", last.message);
     // Never less than the backoff: a server that asks for no wait each time would fill the log of the run.
-    const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** (triesOfEach + round));
+    const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
     const pauseMs = Math.max(overloaded.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
     if (performance.now() + waitMs >= asking.deadline)
       throw new RunFailure("model_rate_limited", overloaded.message);
     const until = new Date(app.clock.now().getTime() + waitMs);
+    if (waitMs >= parkedFromMs) throw new ModelBusy(asking.step, until, Math.ceil(waitMs));
     asking.writer.add("model.waiting", { step: asking.step, retry_at: until.toISOString() });
     await pause(waitMs, asking.signal);
   }

@@ -89,5 +89,8 @@ const taken = {
   active_ms: 0,
   attempts: 1,
   resumed: 0,
+  resumes: 0,
+  retry_at: null,
+  model_waits: 0,
   finished_at: null,
 } as const;

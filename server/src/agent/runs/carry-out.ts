@@ -27,7 +27,7 @@ import type { Carried } from "./runs.ts";
 import { toFinishReason } from "./states.ts";
 import { hasOpenStep, type RunRow } from "./store.ts";
 import { settleCalls, userOf } from "./settle.ts";
-import type { Going, Work } from "./work.ts";
+import { type Going, Interrupted, type Work } from "./work.ts";
 
 const grownMaxMiB = 8;
 
@@ -36,8 +36,9 @@ export async function carryOut(app: App, carried: Carried, given: Work): Promise
   const { writer, stop } = given;
   const { row: taken } = carried;
   const config = carried.config ?? (await configOf(app, taken));
-  const leftMs = config.limits.max_seconds * 1000 - taken.active_ms;
-  const outOfTime = new RunFailure("limit_time", `The run took more than ${config.limits.max_seconds} s.`);
+  const { max_seconds: maxSeconds } = limitsOf(config, taken);
+  const leftMs = maxSeconds * 1000 - taken.active_ms;
+  const outOfTime = new RunFailure("limit_time", `The run took more than ${maxSeconds} s.`);
   // A timer's longest is 24 days; a day is the config's.
   const clock = setTimeout(() => stop.abort(outOfTime), Math.max(0, leftMs));
   const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
@@ -48,7 +49,9 @@ export async function carryOut(app: App, carried: Carried, given: Work): Promise
     writer.add("run.started", { version: taken.version, attempt: taken.attempts });
     const conversation = carried.conversation ?? (await Conversation.read(app.db, taken.session_id));
     const going: Going = { run: taken, conversation, calls: undefined };
-    while (await takeStep(app, config, going, work));
+    do {
+      if (work.isHeld()) throw new Interrupted("The workspace is suspended.");
+    } while (await takeStep(app, config, going, work));
   } catch (error) {
     // Calls beside the one that failed go no further.
     stop.abort(error);
@@ -112,6 +115,7 @@ async function takeStep(
     signal: stop.signal,
     fetch,
     pauseMs,
+    waits: run.model_waits,
     deadline,
     trace: work.trace,
   };
@@ -178,7 +182,18 @@ async function takeStep(
   return end === undefined;
 }
 
-function requireWithinLimits({ limits }: AgentConfig, run: RunRow): void {
+/** Those of the config, once more for each time that the run was resumed. */
+function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
+  const times = resumes + 1;
+  return {
+    max_seconds: limits.max_seconds * times,
+    max_steps: limits.max_steps * times,
+    max_tokens: limits.max_tokens * times,
+  };
+}
+
+function requireWithinLimits(config: AgentConfig, run: RunRow): void {
+  const limits = limitsOf(config, run);
   if (run.steps >= limits.max_steps)
     throw new RunFailure("limit_steps", `The run took its ${limits.max_steps} steps.`);
   const used = run.input_tokens + run.output_tokens;

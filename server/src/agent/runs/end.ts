@@ -1,6 +1,7 @@
 /** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
 import type { Db } from "#db/db.ts";
 import { cancelPending } from "../approvals/approvals.ts";
+import { withCure } from "./failure.ts";
 import { type FinishReason, isOver, type RunErrorCode } from "./states.ts";
 import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
 import { findRunLocked } from "./store.ts";
@@ -36,7 +37,9 @@ export function completed(
   };
 }
 
-export function failed({ code, message }: Failure, at: Date): End {
+export function failed(failure: Failure, at: Date): End {
+  const { code } = failure;
+  const message = withCure(failure);
   return {
     event: { type: "run.failed", at, data: { error_code: code, error_message: message } },
     change: {

@@ -4,6 +4,16 @@ export const runNotFound = defineError("run_not_found", 404, () => "No such run.
 export const agentPaused = defineError("agent_paused", 403, (every: boolean) =>
   every ? "Every agent of the account is paused." : "The agent is paused.",
 );
+export const agentArchived = defineError(
+  "agent_archived",
+  409,
+  () => "The agent is archived. Set `archived` to false with PATCH /v1/agents/{agent} to use it again.",
+);
+export const runNotResumable = defineError(
+  "run_not_resumable",
+  409,
+  (why: string) => `The run can't be resumed: ${why}`,
+);
 export const credentialMissing = defineError(
   "credential_missing",
   424,

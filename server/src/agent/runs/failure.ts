@@ -13,6 +13,21 @@ export class RunFailure extends Error {
   }
 }
 
+/** Every model is overloaded; the run is parked until one may be asked again. */
+export class ModelBusy extends Error {
+  override readonly name = "ModelBusy";
+  readonly step: number;
+  readonly until: Date;
+  readonly waitMs: number;
+
+  constructor(step: number, until: Date, waitMs: number) {
+    super("Every model is overloaded.");
+    this.step = step;
+    this.until = until;
+    this.waitMs = waitMs;
+  }
+}
+
 /** No model of the agent takes so long a conversation. */
 export class PromptTooLong extends RunFailure {
   constructor(message: string) {
@@ -26,4 +41,30 @@ export function failureOf(error: unknown): RunFailure {
   if (error instanceof DomainError && error.code === sessionFull.code)
     return new RunFailure("limit_tokens", error.detail);
   return new RunFailure("internal", "Something went wrong on our side.");
+}
+
+const resume = "then resume the run with POST /v1/agents/runs/{run_id}/resume";
+
+/** What helps against each error; empty where its message says so itself. */
+const cures: Readonly<Record<RunErrorCode, string>> = {
+  cancelled: "",
+  model_error: `Check the model's id, its credential and its address, ${resume}.`,
+  model_rate_limited: `Wait, or give the model \`fallbacks\`, ${resume}.`,
+  credential_missing:
+    "Add one with POST /v1/model-credentials, publish a version that names it, and invoke again in the session with `upgrade: true`.",
+  limit_steps: `Raise \`limits.max_steps\` in a new version, or grant the limits once more: ${resume}.`,
+  limit_tokens: `Raise \`limits.max_tokens\` in a new version, or grant the limits once more: ${resume}.`,
+  limit_time: `Raise \`limits.max_seconds\` in a new version, or grant the limits once more: ${resume}.`,
+  tool_unavailable: `Bring the toolset back, ${resume}.`,
+  approval_expired: `Raise \`approvals.expires_in_seconds\` for the next time; to go on as if it were denied, resume the run with POST /v1/agents/runs/{run_id}/resume.`,
+  output_invalid: "Simplify `output.schema` or use another model, and invoke again.",
+  session_ended: "Begin a new session: invoke without `session_id`.",
+  vm_lost: "",
+  internal: "Resume the run with POST /v1/agents/runs/{run_id}/resume; the server's log has the cause.",
+};
+
+/** The message of an error with its cure. */
+export function withCure({ code, message }: { code: RunErrorCode; message: string }): string {
+  const sentence = /[.!?]$/.test(message.trimEnd()) ? message.trimEnd() : `${message.trimEnd()}.`;
+  return `${sentence} ${cures[code]}`.trim();
 }

@@ -12,7 +12,7 @@ import { getVersion, workspaceOf } from "../agents/agents.ts";
 import { type AskedAgent, askedAgent } from "../agents/asked.ts";
 import { type AgentConfig, defaultIdleMinutes } from "../agents/config.ts";
 import { findCredentials } from "../credentials/credentials.ts";
-import { invalidField, versionNotFound } from "../errors.ts";
+import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { Conversation } from "../sessions/conversation.ts";
 import { sessionCapReached } from "../sessions/errors.ts";
 import { evictIdle } from "../sessions/expire.ts";
@@ -22,7 +22,14 @@ import { full, isRoomFor, toWords } from "../sessions/words.ts";
 import { requireMachinePlan } from "../vm/checks.ts";
 import { requireNotParking } from "../vm/view.ts";
 import { type Beginning, begin, type Begun } from "./begin.ts";
-import { agentPaused, approvalPending, credentialMissing, sessionBusy, tooManyRuns } from "./errors.ts";
+import {
+  agentArchived,
+  agentPaused,
+  approvalPending,
+  credentialMissing,
+  sessionBusy,
+  tooManyRuns,
+} from "./errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
 import type { AgentRuns, Carried } from "./runs.ts";
 import type { Invoke } from "./schema.ts";
@@ -52,14 +59,25 @@ export async function invoke(
 ): Promise<string> {
   const agent = await askedAgent(app.db, actor, reference, input.qualifier);
   const workspace = requireNotSuspended(workspaceOf(actor, agent));
+  if (agent.archived_at) throw agentArchived();
   if (agent.paused) throw agentPaused(false);
   if (agent.is_all_paused) throw agentPaused(true);
   const id = newId("run_");
   const asking = { id, agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
   const begin = input.session_id === undefined ? inNew : inOld;
-  const begun = await runs.committing(id, () => begin(app.db, asking));
+  const begun = await runs.committing(id, () => begin(app.db, asking).catch(refuseDeleted));
   runs.begin(begun.id, begun.carried);
   return begun.id;
+}
+
+/** The agent or its version was deleted since it was read, and the foreign keys of the new rows say so. */
+function refuseDeleted(error: unknown): never {
+  const { code, constraint } = error as { code?: string; constraint?: string };
+  if (code !== "23503") throw error;
+  if (constraint === "agent_sessions_version_fkey") throw versionNotFound();
+  if (constraint === "agent_sessions_agent_id_fkey" || constraint === "agent_runs_agent_id_fkey")
+    throw agentNotFound();
+  throw error;
 }
 
 interface Asking {

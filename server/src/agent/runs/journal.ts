@@ -35,12 +35,17 @@ export type RunChange = Partial<
     | "output_expires_at"
     | "finished_at"
     | "process_id"
+    | "retry_at"
   >
 > & {
   /** Whole ones. */
   activeMs?: number;
   /** It goes on after a decision. */
   isResumed?: true;
+  /** It goes on after it failed. */
+  isReopened?: true;
+  /** It waits so long for a model; the time counts as the run's. */
+  waitMs?: number;
 };
 
 /** A step of a run, as it ended. */
@@ -102,6 +107,27 @@ export function overrule(
   return changeRun(tx, isActive, events, change, {});
 }
 
+/** A failed run goes on. The caller holds its row. */
+export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | undefined> {
+  return changeRun(
+    tx,
+    sql`id = ${id} and status = 'failed'`,
+    [event],
+    {
+      status: "queued",
+      error_code: null,
+      error_message: null,
+      finish_reason: null,
+      output_expires_at: null,
+      finished_at: null,
+      retry_at: null,
+      isResumed: true,
+      isReopened: true,
+    },
+    {},
+  );
+}
+
 async function changeRun(
   db: Db,
   which: RawBuilder<unknown>,
@@ -134,13 +160,15 @@ async function changeRun(
 
 function changes(
   events: number,
-  { activeMs, isResumed, ...columns }: RunChange,
+  { activeMs = 0, waitMs = 0, isResumed, isReopened, ...columns }: RunChange,
   step: NewStep | undefined,
 ): RawBuilder<unknown>[] {
   const added = {
     last_event_id: events,
-    ...(activeMs ? { active_ms: activeMs } : {}),
+    ...(activeMs + waitMs > 0 ? { active_ms: activeMs + waitMs } : {}),
+    ...(waitMs > 0 ? { model_waits: 1 } : {}),
     ...(isResumed ? { resumed: 1 } : {}),
+    ...(isReopened ? { resumes: 1 } : {}),
     ...(step
       ? {
           steps: 1,
@@ -152,6 +180,7 @@ function changes(
       : {}),
   };
   return [
+    ...(step ? [sql`model_waits = 0`] : []),
     ...Object.entries(columns).map(([name, value]) => sql`${sql.ref(name)} = ${value}`),
     ...Object.entries(added).map(
       ([name, more]) => sql`${sql.ref(name)} = ${sql.ref(name)} + ${more}::bigint`,

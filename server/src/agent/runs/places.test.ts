@@ -47,3 +47,34 @@ test("a workspace with much to do keeps no other waiting, and has its turn as it
     await runs.stop();
   }
 });
+
+test("a run of a suspended workspace takes no further step, and goes on from there afterwards", async () => {
+  const person = await host.person();
+  const held: string[] = [];
+  let asked = 0;
+  model.script(() => {
+    asked += 1;
+    if (asked > 1) return { text: ["Done."] };
+    held.push(person.workspaceId);
+    return { calls: [{ name: "remember", arguments: JSON.stringify({ key: "k", value: "v" }) }] };
+  });
+  const config = await modelConfig(person, model.url);
+  await person.post("/v1/agents", { name: "held", config });
+  const { json } = await person.post("/v1/agents/held/invoke", { input: "go", wait_s: 0 });
+  const runs = new AgentRuns(host.app, { pauseMs: 5, heldWorkspaces: () => held });
+  await runs.start();
+  try {
+    const released = () =>
+      host.app.db.selectFrom("agent_runs").select(["resumed", "process_id"]).where("id", "=", json.run_id);
+    await expect.poll(() => released().executeTakeFirst()).toEqual({ resumed: 1, process_id: null });
+    expect(await runs.look()).toBe(0);
+    expect(asked).toBe(1);
+    held.length = 0;
+    await runs.look();
+    await runs.settled(json.run_id, 20_000);
+    expect(await statuses(person)).toEqual(["completed"]);
+    expect(asked).toBe(2);
+  } finally {
+    await runs.stop();
+  }
+});

@@ -24,16 +24,19 @@ import { parseTraceparent } from "../tracing/traceparent.ts";
 import { sessionParking } from "../vm/errors.ts";
 import { cancel } from "./cancel.ts";
 import {
+  agentArchived,
   agentPaused,
   approvalPending,
   credentialMissing,
   runNotFound,
+  runNotResumable,
   sessionBusy,
   tooManyRuns,
 } from "./errors.ts";
 import { follow } from "./follow.ts";
 import { invoke, type Trigger } from "./invoke.ts";
 import { get, getOutcome, getRun, list } from "./read.ts";
+import { resume } from "./resume.ts";
 import type { AgentRuns } from "./runs.ts";
 import {
   Invoke,
@@ -48,7 +51,7 @@ import {
   toInvokeResponse,
 } from "./schema.ts";
 import { isOver } from "./states.ts";
-import { UiEncoder } from "./ui.ts";
+import { toUi } from "./ui.ts";
 
 const common = { api: "agent", tag: "Runs" } as const;
 
@@ -60,7 +63,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "invokeAgent",
     summary: "Run an agent",
     description:
-      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run. A `traceparent` header makes the run part of that trace.",
+      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run. With the same `Idempotency-Key` and body the same run is streamed again from its beginning, or from `Last-Event-ID`, also while the first stream goes on. A `traceparent` header makes the run part of that trace.",
     scope: "agents:invoke",
     params: AgentParams,
     query: InvokeQuery,
@@ -75,6 +78,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       sessionNotFound,
       invalidField,
       accountSuspended,
+      agentArchived,
       agentPaused,
       sessionBusy,
       sessionParking,
@@ -88,10 +92,12 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       tooManyRuns,
     ],
     rateLimit: "agent_invoke",
-    idempotent: (body) => !body.stream,
+    idempotent: true,
     replay: {
       keeps: ["run_id"],
       render: ({ actor, made: [{ run_id }] }) => outcome(app, runs, actor, String(run_id)),
+      stream: ({ actor, query, request, reply, made: [{ run_id }] }) =>
+        stream(app, runs, { actor, id: String(run_id), format: query.format, request, reply }),
     },
     handler: ({ actor, params, query, body, request, reply, note }) =>
       body.stream
@@ -102,6 +108,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
             body,
             request,
             reply,
+            note,
           })
         : invokeAndWait(app, runs, { actor, agent: params.agent, body, request, note }),
   }),
@@ -151,6 +158,33 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
   defineRoute({
     ...common,
     method: "POST",
+    path: "/v1/agents/runs/{run_id}/resume",
+    operationId: "resumeAgentRun",
+    summary: "Resume a failed run",
+    description:
+      "It goes on as the same run from its last whole step: no tool call that ended is made again, and the limits of its version are granted once more. The stream goes on with `run.resumed` after `run.failed`. Possible within an hour of the failure, in a live session without a later run. A run that is active is answered as it is.",
+    scope: "agents:invoke",
+    extension: true,
+    params: RunParams,
+    responses: { 200: Run },
+    errors: [
+      runNotFound,
+      runNotResumable,
+      agentNotFound,
+      agentArchived,
+      agentPaused,
+      accountSuspended,
+      sessionNotFound,
+      sessionEnded,
+      sessionParking,
+      tooManyRuns,
+    ],
+    rateLimit: "agent_invoke",
+    handler: ({ actor, params }) => resume(app, runs, actor, params.run_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
     path: "/v1/agents/runs/{run_id}/cancel",
     operationId: "cancelAgentRun",
     whileSuspended: true,
@@ -179,10 +213,7 @@ async function invokeAndWait(
     "request" | "note"
   >,
 ): Promise<Answer> {
-  // The run may be waited for for minutes: a retry after this server died is told of it, and begins no other.
-  const isKeyed = request.headers["idempotency-key"] !== undefined;
-  const within: Trigger["within"] = isKeyed ? (tx, run) => note(tx, { run_id: run.id }) : undefined;
-  const id = await invoke(app, runs, actor, agent, body, { ...byApi(request), within });
+  const id = await invoke(app, runs, actor, agent, body, byApi(request, note));
   await runs.settled(id, body.wait_s * 1000);
   return outcome(app, runs, actor, id);
 }
@@ -195,6 +226,7 @@ async function invokeStreamed(
     agent,
     format,
     body,
+    note,
     ...http
   }: {
     actor: Actor;
@@ -203,17 +235,23 @@ async function invokeStreamed(
     body: Invoke;
     request: FastifyRequest;
     reply: FastifyReply;
+    note: RouteInput<unknown, unknown, unknown>["note"];
   },
 ): Promise<typeof streamed> {
-  const id = await invoke(app, runs, actor, agent, body, byApi(http.request));
+  const id = await invoke(app, runs, actor, agent, body, byApi(http.request, note));
   return stream(app, runs, { actor, id, format, isNew: true, ...http });
 }
 
-const byApi = ({ headers }: FastifyRequest): Trigger => ({
-  type: "api",
-  id: null,
-  traceparent: parseTraceparent(headers["traceparent"]),
-});
+function byApi({ headers }: FastifyRequest, note: RouteInput<unknown, unknown, unknown>["note"]): Trigger {
+  // The run takes a while: a retry during it, or after this server died, is told of it and begins no other.
+  const isKeyed = headers["idempotency-key"] !== undefined;
+  return {
+    type: "api",
+    id: null,
+    traceparent: parseTraceparent(headers["traceparent"]),
+    within: isKeyed ? (tx, run) => note(tx, { run_id: run.id }) : undefined,
+  };
+}
 
 async function outcome(app: App, runs: AgentRuns, actor: Actor, id: string): Promise<Answer> {
   const { row, approval } = await getOutcome(app, runs, actor, id);
@@ -245,12 +283,10 @@ async function stream(
       await sse.send({ id: event.seq, event: event.type, data: event });
   } else {
     // What its reader has seen is read once more: it says what is open at that place.
-    const encoder = new UiEncoder();
-    for await (const event of follow(app, runs, run, 0, sse.signal)) {
-      const chunks = encoder.chunksOf(event);
-      if (event.seq <= seen) continue;
+    for await (const { seq, chunks } of toUi(follow(app, runs, run, 0, sse.signal))) {
+      if (seq <= seen) continue;
       for (const [index, chunk] of chunks.entries())
-        await sse.send(index === chunks.length - 1 ? { id: event.seq, data: chunk } : { data: chunk });
+        await sse.send(index === chunks.length - 1 ? { id: seq, data: chunk } : { data: chunk });
     }
     await sse.send({ data: "[DONE]" });
   }

@@ -53,6 +53,7 @@ test("an agent that is asked answers, and the run says what it took", async () =
       status: "completed",
       output: "Good day.",
       error_code: null,
+      error_message: null,
       approval: null,
       finish_reason: "stop",
       output_truncated: false,

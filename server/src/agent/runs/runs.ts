@@ -23,11 +23,13 @@ import { openTracing, type Tracing } from "../tracing/tracing.ts";
 import type { Beginning } from "./begin.ts";
 import { carryOut } from "./carry-out.ts";
 import { failed } from "./end.ts";
-import { failureOf, RunFailure } from "./failure.ts";
+import { failureOf, ModelBusy, RunFailure } from "./failure.ts";
 import { forgetOutputs } from "./forget.ts";
+import type { NewEvent, RunChange } from "./journal.ts";
 import { findOrphans, findState, releaseRun, type RunRow, statesOf, takeRun } from "./store.ts";
 import { isOver, type RunStatus } from "./states.ts";
 import { traceEnded } from "./trace-ended.ts";
+import { Interrupted } from "./work.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
@@ -47,14 +49,12 @@ export interface Carried {
   conversation?: Conversation | undefined;
 }
 
-/** The server stops. */
-class Interrupted extends Error {}
-
 export class AgentRuns {
   readonly #app: App;
   readonly #hostId: string | null;
   readonly #pauseMs: number;
   readonly #ofOneMax: number;
+  readonly #heldWorkspaces: () => readonly string[];
   readonly #gatherMs: number | undefined;
   readonly #carriedOut = new Map<
     string,
@@ -82,7 +82,7 @@ export class AgentRuns {
   /**
    * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
    * of one workspace at once. `forgetEveryMs`: between two looks for what runs said an hour ago. `gatherMs`: before what
-   * traces tell is sent.
+   * traces tell is sent. `heldWorkspaces`: those that are suspended, whose runs take no step.
    */
   constructor(
     app: App,
@@ -92,6 +92,7 @@ export class AgentRuns {
       ofOneMax?: number;
       forgetEveryMs?: number;
       gatherMs?: number;
+      heldWorkspaces?: () => readonly string[];
     } = {},
   ) {
     this.#app = app;
@@ -101,6 +102,7 @@ export class AgentRuns {
     this.#pauseMs = options.pauseMs ?? 500;
     this.#gatherMs = options.gatherMs;
     this.#ofOneMax = options.ofOneMax ?? ofOneMax;
+    this.#heldWorkspaces = options.heldWorkspaces ?? (() => []);
   }
 
   get processId(): string {
@@ -229,6 +231,7 @@ export class AgentRuns {
       processId: this.processId,
       hostId: this.#hostId,
       carriedOut: [...this.#carriedOut.keys(), ...this.#committing],
+      held: this.#heldWorkspaces(),
       limit: free,
       ofOneMax: this.#ofOneMax,
     });
@@ -285,7 +288,8 @@ export class AgentRuns {
 
   async #run(id: string, carried: Carried | undefined, stop: AbortController, fetch: Fetch): Promise<void> {
     const { db, clock } = this.#app;
-    const who = { processId: this.processId, hostId: this.#hostId, ofOneMax: this.#ofOneMax };
+    const held = this.#heldWorkspaces();
+    const who = { processId: this.processId, hostId: this.#hostId, ofOneMax: this.#ofOneMax, held };
     const taken = carried?.row ?? (await takeRun(db, id, who, clock.now()));
     if (!taken) {
       this.#areLeft = true;
@@ -314,6 +318,7 @@ export class AgentRuns {
         writer,
         stop,
         fetch: ownedFetch(fetch, taken.workspace_id),
+        isHeld: () => this.#heldWorkspaces().includes(taken.workspace_id),
         pauseMs: this.#pauseMs,
         api: this.#api,
         trace,
@@ -340,15 +345,28 @@ export class AgentRuns {
       const activeMs = await writer.close();
       return releaseRun(db, { id: run.id, attempt: run.attempts }, activeMs);
     }
+    if (error instanceof ModelBusy) return this.#park(error, writer);
     // The next look takes it up again, from its last whole step.
     if (isPassing(error)) throw error;
     const failure = failureOf(error);
     if (failure.code === "internal") log.error({ error, run: run.id }, "a run failed by our fault");
     const { event, change } = failed(failure, clock.now());
+    await this.#commitLast(writer, event, change);
+  }
+
+  /** The run is a row until its model may be asked again; a look of any process takes it up then. */
+  #park({ step, until, waitMs }: ModelBusy, writer: RunWriter): Promise<void> {
+    const data = { step, retry_at: until.toISOString() };
+    const event = { type: "model.waiting", at: this.#app.clock.now(), data };
+    const change = { status: "queued", process_id: null, retry_at: until, waitMs, isResumed: true } as const;
+    return this.#commitLast(writer, event, change);
+  }
+
+  async #commitLast(writer: RunWriter, event: NewEvent, change: RunChange): Promise<void> {
     try {
       await writer.commit([event], change);
-    } catch (again) {
-      if (!(again instanceof LostRun)) throw again;
+    } catch (error) {
+      if (!(error instanceof LostRun)) throw error;
     }
   }
 }

@@ -44,6 +44,7 @@ const outcome = {
   session_id: z.string(),
   status: z.enum(runStatuses),
   error_code: z.enum(runErrorCodes).nullable(),
+  error_message: z.string().nullable().describe("Cause of a failed run, and what helps."),
   output: z
     .string()
     .nullable()
@@ -77,7 +78,6 @@ export const Run = z
     version: z.int(),
     end_user_id: z.string().nullable(),
     trigger: z.object({ type: z.enum(triggerTypes), id: z.string().nullable() }),
-    error_message: z.string().nullable(),
     output_expires_at: timestamp.nullable(),
     tools_called: z.array(
       z.object({
@@ -100,6 +100,11 @@ export const Run = z
     attempts: z
       .int()
       .describe("How often it was taken up: at first, after a decision, after a process that was gone."),
+    waiting_for_model: z
+      .object({ retry_at: timestamp })
+      .nullable()
+      .describe("When a run that waits for an overloaded model asks it again. Null otherwise."),
+    resumes: z.int().describe("How often it was resumed after it failed."),
     created_at: timestamp,
     started_at: timestamp.nullable(),
     finished_at: timestamp.nullable(),
@@ -173,6 +178,9 @@ export function toRun(
     steps: row.steps,
     tokens: tokensOf(row),
     attempts: row.attempts,
+    waiting_for_model:
+      row.status === "queued" && row.retry_at ? { retry_at: row.retry_at.toISOString() } : null,
+    resumes: row.resumes,
     created_at: row.created_at.toISOString(),
     started_at: row.started_at?.toISOString() ?? null,
     finished_at: row.finished_at?.toISOString() ?? null,
@@ -193,6 +201,7 @@ export function toInvokeResponse(
     session_created: row.session_created,
     status: run.status,
     error_code: run.error_code,
+    error_message: run.error_message,
     output: run.output,
     approval: run.approval,
     finish_reason: run.finish_reason,

@@ -170,7 +170,7 @@ async function settle(
   if (call.status !== "requested" && call.status !== "running")
     return { told: told({ status: call.status, result: call.result ?? "" }) };
   const refusal = await refusalOf(asked);
-  if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision === undefined)
+  if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision !== "approved")
     return undefined;
   const { status, result } = refusal ?? (await carryOutCall(app, config, call, tool!, work));
   const outcome = { status, result: storableText(result) };

@@ -33,6 +33,19 @@ export function findActive(
     .execute();
 }
 
+/** Active runs of an agent, the oldest first. */
+export async function findActiveOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("agent_id", "=", agentId)
+    .where("status", "in", ["queued", "running", "pending_approval"])
+    .orderBy("created_at")
+    .limit(limit)
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
 /** All but what a run said, which may be long. */
 const shortColumns = [
   "id",
@@ -61,6 +74,9 @@ const shortColumns = [
   "process_id",
   "attempts",
   "resumed",
+  "resumes",
+  "retry_at",
+  "model_waits",
   "created_at",
   "started_at",
   "finished_at",
@@ -89,6 +105,33 @@ export function findRunLocked(
   let query = tx.selectFrom("agent_runs").select(["id", "status"]).where("id", "=", id);
   if (workspaceIds) query = query.where("workspace_id", "=", among(workspaceIds));
   return query.forUpdate().executeTakeFirst();
+}
+
+/** All of its row, and nobody else's to change until this transaction ends. */
+export function lockWholeRun(tx: Db, id: string): Promise<RunRow | undefined> {
+  return tx.selectFrom("agent_runs").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
+}
+
+export async function findNewestOfSession(db: Db, sessionId: string): Promise<string | undefined> {
+  const row = await db
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("session_id", "=", sessionId)
+    .orderBy("created_at", "desc")
+    .orderBy("id", "desc")
+    .limit(1)
+    .executeTakeFirst();
+  return row?.id;
+}
+
+export async function countInFlight(db: Db, workspaceId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom("agent_runs")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("workspace_id", "=", workspaceId)
+    .where("status", "in", ["queued", "running"])
+    .executeTakeFirstOrThrow();
+  return Number(count);
 }
 
 /** For those who carry it out; undefined where it is not over. */
@@ -178,6 +221,8 @@ export async function findOrphans(
     carriedOut: readonly string[];
     limit: number;
     ofOneMax: number;
+    /** Workspaces that are suspended. */
+    held: readonly string[];
   },
 ): Promise<string[]> {
   const carriedOut = sql`${sql.val([...who.carriedOut])}::text[]`;
@@ -190,7 +235,7 @@ export async function findOrphans(
       select id, workspace_id, created_at,
         row_number() over (partition by workspace_id order by created_at, id) as turn
       from agent_runs
-      where status in ('queued', 'running') and id <> all(${carriedOut}) and ${isFree(who)}
+      where status in ('queued', 'running') and id <> all(${carriedOut}) and ${isDue} and ${isFree(who)} and ${isOutside(who.held)}
     )
     select id from waiting left join held using (workspace_id)
     where turn + coalesce(held.count, 0) <= ${who.ofOneMax}
@@ -208,6 +253,12 @@ const isFree = ({ processId, hostId }: { processId: string; hostId: string | nul
     select from processes where processes.id = agent_runs.process_id
       and seen_at > now() - interval '6.5 seconds' and host_id is distinct from ${hostId}))`;
 
+/** It waits for no model any more. */
+const isDue = sql<boolean>`(retry_at is null or retry_at <= now())`;
+
+const isOutside = (workspaceIds: readonly string[]) =>
+  sql<boolean>`workspace_id <> all(${sql.val([...workspaceIds])}::uuid[])`;
+
 /** Its own from before, or one more of a workspace that has a place left here. */
 const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number }) =>
   sql<boolean>`((status = 'running' and process_id = ${processId}) or ${ofOneMax} > (
@@ -218,7 +269,7 @@ const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number
 export function takeRun(
   db: Db,
   id: string,
-  who: { processId: string; hostId: string | null; ofOneMax: number },
+  who: { processId: string; hostId: string | null; ofOneMax: number; held: readonly string[] },
   now: Date,
 ): Promise<RunRow | undefined> {
   return db
@@ -227,12 +278,15 @@ export function takeRun(
       process_id: who.processId,
       attempts: eb("attempts", "+", 1),
       status: "running" as const,
+      retry_at: null,
       started_at: sql<Date>`coalesce(started_at, ${now})`,
     }))
     .where("id", "=", id)
     .where("status", "in", ["queued", "running"])
+    .where(isDue)
     .where(isFree(who))
     .where(hasPlace(who))
+    .where(isOutside(who.held))
     .returningAll()
     .executeTakeFirst();
 }

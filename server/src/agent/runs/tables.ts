@@ -1,6 +1,6 @@
 /**
- * Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql and 0058_run_finish_reason.sql describe
- * them.
+ * Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql, 0058_run_finish_reason.sql and
+ * 0067_run_resumes.sql, 0068_run_waits.sql describe them.
  */
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
@@ -34,6 +34,11 @@ export interface AgentRunsTable {
   attempts: Generated<number>;
   /** How often it was taken anew for no fault: after a decision, or from a process that stopped as it should. */
   resumed: Generated<number>;
+  /** How often it was resumed after it failed. */
+  resumes: Generated<number>;
+  /** Waits for an overloaded model until then. */
+  retry_at: Generated<Date | null>;
+  model_waits: Generated<number>;
   created_at: Date;
   started_at: Date | null;
   finished_at: Date | null;

@@ -7,6 +7,19 @@ import type { RunEvent } from "./schema.ts";
 
 export type UiChunk = { type: string } & Record<string, unknown>;
 
+/** The chunks of each event. A failure that the run was resumed from is no end of the message, and is left out. */
+export async function* toUi(
+  events: AsyncIterable<RunEvent>,
+): AsyncGenerator<{ seq: number; chunks: UiChunk[] }> {
+  const encoder = new UiEncoder();
+  let failure: RunEvent | undefined;
+  for await (const event of events) {
+    failure = event.type === "run.failed" ? event : undefined;
+    if (!failure) yield { seq: event.seq, chunks: encoder.chunksOf(event) };
+  }
+  if (failure) yield { seq: failure.seq, chunks: encoder.chunksOf(failure) };
+}
+
 export class UiEncoder {
   #isStarted = false;
   #isInStep = false;

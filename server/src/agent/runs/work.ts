@@ -16,10 +16,15 @@ export interface Going {
   calls: Call[] | undefined;
 }
 
+/** The work on a run stops and nothing is wrong with it: it goes on later from its last whole step. */
+export class Interrupted extends Error {}
+
 export interface Work {
   writer: RunWriter;
   /** Aborted with the reason to stop for. */
   stop: AbortController;
+  /** Whether the run's workspace is suspended: no step begins then. */
+  isHeld: () => boolean;
   /** To models and to tools: checked addresses alone. */
   fetch: Fetch;
   /** Before a model is asked again, at first. */

@@ -31,7 +31,7 @@ class NotDue extends Error {}
 class HasRun extends Error {}
 
 /** What keeps an agent from running because somebody wants it so. */
-const meant: ReadonlySet<string> = new Set(["agent_paused", "account_suspended"]);
+const meant: ReadonlySet<string> = new Set(["agent_archived", "agent_paused", "account_suspended"]);
 
 export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): Promise<void> {
   const now = app.clock.now();

@@ -165,3 +165,8 @@ async function record(
 function wholeSecond(at: Date): Date {
   return new Date(Math.floor(at.getTime() / 1000) * 1000);
 }
+
+/** How many schedules an agent has. */
+export async function schedulesOf(db: Db, agentId: string): Promise<number> {
+  return (await listViews(db, agentId)).length;
+}

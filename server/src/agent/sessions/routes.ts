@@ -4,8 +4,8 @@ import { agentNotFound, invalidField } from "../errors.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { end } from "./end.ts";
 import { sessionNotFound } from "./errors.ts";
-import { Session, SessionList, SessionParams, SessionQuery } from "./schema.ts";
-import { get, list } from "./sessions.ts";
+import { MessageList, MessageQuery, Session, SessionList, SessionParams, SessionQuery } from "./schema.ts";
+import { get, list, messages } from "./sessions.ts";
 import { AgentParams } from "../agents/schema.ts";
 
 const common = { api: "agent", tag: "Sessions" } as const;
@@ -37,6 +37,22 @@ export const sessionRoutes = (app: App, runs: AgentRuns): Route[] => [
     responses: { 200: Session },
     errors: [agentNotFound, sessionNotFound],
     handler: ({ actor, params }) => get(app, actor, params.agent, params.session_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/{agent}/sessions/{session_id}/messages",
+    operationId: "listAgentSessionMessages",
+    summary: "Messages of a session, oldest first",
+    description:
+      "With whole tool results. Empty when the session has ended. A page takes at most 4 MiB, or one message.",
+    scope: "agents:read",
+    extension: true,
+    params: SessionParams,
+    query: MessageQuery,
+    responses: { 200: MessageList },
+    errors: [agentNotFound, sessionNotFound],
+    handler: ({ actor, params, query }) => messages(app, actor, params, query),
   }),
   defineRoute({
     ...common,

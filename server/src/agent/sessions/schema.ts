@@ -4,7 +4,8 @@ import { AgentReference } from "../agents/schema.ts";
 import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { type Machine, machineStatuses } from "../vm/view.ts";
-import type { SessionRow } from "./store.ts";
+import { type Message, withoutThoughts } from "../models/messages.ts";
+import type { SaidMessage, SessionRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -24,7 +25,10 @@ export const Session = z
     id: z.string(),
     agent_id: z.string(),
     end_user_id: z.string().nullable(),
-    version: z.int().describe("The version it is pinned to."),
+    version: z
+      .int()
+      .nullable()
+      .describe("The version it is pinned to. Null if the session has ended and the version was deleted."),
     status: z.enum(["idle", "busy", "ended"]),
     active_run_id: z.string().nullable(),
     created_at: timestamp,
@@ -48,6 +52,38 @@ export const SessionList = z
   })
   .meta({ id: "AgentSessionList" });
 export type SessionList = z.output<typeof SessionList>;
+
+export const MessageQuery = z.strictObject({
+  end_user_id: EndUserId.optional().describe("Answers 404 if the session is with another end user."),
+  after: z.int().min(0).max(2_147_483_647).default(0).describe("`next_after` of the previous page."),
+  limit: z.int().min(1).max(100).default(50),
+});
+export type MessageQuery = z.output<typeof MessageQuery>;
+
+export const SessionMessage = z
+  .object({
+    seq: z.int(),
+    run_id: z.string().nullable().describe("Null for history that the session began with."),
+    kind: z
+      .enum(["seed", "input", "answer", "repair", "tools"])
+      .describe("`tools` holds the whole results of tool calls, as the model is told them."),
+    role: z.string(),
+    content: z.unknown().describe("A text or parts, in the form in which models are told of them."),
+  })
+  .meta({ id: "AgentSessionMessage" });
+export const MessageList = z
+  .object({
+    items: z.array(SessionMessage),
+    next_after: z.int().nullable().describe("`after` of the next page. Null on the last page."),
+  })
+  .meta({ id: "AgentSessionMessageList" });
+export type MessageList = z.output<typeof MessageList>;
+
+/** Without what a model thought, which providers seal. */
+export function toMessage({ seq, run_id, kind, message }: SaidMessage): MessageList["items"][number] {
+  const { role, content } = withoutThoughts(message as Message);
+  return { seq, run_id, kind, role, content };
+}
 
 /** The only way from a row to JSON; whether it is busy is a matter of its runs. */
 export function toSession(

@@ -10,10 +10,31 @@ import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
 import { pageOf, positionOf } from "../cursor.ts";
 import { activeRuns } from "../runs/active.ts";
+import { askedIn, type Message } from "../models/messages.ts";
 import { machinesOf } from "../vm/view.ts";
 import { historyExists, sessionEnded, sessionNotFound } from "./errors.ts";
-import { type Session, type SessionList, type SessionQuery, toSession } from "./schema.ts";
-import { findSession, listSessions, lockCounts, lockSession, type SessionRow } from "./store.ts";
+import {
+  type MessageList,
+  type MessageQuery,
+  type Session,
+  type SessionList,
+  type SessionQuery,
+  toMessage,
+  toSession,
+} from "./schema.ts";
+import {
+  countPinned,
+  findSession,
+  lastMessage,
+  listSessions,
+  messagesAfter,
+  lockCounts,
+  lockSession,
+  type SessionRow,
+} from "./store.ts";
+
+/** Of one page of messages, unless one alone takes more. */
+const pageMaxBytes = 4 * 1024 ** 2;
 
 export async function list(
   app: Pick<App, "db" | "secrets">,
@@ -48,6 +69,22 @@ export async function get(
   return toSession(row, active.get(id), machines.get(id));
 }
 
+/** What was said, the oldest first; nothing is left of it when the session has ended. */
+export async function messages(
+  app: Pick<App, "db">,
+  actor: Actor,
+  { agent: reference, session_id: id }: { agent: string; session_id: string },
+  { after, limit, end_user_id: endUserId }: MessageQuery,
+): Promise<MessageList> {
+  const agent = await getAgent(app.db, actor, reference);
+  const row = await findSession(app.db, agent.id, id);
+  if (!row || (endUserId !== undefined && row.end_user_id !== endUserId)) throw sessionNotFound();
+  const rows = await messagesAfter(app.db, id, { seq: after, limit, maxBytes: pageMaxBytes });
+  const last = rows.at(-1)?.seq;
+  const next_after = last !== undefined && last < row.last_message ? last : null;
+  return { items: rows.map(toMessage), next_after };
+}
+
 // ---- what an invoke is made of
 
 /** One that lives and is with this end user; where none is named, with whomever it is. The caller holds the counts. */
@@ -68,4 +105,15 @@ export async function take(
 /** What else counts sessions and runs of the workspace waits until this transaction ends. */
 export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
   return lockCounts(tx, workspaceId);
+}
+
+/** How many live sessions are pinned to a version. */
+export function pinnedTo(db: Db, agentId: string, version: number): Promise<number> {
+  return countPinned(db, agentId, version);
+}
+
+/** Whether a model can be asked next: the last message is no final answer. */
+export async function awaitsAnswer(db: Db, id: string): Promise<boolean> {
+  const last = await lastMessage(db, id);
+  return last !== undefined && (last.kind !== "answer" || askedIn(last.message as Message).length > 0);
 }

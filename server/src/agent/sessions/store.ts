@@ -24,15 +24,8 @@ export function countsHeld(workspaceId: string, processId: string): RawBuilder<u
 
 export type NewSession = Pick<
   SessionRow,
-  | "id"
-  | "agent_id"
-  | "workspace_id"
-  | "end_user_id"
-  | "version"
-  | "created_at"
-  | "idle_minutes"
-  | "is_ephemeral"
->;
+  "id" | "agent_id" | "workspace_id" | "end_user_id" | "created_at" | "idle_minutes" | "is_ephemeral"
+> & { version: number };
 
 /** The row `session`, where `isLet` of the row `counts`. */
 export function sessionAdded(
@@ -171,6 +164,47 @@ export async function lastMessages(db: Db, sessionId: string, maxBytes: number):
         where bytes <= ${maxBytes})), 1)
     order by seq`.execute(db);
   return rows;
+}
+
+/** Messages after `seq`, as many as take at most `maxBytes`, and in any case one. */
+export async function messagesAfter(
+  db: Db,
+  sessionId: string,
+  { seq, limit, maxBytes }: { seq: number; limit: number; maxBytes: number },
+): Promise<SaidMessage[]> {
+  const { rows } = await sql<SaidMessage>`
+    select seq, run_id, kind, message, bytes from (
+      select *, sum(bytes) over (order by seq) as up_to, row_number() over (order by seq) as place from (
+        select * from agent_messages where session_id = ${sessionId} and seq > ${seq}
+        order by seq limit ${limit}) as following) as measured
+    where up_to <= ${maxBytes} or place = 1 order by seq`.execute(db);
+  return rows;
+}
+
+/** What was said last. */
+export function lastMessage(
+  db: Db,
+  sessionId: string,
+): Promise<Pick<SaidMessage, "kind" | "message"> | undefined> {
+  return db
+    .selectFrom("agent_messages")
+    .select(["kind", "message"])
+    .where("session_id", "=", sessionId)
+    .orderBy("seq", "desc")
+    .limit(1)
+    .executeTakeFirst();
+}
+
+/** Live sessions that are pinned to this version. */
+export async function countPinned(db: Db, agentId: string, version: number): Promise<number> {
+  const { count } = await db
+    .selectFrom("agent_sessions")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("agent_id", "=", agentId)
+    .where("version", "=", version)
+    .where("ended_at", "is", null)
+    .executeTakeFirstOrThrow();
+  return Number(count);
 }
 
 export async function countLive(db: Db, workspaceId: string): Promise<number> {

@@ -1,5 +1,6 @@
 /**
- * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql and 0057_session_ends.sql describe them.
+ * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql, 0057_session_ends.sql and
+ * 0066_agent_removal.sql describe them.
  */
 import type { ColumnType, Generated } from "kysely";
 
@@ -8,7 +9,8 @@ export interface AgentSessionsTable {
   agent_id: string;
   workspace_id: string;
   end_user_id: string | null;
-  version: number;
+  /** Null: the session has ended, and its version was deleted after that. */
+  version: number | null;
   last_message: Generated<number>;
   bytes: Generated<number>;
   created_at: Date;

@@ -10,7 +10,14 @@ export interface Frame {
 /** All frames to the end of the stream, or the first `most`; after those the reader hangs up. */
 export async function readFrames(
   url: string,
-  options: { token: string; lastEventId?: number; most?: number; method?: string; body?: unknown },
+  options: {
+    token: string;
+    lastEventId?: number;
+    most?: number;
+    method?: string;
+    body?: unknown;
+    headers?: Record<string, string>;
+  },
 ): Promise<{ frames: Frame[]; text: string; headers: Headers; status: number }> {
   const hangUp = new AbortController();
   const response = await fetch(url, {
@@ -19,6 +26,7 @@ export async function readFrames(
     headers: {
       authorization: `Bearer ${options.token}`,
       ...(options.body === undefined ? {} : { "content-type": "application/json" }),
+      ...options.headers,
       ...(options.lastEventId === undefined ? {} : { "last-event-id": String(options.lastEventId) }),
     },
     ...(options.body === undefined ? {} : { body: JSON.stringify(options.body) }),

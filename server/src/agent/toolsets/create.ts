@@ -15,6 +15,7 @@ import {
   scopesOf,
 } from "./checks.ts";
 import { toolsetLimitReached, toolsetNameTaken } from "./errors.ts";
+import { toolColumns } from "./headers.ts";
 import { readTools } from "./read-tools.ts";
 import { type Toolset, type ToolsetCreate, toToolset } from "./schema.ts";
 import { clientSecretColumns, secretColumns } from "./secrets.ts";
@@ -43,7 +44,7 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
       url: addressOf(input.kind, input.url),
       auth_header_name: input.auth_header_name ?? null,
       ...secretColumns(app, id, input.auth_secret ?? ""),
-      http_tools: JSON.stringify(input.http_tools ?? []),
+      ...toolColumns(app, id, input.http_tools ?? []),
       tool_overrides: JSON.stringify(input.tool_overrides ?? {}),
       auth_type: isSignedInTo ? "oauth" : input.auth_secret ? "header" : "none",
       oauth_client_id: input.oauth_client_id ?? null,

@@ -1,8 +1,9 @@
 /** One call of a tool that is a request. */
 import type { App } from "#app.ts";
 import { refusalOf } from "../connections/refusal.ts";
-import { cutOff, resultMaxBytes } from "../tools/result.ts";
+import { cutOff, hide, resultMaxBytes } from "../tools/result.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
+import { openHeaders } from "./headers.ts";
 import { type Attempt, letIn } from "./let-in.ts";
 import { requestOf, UnfitArguments } from "./request.ts";
 import type { HttpTool } from "./schema.ts";
@@ -16,22 +17,32 @@ export async function callHttp(
   endUserId: string | null,
   call: ToolCall,
 ): Promise<ToolAnswer> {
-  return letIn(app, toolset, { endUserId, call }, (way) => ask(toolset, http, way, call));
+  const own = openHeaders(app, toolset).get(http.name) ?? {};
+  return letIn(app, toolset, { endUserId, call }, (way) => ask({ toolset, http, own }, way, call));
 }
 
-async function ask(toolset: ToolsetRow, http: HttpTool, way: Entry, call: ToolCall): Promise<Attempt> {
+interface Asked {
+  toolset: ToolsetRow;
+  http: HttpTool;
+  /** The tool's own headers. */
+  own: Readonly<Record<string, string>>;
+}
+
+async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): Promise<Attempt> {
+  const hideAll = (text: string) => secretsIn(own).reduce(hide, way.hide(text));
   const failed = (text: string): Attempt => ({ answer: { isOk: false, text } });
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };
-    const request = requestOf(http, { url: toolset.url, headers }, call.values);
+    const tool = { ...http, headers: own };
+    const request = requestOf(tool, { url: toolset.url, headers }, call.values);
     const response = await call.fetch(request.url, {
       method: request.method,
       headers: request.headers,
       ...(request.body === undefined ? {} : { body: request.body }),
       signal: AbortSignal.any([call.signal, timeout]),
     });
-    const text = await readText(response, way.hide);
+    const text = await readText(response, hideAll);
     if (response.ok) return { answer: { isOk: true, text } };
     return { ...failed(`HTTP ${response.status}: ${text}`), refusal: refusalOf(response) };
   } catch (error) {
@@ -39,13 +50,23 @@ async function ask(toolset: ToolsetRow, http: HttpTool, way: Entry, call: ToolCa
     if (timeout.aborted) return failed(`The tool did not answer within ${call.timeoutMs / 1000} s.`);
     const { message } = error as Error;
     const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
-    return failed(way.hide(why).slice(0, 300));
+    return failed(hideAll(why).slice(0, 300));
   }
 }
 
 async function lettingIn({ address: { headers, token } }: Entry): Promise<Record<string, string>> {
   const bearer = await token?.();
   return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
+}
+
+/** Headers whose values are no secrets; hiding them would blank ordinary words of a result. */
+const plainHeaders = /^(accept(-.*)?|cache-control|content-type|user-agent|prefer)$/i;
+
+/** The values as a server may repeat them; without the scheme as well, such as `Bearer`. */
+function secretsIn(headers: Readonly<Record<string, string>>): string[] {
+  return Object.entries(headers)
+    .filter(([name, value]) => !plainHeaders.test(name) && value.length >= 8)
+    .flatMap(([, value]) => [value, ...(/^[A-Za-z]+ +(\S{8,})$/.exec(value)?.slice(1) ?? [])]);
 }
 
 /** More than any secret has: one that begins before the cut is read whole, so that it is found. */

@@ -24,7 +24,10 @@ const HeaderName = z
   .string()
   .regex(/^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/, { error: "must be a header's name" })
   .refine((name) => !ownHeaders.test(name), { error: "is a header that is not yours to set" });
-const HeaderValue = z.string().regex(/^[\x20-\x7e]{0,2000}$/, { error: "must be printable ASCII" });
+/** Printable ASCII, or a hint as responses hold it. */
+const HeaderValue = z
+  .string()
+  .regex(/^(…[\x20-\x7e]{0,4}|[\x20-\x7e]{0,2000})$/, { error: "must be printable ASCII" });
 
 export const methods = ["GET", "POST", "PUT", "PATCH", "DELETE"] as const;
 
@@ -46,7 +49,12 @@ export const HttpTool = z
       .describe(
         "JSON Schema of an object: the arguments. Those not in the path go into the query or the body.",
       ),
-    headers: z.record(HeaderName, HeaderValue).optional(),
+    headers: z
+      .record(HeaderName, HeaderValue)
+      .optional()
+      .describe(
+        "Headers of each request. Values are sealed at rest; responses hold a hint of at most four characters, such as `…6789`. An update that sends the hint, or `********`, keeps the stored value.",
+      ),
     body: z
       .enum(["json", "form", "none"])
       .optional()
@@ -137,7 +145,7 @@ export type ToolsetCreate = z.output<typeof ToolsetCreate>;
 export const ToolsetUpdate = z
   .strictObject({
     url: Url.optional().describe(
-      "At another origin the stored secret and client are forgotten, unless they are sent again.",
+      "At another origin the stored secret, client and headers of tools are removed, unless the same request sends new ones.",
     ),
     auth_header_name: HeaderName.nullable().optional(),
     auth_secret: z
@@ -167,7 +175,9 @@ const toolset = {
   oauth_scopes: z.string().nullable(),
   oauth_per_end_user: z.boolean(),
   http_tools: z.array(
-    z.looseObject({ headers: z.record(z.string(), z.string().meta({ "x-kontor-secret": true })).optional() }),
+    z.looseObject({
+      headers: z.record(z.string(), z.string()).optional().describe("Hints in place of the values."),
+    }),
   ),
   tool_overrides: z.record(z.string(), z.unknown()),
   tools: z.array(

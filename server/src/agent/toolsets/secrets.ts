@@ -1,5 +1,6 @@
 /** What a toolset keeps sealed: the secret of its calls, and that of the client its people sign in through. */
 import type { App } from "#app.ts";
+import { hintOf } from "#lib/secret-hint.ts";
 import type { ToolsetRow } from "./store.ts";
 
 type Needs = Pick<App, "secrets">;
@@ -21,11 +22,13 @@ export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefi
     : { [auth_header_name.toLowerCase()]: secret };
 }
 
-/** The columns of a secret; an empty one removes it. Of a short secret the hint gives nothing away. */
+/** The columns of a secret; an empty one removes it. */
 export function secretColumns(app: Needs, id: string, secret: string) {
   if (secret === "") return { auth_secret_sealed: null, secret_hint: null };
-  const hint = secret.length < 16 ? "…" : `…${secret.slice(-4)}`;
-  return { auth_secret_sealed: app.secrets.seal(secret, place(id, "auth_secret")), secret_hint: hint };
+  return {
+    auth_secret_sealed: app.secrets.seal(secret, place(id, "auth_secret")),
+    secret_hint: hintOf(secret),
+  };
 }
 
 export function clientSecretColumns(app: Needs, id: string, secret: string) {

@@ -108,6 +108,21 @@ export function changeToolset(tx: Db, id: string, change: ToolsetChange): Promis
     .executeTakeFirstOrThrow();
 }
 
+/** The next toolset, by id, whose header values are stored in clear. */
+export function lockNextUnsealed(tx: Db, afterId: string): Promise<ToolsetRow | undefined> {
+  return tx
+    .selectFrom("agent_toolsets")
+    .selectAll()
+    .where("id", ">", afterId)
+    .where("kind", "=", "http")
+    .where("http_headers_sealed", "is", null)
+    .where(sql<boolean>`http_tools::text like '%"headers"%'`)
+    .orderBy("id")
+    .limit(1)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
 export async function deleteToolset(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("agent_toolsets").where("id", "=", id).execute();
 }

@@ -14,6 +14,7 @@ import {
   scopesOf,
 } from "./checks.ts";
 import { notRead } from "./create.ts";
+import { openHeaders, toolColumns, withoutHeaders } from "./headers.ts";
 import { readTools } from "./read-tools.ts";
 import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
 import { clientSecretColumns, secretColumns } from "./secrets.ts";
@@ -61,9 +62,16 @@ function changeOf(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpda
     ...(clientSecret === undefined ? {} : clientSecretColumns(app, row.id, clientSecret)),
     ...(input.oauth_scopes === undefined ? {} : { oauth_scopes: scopesOf(input.oauth_scopes) }),
     ...(input.oauth_per_end_user === undefined ? {} : { oauth_per_end_user: input.oauth_per_end_user }),
-    ...(input.http_tools === undefined ? {} : { http_tools: JSON.stringify(input.http_tools) }),
+    ...toolsChange(app, row, input),
     ...(input.tool_overrides === undefined ? {} : { tool_overrides: JSON.stringify(input.tool_overrides) }),
   };
+}
+
+function toolsChange(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {
+  if (isMoving(row, input))
+    return toolColumns(app, row.id, input.http_tools ?? withoutHeaders(row.http_tools), { isMoving: true });
+  if (input.http_tools === undefined) return {};
+  return toolColumns(app, row.id, input.http_tools, { stored: openHeaders(app, row) });
 }
 
 function isMoving(row: ToolsetRow, { url }: ToolsetUpdate): boolean {

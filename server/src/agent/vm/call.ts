@@ -1,4 +1,5 @@
 /** One call in a session's machine: bounded in time, given up when its run is over, and told when the machine is lost. */
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import type { Tool, ToolAnswer, ToolCall, ToolUser } from "../tools/tool.ts";
@@ -18,7 +19,13 @@ export type Work = (app: App, place: Place, call: MachineCall) => Promise<ToolAn
 /** Over a call's own time: what ending its work and the last of its output may take. */
 const slackMs = 10_000;
 
-export function inMachine(app: App, user: ToolUser, work: Work): Tool["call"] {
+/** Action and detail of a call's entry in the audit log; the detail holds no content and no command. */
+export interface CallAudit {
+  action: string;
+  detail(values: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>>;
+}
+
+export function inMachine(app: App, user: ToolUser, work: Work, audit: CallAudit): Tool["call"] {
   return async (call) => {
     const until = performance.now() + call.timeoutMs;
     const inTime = AbortSignal.timeout(call.timeoutMs);
@@ -26,6 +33,13 @@ export function inMachine(app: App, user: ToolUser, work: Work): Tool["call"] {
     let place: Place | undefined;
     try {
       place = await unlessAborted(ready(app, user), AbortSignal.any([call.signal, inTime]));
+      accessLogOf(app).note({
+        actor: place.actor,
+        action: audit.action,
+        target: { kind: "sandbox", id: place.sandboxId, label: null },
+        workspace: user.workspaceId,
+        detail: { ...audit.detail(call.values), run_id: user.runId, call_id: call.id },
+      });
       const leftSeconds = Math.max(1, Math.floor((until - performance.now()) / 1000));
       const signal = AbortSignal.any([call.signal, inMuchTime]);
       return await unlessAborted(work(app, place, { values: call.values, leftSeconds, signal }), signal);

@@ -8,7 +8,14 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
-import { deleteMachine, findLeft, findMachine, markedEnding, markEnding } from "./store.ts";
+import {
+  deleteMachine,
+  findLeft,
+  findMachine,
+  markedEnding,
+  markEnding,
+  markEndingOfAgent,
+} from "./store.ts";
 
 export const endMachineTask = "agent.machines.end";
 
@@ -33,6 +40,11 @@ export async function endMachines(tx: Db, sessionIds: readonly string[]): Promis
   const ending = await markEnding(tx, sessionIds);
   await endSoon(tx, ending);
   return ending.length;
+}
+
+/** The same for all sessions of an agent. The caller holds the counts of its workspace and deletes the agent. */
+export async function endMachinesOfAgent(tx: Db, agentId: string): Promise<void> {
+  await endSoon(tx, await markEndingOfAgent(tx, agentId));
 }
 
 /** The sandbox is gone when this returns, and then the row; safe to repeat. */

@@ -43,13 +43,16 @@ function answerOf(
   said: { stdout: Ends; stderr: Ends },
   seconds: number,
 ): ToolAnswer {
-  if (frame.kind === "exec_exited") return { isOk: true, text: textOf(`exit code: ${frame.code}`, said) };
+  // The model can mend this: it asks for less at once.
+  const why = frame.killed_by === "out_of_memory" ? " (the machine ran out of memory)" : "";
+  if (frame.kind === "exec_exited")
+    return { isOk: true, text: textOf(`exit code: ${frame.code}${why}`, said) };
   const gone = [sandboxTerminated, sandboxNotFound].find(({ code }) => code === frame.code);
   if (gone) throw new DomainError(gone, frame.message, {});
   if (frame.code === "exec_timeout")
     return { isOk: false, text: textOf(`The command was ended after ${seconds} s.`, said) };
   const isEnded = frame.code === "killed_by_signal";
-  return { isOk: isEnded, text: textOf(isEnded ? `ended by ${frame.signal}` : frame.message, said) };
+  return { isOk: isEnded, text: textOf(isEnded ? `ended by ${frame.signal}${why}` : frame.message, said) };
 }
 
 /** What is empty is not shown. */

@@ -25,6 +25,20 @@ export async function markEnding(tx: Db, sessionIds: readonly string[]): Promise
   return rows.map(({ session_id }) => session_id);
 }
 
+/** The machines of all sessions of an agent. */
+export async function markEndingOfAgent(tx: Db, agentId: string): Promise<string[]> {
+  const rows = await tx
+    .updateTable("agent_machines")
+    .set({ state: "ending", lost_in: null })
+    .where("session_id", "in", (eb) =>
+      eb.selectFrom("agent_sessions").select("id").where("agent_id", "=", agentId),
+    )
+    .where("state", "<>", "ending")
+    .returning("session_id")
+    .execute();
+  return rows.map(({ session_id }) => session_id);
+}
+
 /** Of a statement with rows `session`: the rows `machines`. */
 export function markedEnding(): RawBuilder<unknown> {
   return sql`machines as (

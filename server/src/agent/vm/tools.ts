@@ -1,7 +1,7 @@
 /** The tools of a session's machine. A name of theirs has no `__`, so that no toolset's tool ever has it. */
 import type { App } from "#app.ts";
 import type { Tool, Tools, ToolUser } from "../tools/tool.ts";
-import { inMachine, type Work } from "./call.ts";
+import { type CallAudit, inMachine, type Work } from "./call.ts";
 import { runCode } from "./code.ts";
 import { exec } from "./exec.ts";
 import { readFile, writeTextFile } from "./files.ts";
@@ -15,9 +15,13 @@ interface Kind {
   required: readonly string[];
   isRepeatable: boolean;
   work: Work;
+  /** The same actions as of requests to a sandbox. */
+  audit: CallAudit;
 }
 
 const path = { type: "string", minLength: 1, description: "Absolute, or relative to /workspace." };
+
+const pathIn: CallAudit["detail"] = ({ path }) => ({ path });
 
 const kinds: Record<Name, Kind> = {
   exec: {
@@ -30,6 +34,7 @@ const kinds: Record<Name, Kind> = {
     required: ["command"],
     isRepeatable: false,
     work: exec,
+    audit: { action: "command.executed", detail: () => ({}) },
   },
   read_file: {
     description: "Reads a text file of the machine; of a long one the first 64 KiB.",
@@ -37,6 +42,7 @@ const kinds: Record<Name, Kind> = {
     required: ["path"],
     isRepeatable: true,
     work: readFile,
+    audit: { action: "file.read", detail: pathIn },
   },
   write_file: {
     description:
@@ -45,6 +51,7 @@ const kinds: Record<Name, Kind> = {
     required: ["path", "content"],
     isRepeatable: false,
     work: writeTextFile,
+    audit: { action: "file.written", detail: pathIn },
   },
   run_code: {
     description:
@@ -56,6 +63,7 @@ const kinds: Record<Name, Kind> = {
     required: ["code"],
     isRepeatable: false,
     work: runCode,
+    audit: { action: "code.executed", detail: ({ language = "python" }) => ({ language }) },
   },
 };
 
@@ -64,7 +72,7 @@ export async function machineTools(app: App, user: ToolUser): Promise<Tools> {
   if (!vm?.enabled) return { tools: [], unavailable: [] };
   const names = [...new Set(vm.tools)].filter((name) => name !== "run_code" || hasInterpreter(app, vm));
   const tools = names.map((name): Tool => {
-    const { description, properties, required, isRepeatable, work } = kinds[name];
+    const { description, properties, required, isRepeatable, work, audit } = kinds[name];
     return {
       name,
       description,
@@ -72,7 +80,7 @@ export async function machineTools(app: App, user: ToolUser): Promise<Tools> {
       toolsetId: null,
       policy: vm.policy ?? approvals.default,
       isRepeatable,
-      call: inMachine(app, user, work),
+      call: inMachine(app, user, work, audit),
     };
   });
   return { tools, unavailable: [] };

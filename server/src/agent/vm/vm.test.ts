@@ -1,6 +1,7 @@
 /** A session's machine, from its first use to disk and back. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import type { Json } from "../testing/agent-app.ts";
 import {
@@ -76,6 +77,45 @@ test("calls that need it at once get one machine, and files stay in it", async (
     expect.stringContaining("/etc/passwd"),
   ]);
   expect(await sandboxes(session_id)).toHaveLength(1);
+});
+
+test("calls in the machine are in the audit log, without commands and contents", async () => {
+  const name = await agent({ template: "code-interpreter" });
+  const canary = "canary-of-a-call";
+  script(
+    [call("write_file", { path: "a.txt", content: canary })],
+    [call("read_file", { path: "a.txt" }), call("read_file", { path: "none" })],
+    [call("exec", { command: `echo ${canary}` })],
+    [call("exec", { command: "" })],
+  );
+  const { run_id, session_id } = await invoke(name);
+  await accessLogOf(host.app).flush();
+  const { sandbox_id } = await machineOf(name, session_id);
+  const { json: seen } = await owner.get(`/v1/agents/${name}`);
+  const rows = await host.app.db
+    .selectFrom("activity")
+    .selectAll()
+    .where("target_id", "=", sandbox_id)
+    .where("is_access", "=", true)
+    .execute();
+  expect(
+    rows
+      .map(({ action, detail }) => [action, detail["path"]])
+      .toSorted((a, b) => (String(a) < String(b) ? -1 : 1)),
+  ).toEqual([
+    ["command.executed", undefined],
+    ["file.read", "a.txt"],
+    ["file.read", "none"],
+    ["file.written", "a.txt"],
+  ]);
+  for (const row of rows)
+    expect(row).toMatchObject({
+      actor_kind: "worker",
+      actor_id: seen.worker_id,
+      workspace_id: owner.workspaceId,
+      detail: { run_id, call_id: expect.stringMatching(/^call_/) },
+    });
+  expect(JSON.stringify(rows)).not.toContain(canary);
 });
 
 test("results are bounded, and what is left out is said", async () => {

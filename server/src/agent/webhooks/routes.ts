@@ -6,7 +6,7 @@ import { payloadTooLarge, rateLimited } from "#http/errors.ts";
 import { RateLimiter, type RateRule } from "#http/rate-limit.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
-import { agentPaused, credentialMissing, tooManyRuns } from "../runs/errors.ts";
+import { agentArchived, agentPaused, credentialMissing, tooManyRuns } from "../runs/errors.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { sessionCapReached } from "../sessions/errors.ts";
 import {
@@ -143,6 +143,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
         inputEmpty,
         inputTooLarge,
         accountSuspended,
+        agentArchived,
         agentPaused,
         planLimit,
         agentNotFound,

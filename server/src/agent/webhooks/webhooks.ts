@@ -157,3 +157,8 @@ async function record(
   const target = { kind: "agent_webhook", id, label: name };
   await recordActivity(tx, actor, deed, target, agent.workspace_id, { agent: agent.name, ...detail });
 }
+
+/** How many webhooks an agent has. */
+export async function webhooksOf(db: Db, agentId: string): Promise<number> {
+  return (await listWebhooks(db, agentId)).length;
+}

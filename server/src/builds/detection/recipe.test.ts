@@ -1,5 +1,8 @@
-import path from "node:path";
-import { expect, test } from "vitest";
+import { spawnSync } from "node:child_process";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path, { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
 import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
 import type { Overrides } from "./plan.ts";
 import { recipeOf } from "./recipe.ts";
@@ -102,6 +105,24 @@ test("what the owner sets replaces what was found", async () => {
   expect(text).toContain("PORT=4000\n");
   expect(text).toContain("EXPOSE 4000\n");
   expect(text).toContain('health-check-path="/up?full=1"\n');
+});
+
+test.each([
+  ["dist", false],
+  ["build/out", false],
+  ["public", true],
+])("the check of a site's directory %j passes only where it is there: %s", async (directory, isThere) => {
+  const at = await mkdtemp(join(tmpdir(), "kontor-recipe-"));
+  onTestFinished(() => rm(at, { recursive: true, force: true }));
+  await mkdir(join(at, "public/build"), { recursive: true });
+  await writeFile(join(at, "public/build/index.html"), "hello");
+  const text = (await recipe("vite", { outputDirectory: directory }))!;
+  const [, line = ""] = /^RUN (\["\/bin\/sh", "-c", "test -d .*\])$/m.exec(text) ?? [];
+  const [program = "", ...args] = JSON.parse(line) as string[];
+  const { status, stdout } = spawnSync(program, args, { cwd: at, encoding: "utf8", timeout: 10_000 });
+  expect(status).toBe(isThere ? 0 : 1);
+  const why = `kontor: The build wrote no directory ${directory}. Set output_directory to one that is there. index.html is in: ./public/build/index.html ; there is: public/ \n`;
+  expect(stdout).toBe(isThere ? "" : why);
 });
 
 test("a site with another directory, and one with a start, which is a site no more", async () => {

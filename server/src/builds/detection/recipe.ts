@@ -17,6 +17,13 @@ const home = "/app";
 /** No name: a slim image of our own has no user but root, and Docker's have different ones. */
 const user = "1000:1000";
 
+const siteConfigFile = "/etc/nginx/site.conf";
+
+/** Whether a command serves a site by the recipe below. */
+export function isSite(argv: readonly string[]): boolean {
+  return argv.includes(siteConfigFile);
+}
+
 /**
  * The Dockerfile; the repository's own as it is, where it has one; null where nothing was recognised.
  * Throws RangeError for a path, a port or a command that no Dockerfile can hold.
@@ -43,7 +50,7 @@ export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string 
     // kept in the image, so that a rollback knows them without the project
     `EXPOSE ${port}`,
     `LABEL kontor.health-check-path="${health}"`,
-    ...(plan.run.kind === "site" ? ['CMD ["nginx", "-e", "stderr", "-c", "/etc/nginx/site.conf"]'] : []),
+    ...(plan.run.kind === "site" ? [`CMD ["nginx", "-e", "stderr", "-c", "${siteConfigFile}"]`] : []),
     ...(plan.run.kind === "server" && plan.run.start ? [cmd(plan.run.start)] : []),
   ];
   return `${lines.join("\n")}\n`;
@@ -121,11 +128,21 @@ function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
             stage.buildCaches.map((path) => posix.resolve(at, path)),
           ),
         ]),
+    ...(plan.run.kind === "site" ? [run(siteCheck(plan.run.directory))] : []),
     ...(stage.prune === null ? [] : [run(stage.prune, stage.caches)]),
     // with nothing left to keep a package manager removes the directory as well
     ...(shipsModules ? [run("mkdir -p node_modules")] : []),
     "",
   ];
+}
+
+/** A wrong output directory fails with what is there instead. The builder takes the line behind `kontor:` as its reason. */
+function siteCheck(directory: string): string {
+  const quoted = `'${directory.replaceAll("'", `'\\''`)}'`;
+  const found =
+    "find . -maxdepth 4 -name index.html -not -path '*/node_modules/*' | head -n 5 | tr '\\n' ' '";
+  const there = "ls -p | grep -v '^node_modules/$' | head -n 40 | tr '\\n' ' '";
+  return `test -d ${quoted} || { echo "kontor: The build wrote no directory "${quoted}". Set output_directory to one that is there. index.html is in: $(${found}); there is: $(${there})"; exit 1; }`;
 }
 
 function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): string[] {
@@ -162,7 +179,7 @@ function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): stri
     ...debian(["nginx"]),
     `RUN printf '%s\\n' \\\n${siteConfig(stage, port)
       .map((line) => `    '${line}' \\\n`)
-      .join("")}    > /etc/nginx/site.conf`,
+      .join("")}    > ${siteConfigFile}`,
     `COPY ${from} /srv/`,
     `USER ${user}`,
   ];

@@ -1,4 +1,8 @@
+import { once } from "node:events";
+import { get, type IncomingMessage } from "node:http";
+import { text } from "node:stream/consumers";
 import { beforeAll, expect, onTestFinished, test } from "vitest";
+import { WebSocket } from "ws";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../../test/harness.ts";
@@ -41,7 +45,28 @@ const row = {
   scope: "platform:read",
   rateLimit: "none",
 } as const;
+const floods: number[] = [];
+const flooded = Promise.withResolvers<void>();
 const routes = [
+  defineRoute({
+    ...row,
+    method: "GET",
+    path: "/api/v1/flood",
+    operationId: "flood",
+    responses: { 200: z.object({}) },
+    events: z.object({}),
+    handler: async ({ request, reply }) => {
+      const stream = openEventStream(request, reply, { slowWindowMs: 500 });
+      void (async () => {
+        for (let sent = 0; !stream.signal.aborted; sent += 1) {
+          await stream.send({ data: "x".repeat(1024 ** 2) });
+          floods.push(sent);
+        }
+        flooded.resolve();
+      })();
+      return streamed;
+    },
+  }),
   defineRoute({
     ...row,
     method: "GET",
@@ -101,4 +126,98 @@ test("limits a token to half of its plan's streams, and a workspace to all of th
   expect(await full.json()).toMatchObject({ code: "too_many_streams", limit: 100 });
   leave.abort();
   await expect.poll(async () => (await watch("c@1")).response.status, { timeout: 10_000 }).toBe(200);
+});
+
+test("ends a stream whose reader takes no more bytes", async () => {
+  const stuck = get(base.replace("watch", "flood"), {
+    agent: false,
+    headers: { authorization: "Bearer f@9" },
+  });
+  stuck.on("error", () => {});
+  onTestFinished(() => void stuck.destroy());
+  const [unread] = (await once(stuck, "response")) as [IncomingMessage];
+  unread.on("error", () => {});
+  await flooded.promise;
+  expect(floods.length).toBeGreaterThan(0);
+});
+
+/** A server with two streams per token, and a socket whose work waits until the test lets it go on. */
+async function socketServer() {
+  const began: string[] = [];
+  const mayGoOn = Promise.withResolvers<void>();
+  const routes = [
+    defineRoute({
+      ...row,
+      api: "sandbox",
+      scope: "sandboxes:read",
+      method: "GET",
+      path: "/v1/terminal/{id}",
+      operationId: "terminal",
+      params: z.object({ id: z.string() }),
+      responses: { 200: z.object({}) },
+      handler: () => ({}),
+      socket: {
+        summary: "",
+        description: "",
+        scope: "sandboxes:write",
+        query: z.object({}),
+        takes: z.object({}),
+        sends: z.object({}),
+        errors: [],
+        open: async ({ params }) => {
+          began.push(params.id);
+          await mayGoOn.promise;
+          if (params.id === "broken") throw new Error("the terminal did not start");
+          return async (socket) => {
+            await socket.send({ id: params.id });
+          };
+        },
+      },
+    }),
+  ];
+  const config = testConfig({ streamsStarter: "4" });
+  const server = await createHttpServer(
+    { config, db, clock: testClock(), log: silentLog },
+    { platform: [], sandbox: routes, agent: [] },
+    { findActor: async ({ secret }) => actorOf(secret) },
+  );
+  onTestFinished(() => server.close());
+  const port = await server.listen({ host: "127.0.0.1", port: 0 });
+  /** Resolves with "open", or with the status and code of the refusal. */
+  const connect = async (id: string) => {
+    const headers = { authorization: "Bearer a@1" };
+    const socket = new WebSocket(`ws://127.0.0.1:${port}/v1/terminal/${id}`, { headers });
+    onTestFinished(() => socket.terminate());
+    socket.on("error", () => {});
+    const refused = once(socket, "unexpected-response").then(async ([, response]) => {
+      const { statusCode, headers } = response as IncomingMessage;
+      const { code } = JSON.parse(await text(response as IncomingMessage)) as { code: string };
+      return [statusCode, code, headers["retry-after"]].join(" ");
+    });
+    return { socket, outcome: Promise.race([once(socket, "message").then(() => "open"), refused]) };
+  };
+  return { connect, began, goOn: mayGoOn.resolve };
+}
+
+test("refuses a socket past the limit before its work begins, and counts those that are opening", async () => {
+  const { connect, began, goOn } = await socketServer();
+  const first = await connect("a");
+  const second = await connect("b");
+  await expect.poll(() => began.length).toBe(2);
+  const refusal = "429 too_many_streams 5";
+  expect(await (await connect("c")).outcome).toBe(refusal);
+  goOn();
+  expect(await Promise.all([first.outcome, second.outcome])).toEqual(["open", "open"]);
+  expect(await (await connect("d")).outcome).toBe(refusal);
+  expect(began.toSorted((a, b) => (a < b ? -1 : 1))).toEqual(["a", "b"]);
+  first.socket.close();
+  await expect.poll(async () => (await connect("e")).outcome, { timeout: 10_000 }).toBe("open");
+});
+
+test("gives up the place of a socket whose work fails", async () => {
+  const { connect, goOn } = await socketServer();
+  goOn();
+  for (let time = 0; time < 5; time++)
+    expect(await (await connect("broken")).outcome).toMatch(/^500 internal_error/);
+  expect(await (await connect("a")).outcome).toBe("open");
 });

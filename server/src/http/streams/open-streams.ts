@@ -28,6 +28,8 @@ const checkEveryMs = 2_000;
 
 export class OpenStreams {
   readonly #streams = new Set<OpenStream>();
+  /** Places for streams that are about to open, by the request that opens them. */
+  readonly #reserved = new Map<object, Actor>();
   readonly #findActors: FindActors;
   readonly #log: Pick<Logger, "warn">;
   readonly #numbers: StreamNumbers | null;
@@ -41,13 +43,28 @@ export class OpenStreams {
     this.#numbers = numbers;
   }
 
-  /** Throws when the credential, or its home workspace, already has all streams that its plan allows. */
-  requireRoom(actor: Actor): void {
+  /**
+   * Reserves a place before the work for a stream begins, so that the stream is not refused afterwards. Throws when the
+   * credential, or its home workspace, already has all streams that its plan allows. Returns a function that gives up
+   * the place unless the stream has opened.
+   */
+  reserve(request: object, actor: Actor): () => void {
+    this.#requireRoom(actor);
+    this.#reserved.set(request, actor);
+    return () => void this.#reserved.delete(request);
+  }
+
+  /** Takes the place that the request reserved, or a free one; throws when there is none. */
+  claim(request: object, actor: Actor): void {
+    if (!this.#reserved.delete(request)) this.#requireRoom(actor);
+  }
+
+  #requireRoom(actor: Actor): void {
     if (this.#numbers === null) return;
     const { streamsStarter, streamsPro, streamsTeam } = this.#numbers;
     const most = { starter: streamsStarter, pro: streamsPro, team: streamsTeam }[planOf(actor)];
     const mostOfOne = Math.floor(most / 2);
-    const open = [...this.#streams].map((stream) => stream.actor);
+    const open = [...[...this.#streams].map((stream) => stream.actor), ...this.#reserved.values()];
     const ofOne = open.filter((other) => holderOf(other) === holderOf(actor)).length;
     if (ofOne >= mostOfOne) throw tooManyStreams(mostOfOne);
     const [home] = actor.workspaces;

@@ -37,6 +37,7 @@ export class DiskGuard {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #reserveBytes: number;
+  readonly #isSuspended: (machine: string) => boolean;
   readonly #announce: (hold: DiskHold) => Promise<void>;
   /** Frozen machines, the longest frozen first. */
   readonly #held = new Set<string>();
@@ -49,6 +50,8 @@ export class DiskGuard {
     log: Logger;
     /** Zero turns the guard off. */
     reserveBytes: number;
+    /** Whether a machine stays frozen for a reason of its workspace. */
+    isSuspended?: (machine: string) => boolean;
     /** Called for a machine that was frozen or ended. */
     announce: (hold: DiskHold) => Promise<void>;
   }) {
@@ -56,6 +59,7 @@ export class DiskGuard {
     this.#db = deps.db;
     this.#log = deps.log;
     this.#reserveBytes = deps.reserveBytes;
+    this.#isSuspended = deps.isSuspended ?? (() => false);
     this.#announce = deps.announce;
   }
 
@@ -109,7 +113,7 @@ export class DiskGuard {
     this.#held.delete(id);
     const machine = await findMachine(this.#db, id);
     // The owner may have frozen or removed the machine meanwhile.
-    if (machine?.desired !== "running") return;
+    if (machine?.desired !== "running" || this.#isSuspended(id)) return;
     try {
       await this.#host.thaw({ ...orderFor(machine), hostEpoch: this.#host.epoch });
     } catch (error) {

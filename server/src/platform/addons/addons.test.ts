@@ -1,6 +1,8 @@
 import { once } from "node:events";
 import { connect } from "node:net";
 import { beforeEach, expect, test, vi } from "vitest";
+import { systemActor } from "#accounts/activity/activity.ts";
+import { setSuspended } from "#accounts/workspaces.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { createEnvironment } from "../environments/create.ts";
 import { variablesOf } from "../environments/variables.ts";
@@ -270,6 +272,27 @@ test("a server that comes after another brings up what ran", async () => {
   await vi.waitFor(() => expect(host.addons.guest(made.id)).toBeDefined(), 10_000);
   await up(made.id);
 }, 30_000);
+
+test("starts no machine and counts no failure while its workspace is suspended", async () => {
+  const { actor, project } = await onTeam();
+  const made = await make(host, actor, project.id, { kind: "postgres" });
+  await up(made.id);
+  const suspend = async (isSuspended: boolean) => {
+    await setSuspended(host.app, systemActor("test"), actor.workspaces[0]!.id, isSuspended);
+    await host.app.machines.suspension.look({ addon: host.addons.machineOwner });
+  };
+  await suspend(true);
+  host.driver.end((await machineOf(made.id))!, "failed");
+  await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
+  // The next server finds no machine either, and waits as well.
+  await host.restart();
+  await new Promise((resolve) => setTimeout(resolve, 1_000));
+  expect(await machineOf(made.id)).toBeUndefined();
+  expect(await rowOf(made.id)).toMatchObject({ status: "running", error: null, restart_count: 0 });
+  await suspend(false);
+  await vi.waitFor(() => expect(host.addons.guest(made.id)).toBeDefined(), 10_000);
+  expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
+}, 40_000);
 
 test("a deleted one is gone for everyone at once, and of its machine and files nothing is left", async () => {
   const { actor, project } = await onTeam();

@@ -17,7 +17,7 @@ import { engines, type Engines } from "./engines.ts";
 import { addonNotRunning } from "./errors.ts";
 import { RunningAddon } from "./running.ts";
 import { findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
-import { startThrowaway, type Throwaway } from "./throwaway.ts";
+import { startThrowaway, type Throwaway, throwawayPrefix } from "./throwaway.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 
@@ -52,6 +52,7 @@ export class Addons {
       this.#running.get(ownerId)?.machineEnded();
     },
     describe: async (id) => {
+      if (id.startsWith(throwawayPrefix)) return undefined;
       const row = await findAny(this.app.db, id);
       return row && { workspaceId: row.workspace_id, target: { kind: "addon", id, label: row.name } };
     },

@@ -150,6 +150,7 @@ export class RunningAddon {
   async #supervise(): Promise<void> {
     const { signal } = this.#life;
     while (!signal.aborted) {
+      await this.#untilReleased();
       const startedAt = performance.now();
       const said = await this.#once().catch((error: unknown) => {
         if (!signal.aborted) this.#addons.app.log.warn({ addon: this.id, err: error }, "an add-on is not up");
@@ -163,6 +164,8 @@ export class RunningAddon {
         this.#failures = 0;
         continue;
       }
+      // A frozen database does not answer, which is no failure of its own.
+      if (this.#isHeld) continue;
       this.#failures = failuresInRow(this.#failures, performance.now() - startedAt);
       await this.#failed(said).catch((error: unknown) => {
         this.#addons.app.log.warn(
@@ -174,6 +177,16 @@ export class RunningAddon {
       const until = AbortSignal.any([signal, this.#waitingToRestart.signal]);
       await sleep(restartDelayMs(this.#failures), undefined, { signal: until, ref: false }).catch(() => {});
     }
+  }
+
+  get #isHeld(): boolean {
+    return this.#addons.app.machines.suspension.isHeld(this.row.workspace_id);
+  }
+
+  /** Starts nothing while the workspace is suspended. */
+  async #untilReleased(): Promise<void> {
+    const { signal } = this.#life;
+    while (this.#isHeld) await sleep(askAgainMs, undefined, { signal, ref: false });
   }
 
   /** From whatever is there to a database that answers, and on to its end; answers why it ended. */
@@ -289,10 +302,10 @@ export class RunningAddon {
 
   async #look(): Promise<void> {
     const guest = this.guest();
-    if (!guest || !this.isUp) return;
+    if (!guest || !this.isUp || this.#isHeld) return;
     const room = await this.engine.health(guest, this.instance).catch(async (error: unknown) => {
       // One that is busy, or that ends just now: its end is heard of elsewhere.
-      if (this.isUp && this.row.error === null) await this.#save({ error: unansweredText });
+      if (this.isUp && this.row.error === null && !this.#isHeld) await this.#save({ error: unansweredText });
       throw error;
     });
     if (!this.isUp) return;

@@ -16,6 +16,9 @@ import { begin, untilAnswers } from "./process.ts";
 import { extentOf } from "./sizes.ts";
 import type { AddonRow } from "./store.ts";
 
+/** Of owners of machines that are no add-on: none has a record. */
+export const throwawayPrefix = "try_";
+
 export interface Throwaway extends AsyncDisposable {
   guest: Guest;
 }
@@ -28,7 +31,7 @@ export async function startThrowaway(
   const { app } = addons;
   const engine = addons.engines[addon.kind];
   const extent = extentOf(addon.size);
-  const owner = { ownerKind: "addon" as const, ownerId: newId("try_") };
+  const owner = { ownerKind: "addon" as const, ownerId: newId(throwawayPrefix) };
   const image = await addons.image(engine, signal);
   const request = requestOf({ ownerId: owner.ownerId, image, hostname: addon.name, extent });
   const undo = new AsyncDisposableStack();

@@ -78,6 +78,27 @@ test("an app that ends at its start says its exit code and what it said last, at
   expect(await instances(environment.id)).toEqual([]);
 });
 
+test("an app that listens on another port than PORT fails with that port and the cure", async () => {
+  const own = await appsHost(db, { config: { appStartSeconds: "2" } });
+  const { environment } = await makeEnvironment(db);
+  // The fake machine has no kernel of its own: its table is a file.
+  const table =
+    "  0: 00000000:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12";
+  const argv = [
+    process.execPath,
+    "-e",
+    `require("fs").mkdirSync("proc/net", { recursive: true });
+     require("fs").writeFileSync("proc/net/tcp", ${JSON.stringify(table)});
+     setInterval(() => {}, 1000);`,
+  ];
+  const port = await freePort();
+  const made = await candidate(own, environment, 1, { argv, port });
+  await expect(made.waitHealthy(signal)).rejects.toThrow(
+    `Nothing listened on port ${port} within 2 s. The app listens on port 3000 instead: let it listen on $PORT, or set the project's port to 3000.`,
+  );
+  await made.discard();
+});
+
 test("a program that is not there is the deployer's to know", async () => {
   const { environment } = await makeEnvironment(db);
   // Said as the end of a sentence that begins with the step's failure.
@@ -137,6 +158,29 @@ test("a machine that is lost is replaced, and both are in the workspace's privat
   expect(await networkOf(next)).toEqual({ group: workspace.id });
   expect(await visit(host, environment.host_label)).toBe("one");
 }, 20_000);
+
+test("running out of memory is notified once, also where another end came before it", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  const isBack = () =>
+    vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("live"), 20_000);
+  const isDown = () =>
+    vi.waitFor(() => expect(host.apps.routes.of(environment.id)?.state).toBe("down"), 20_000);
+  await visit(host, environment.host_label, "/exit").catch(() => {});
+  await isDown();
+  await isBack();
+  for (let times = 0; times < 2; times += 1) {
+    host.driver.end(host.apps.routes.of(environment.id)?.machine ?? "", "out_of_memory");
+    await isDown();
+    await isBack();
+  }
+  const news = await db
+    .selectFrom("notifications")
+    .select("kind")
+    .where("target", "@>", { id: environment.id } as never)
+    .execute();
+  expect(news).toEqual([{ kind: "out_of_memory" }]);
+}, 90_000);
 
 test("an app sleeps held, and wakes where it was", async () => {
   const { environment } = await makeEnvironment(db);

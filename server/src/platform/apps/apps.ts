@@ -24,7 +24,7 @@ import { AppRoutes } from "./route-table.ts";
 import type { End } from "./ends.ts";
 import { Running } from "./running.ts";
 import { letGoOfRested } from "./sleep.ts";
-import { deleteInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
+import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 
@@ -76,7 +76,9 @@ export class Apps {
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
     describe: async (id) => {
-      const environmentId = this.running.get(id)?.environmentId;
+      // Before the start nothing is known here yet.
+      const environmentId =
+        this.running.get(id)?.environmentId ?? (await findInstance(this.app.db, id))?.environment_id;
       if (environmentId === undefined) return undefined;
       const owner = await findOwner(this.app.db, environmentId);
       const target = { kind: "environment", id: environmentId, label: owner?.host_label ?? "" };

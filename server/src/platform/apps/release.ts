@@ -16,6 +16,7 @@ import { sealEnv, type Variables } from "./environment.ts";
 import type { End } from "./ends.ts";
 import { AppUnhealthy } from "./errors.ts";
 import { unhealthy } from "./last-words.ts";
+import { listeningPorts } from "./listening.ts";
 import { ask, isListening } from "./probe.ts";
 import { Running } from "./running.ts";
 import { findOwner, insertInstance } from "./store.ts";
@@ -38,8 +39,8 @@ export interface Release {
 
 export interface Candidate {
   instanceId: string;
-  /** Settles once it answers. Fails with `AppUnhealthy`, which says how it ended and what it said last. */
-  waitHealthy(signal: AbortSignal): Promise<void>;
+  /** Settles with its status once it answers. Fails with `AppUnhealthy`, which says how it ended and what it said last. */
+  waitHealthy(signal: AbortSignal): Promise<number>;
   /** It serves when this settles, by the public way; the one before is let go of in the background. */
   takeOver(signal: AbortSignal): Promise<void>;
   /** Nothing of it is left. Safe to call again, and after a failure of any of the others. */
@@ -110,7 +111,7 @@ export async function release(
   };
 }
 
-async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): Promise<void> {
+async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): Promise<number> {
   const { port, healthCheckPath: path } = running.row.run;
   const withinMs = apps.app.config.appStartSeconds * 1000;
   const late = AbortSignal.timeout(withinMs);
@@ -122,11 +123,11 @@ async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): P
     const outcome = await Promise.race([probed, ended]);
     signal.throwIfAborted();
     if (typeof outcome === "object") throw await unhealthy(apps, running, whyEnded(outcome));
-    if (outcome === "answers") return;
+    if (typeof outcome === "number") return outcome;
     const seconds = withinMs / 1000;
     const why =
       outcome === "silent"
-        ? `Nothing listened on port ${port} within ${seconds} s. The app has to listen on 0.0.0.0:$PORT.`
+        ? `Nothing listened on port ${port} within ${seconds} s. ${await cureOf(running)}`
         : `GET ${path} on port ${port} ${outcome} until ${seconds} s were over; any status below 500 is well.`;
     throw await unhealthy(apps, running, why);
   } finally {
@@ -135,8 +136,18 @@ async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): P
   }
 }
 
-/** `silent` where nothing ever listened, else how it answered last. */
-async function probe(apps: Apps, running: Running, signal: AbortSignal): Promise<string> {
+/** An app that ignores `PORT` mostly listens on its framework's own port. */
+async function cureOf(running: Running): Promise<string> {
+  const guest = running.guest();
+  const ports = guest ? await listeningPorts(guest) : [];
+  const [first] = ports;
+  if (first === undefined) return "The app has to listen on 0.0.0.0:$PORT.";
+  const found = ports.length === 1 ? `port ${first}` : `ports ${ports.join(", ")}`;
+  return `The app listens on ${found} instead: let it listen on $PORT, or set the project's port to ${first}.`;
+}
+
+/** The status of an answer below 500; `silent` where nothing ever listened, else how it answered last. */
+async function probe(apps: Apps, running: Running, signal: AbortSignal): Promise<string | number> {
   const { port, healthCheckPath: path, hostname } = running.row.run;
   const host = apps.routes.hostOf(hostname);
   let outcome = "silent";
@@ -144,7 +155,7 @@ async function probe(apps: Apps, running: Running, signal: AbortSignal): Promise
     const guest = running.guest();
     if (guest && (await isListening(guest, port))) {
       const status = await ask(guest, { port, path, host }, signal);
-      if (status !== undefined && status < 500) return "answers";
+      if (status !== undefined && status < 500) return status;
       if (!signal.aborted) outcome = status === undefined ? "did not answer" : `answered ${status}`;
     }
     await sleep(pauseMs, undefined, { signal, ref: false }).catch(() => {});

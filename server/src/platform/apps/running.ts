@@ -46,6 +46,8 @@ export class Running {
   calmSince: number | null = null;
   /** Of the process that runs now. */
   ended = Promise.withResolvers<End>();
+  /** Running out of memory is told once for each series of ends, wherever in it that happens. */
+  #toldOfMemory = false;
   readonly owner: Owner;
   readonly #apps: Apps;
   readonly #life = new AbortController();
@@ -229,6 +231,7 @@ export class Running {
     const { signal } = this.#life;
     try {
       if (this.machine === null || this.command === null) {
+        await this.#untilReleased();
         const isWanted = await this.#apps.turn(this.environmentId, async () => {
           if (signal.aborted || this.state !== "live") return false;
           if (this.machine === null) await this.startMachine(reserved);
@@ -246,6 +249,14 @@ export class Running {
     }
   }
 
+  /** Starts nothing while the workspace is suspended. */
+  async #untilReleased(): Promise<void> {
+    const { suspension } = this.#apps.app.machines;
+    const { signal } = this.#life;
+    while (this.state === "live" && suspension.isHeld(this.row.run.workspaceId))
+      await sleep(askAgainMs, undefined, { signal, ref: false });
+  }
+
   async #waitToRestart(end: End): Promise<void> {
     const { app } = this.#apps;
     const inRow = crashesInRow(this.row.crashes_in_row, end.ranMs);
@@ -259,7 +270,10 @@ export class Running {
       last_exit_code: end.code,
       last_exit: end.said,
     });
-    if (inRow === crashLoopAt || (end.isOutOfMemory && inRow === 1)) await this.#apps.tell(this, end);
+    if (inRow === 1) this.#toldOfMemory = false;
+    const isNews = end.isOutOfMemory && !this.#toldOfMemory;
+    if (isNews) this.#toldOfMemory = true;
+    if (inRow === crashLoopAt || isNews) await this.#apps.tell(this, end);
     // It needed more than it had: what the size may grow to is there for that.
     if (end.isOutOfMemory) {
       const wanted = limitFor(this.row.run.size, this.limitBytes, this.limitBytes, 0);

@@ -32,6 +32,10 @@ export function listInstances(db: Db): Promise<InstanceRow[]> {
   return db.selectFrom("app_instances").selectAll().orderBy("created_at").execute();
 }
 
+export function findInstance(db: Db, id: string): Promise<InstanceRow | undefined> {
+  return db.selectFrom("app_instances").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
 export function instancesOf(db: Db, environmentId: string): Promise<InstanceRow[]> {
   return db
     .selectFrom("app_instances")

@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:http";
+import { createServer, get, type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -238,6 +238,82 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
   },
 );
 
+test("makes the one backup of a payer before the three waiting of another", async () => {
+  const busy = await personOn(db, "team");
+  const other = await addonOn("team");
+  const isolated = newBackups();
+  const started: string[] = [];
+  const ends: (() => void)[] = [];
+  onKillPoint((at) =>
+    at === "backup.stored" ? new Promise((resolve) => ends.push(resolve)) : Promise.resolve(),
+  );
+  const run = async (id: string) => {
+    const task = isolated.tasks["platform.backups.run"]!;
+    await task({ backup: id } as never, { attempt: 1, maxAttempts: 25, signal });
+  };
+  const workers: Promise<void>[] = [];
+  for (let n = 0; n < 5; n += 1) {
+    const { id: projectId } = await makeProject(app, busy);
+    const input = AddonCreate.parse({ kind: "postgres" });
+    const { id: addonId } = await createAddon(isolated.addons, busy, projectId, input);
+    await db.updateTable("addons").set({ status: "running" }).where("id", "=", addonId).execute();
+    const { id } = await createBackup(isolated, busy, projectId, addonId);
+    started.push(id);
+    workers.push(run(id));
+    if (n === 1) await expect.poll(() => ends.length).toBe(2);
+  }
+  const { id } = await ask(other);
+  workers.push(run(id));
+  const running = async () =>
+    (await db.selectFrom("backups").select("id").where("status", "=", "running").execute()).map(
+      (row) => row.id,
+    );
+  const isRunning = await running();
+  // All but the two that run have returned their workers.
+  await Promise.all(workers.slice(2));
+  ends.shift()?.();
+  await expect.poll(async () => (await running()).includes(id)).toBe(true);
+  expect((await running()).filter((one) => one !== id)).toHaveLength(1);
+  expect(isRunning).toEqual(expect.arrayContaining(started.slice(0, 2)));
+  onKillPoint(undefined);
+  while (ends.length > 0) ends.shift()?.();
+  await Promise.all(workers);
+  const pending = await db
+    .selectFrom("backups")
+    .select("id")
+    .where("status", "in", ["pending", "running"])
+    .execute();
+  expect(pending.filter((row) => row.id === id || started.includes(row.id))).toEqual([]);
+});
+
+test("leaves a backup pending and begins no daily one while the workspace is suspended", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  const workspace = addon.actor.workspaces[0]!.id;
+  const hold = (since: Date | null) =>
+    db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace).execute();
+  const task = backups.tasks["platform.backups.run"]!;
+  const run = () => task({ backup: id } as never, { attempt: 1, maxAttempts: 25, signal });
+  await hold(clock.now());
+  await run();
+  expect(await find(addon, id)).toMatchObject({ status: "pending" });
+  const dueAt = new Date(clock.now().getTime() - 1);
+  await db
+    .updateTable("addons")
+    .set({ auto_backup: true, next_backup_at: dueAt })
+    .where("id", "=", addon.addonId)
+    .execute();
+  await beginDue(backups);
+  const due = () =>
+    db.selectFrom("addons").select("next_backup_at").where("id", "=", addon.addonId).executeTakeFirst();
+  expect(await due()).toEqual({ next_backup_at: dueAt });
+  await hold(null);
+  await run();
+  expect(await find(addon, id)).toMatchObject({ status: "completed" });
+  await beginDue(backups);
+  expect(await due()).not.toEqual({ next_backup_at: dueAt });
+});
+
 test("one that failed says why as long as others are kept, also where its bytes are left to a later sweep", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
@@ -440,7 +516,7 @@ test("a server that starts leaves what is kept before a restore to that one's jo
   const jobs = await sql<{ key: string; queue_name: string }>`
     select key, queue_name from graphile_worker.jobs where key in (${`backup:${safety_backup_id}`}, ${`restore:${id}`})
   `.execute(db);
-  expect(jobs.rows).toEqual([{ key: `restore:${id}`, queue_name: expect.stringMatching(/^backups:[01]$/) }]);
+  expect(jobs.rows).toEqual([{ key: `restore:${id}`, queue_name: null }]);
   const keeping = second.keep(safety_backup_id!, signal);
   await Promise.all([keeping, carryOutRestore(second, id, signal)]);
   expect(data.get(addon.addonId)).toBe(was);
@@ -583,6 +659,35 @@ test("an address hands out one backup, whole or in part, for an hour, and no oth
     expect((await fetch(here.replace(/svc_exp=\d/, "svc_exp=9"))).status).toBe(403);
     clock.advance(61 * 60_000);
     expect(await (await fetch(here)).json()).toMatchObject({ code: "url_expired" });
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+});
+
+test("ends a download whose reader takes no more bytes", async () => {
+  const addon = await addonOn("pro");
+  // More than the buffers of a connection hold.
+  data.set(addon.addonId, "x".repeat(16 * 1024 ** 2));
+  const { id: backupId } = await made(addon);
+  const { actor, ...ids } = addon;
+  const site = downloadSite(backups, { windowMs: 500 });
+  const closed = Promise.withResolvers<boolean>();
+  const server = createServer((request, response) => {
+    response.once("close", () => closed.resolve(response.writableFinished));
+    void site.handle(request, response, signal, new OpenStreams(async () => [], app.log));
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  try {
+    const { url } = await download(backups, actor, { ...ids, backupId });
+    const { pathname, search } = new URL(url);
+    const stuck = get({ host: "127.0.0.1", port, path: pathname + search, agent: false });
+    stuck.on("error", () => {});
+    const [unread] = (await once(stuck, "response")) as [IncomingMessage];
+    unread.on("error", () => {});
+    expect(await closed.promise).toBe(false);
+    stuck.destroy();
   } finally {
     server.close();
     server.closeAllConnections();

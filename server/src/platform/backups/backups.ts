@@ -5,9 +5,11 @@
  * that one which failed leaves none; and that a restore which fails leaves what was there before. Bytes are streamed:
  * of a database's size nothing is in this process' memory, nor on a disk but the store's.
  */
+import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
 import type { Tasks } from "#jobs/jobs.ts";
+import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Addons } from "../addons/addons.ts";
 import { addonPrefix } from "./blobs.ts";
@@ -17,12 +19,34 @@ import type { BackupEngine } from "./engine.ts";
 import { postgres } from "./postgres.ts";
 import { redis } from "./redis.ts";
 import { tick } from "./schedule.ts";
-import { listUnderWay } from "./store.ts";
+import { findWorkspace, isHeld, listUnderWay } from "./store.ts";
 import { removeUnwanted } from "./sweep.ts";
-import { backupTask, queueBackup, queueRestore, restoreTask, sweepTask, tickTask } from "./tasks.ts";
+import {
+  backupTask,
+  type Later,
+  queueBackup,
+  queueRestore,
+  restoreTask,
+  retryAfterMs,
+  sweepTask,
+  tickTask,
+} from "./tasks.ts";
 
 export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
 const ownEngines: BackupEngines = { postgres, redis };
+/** Each has a second instance of its database for a while, and reads and writes as fast as it can. */
+const atOnce = 2;
+
+/** A job whose turn has not come looks again this much later, in case this process ended. */
+const deferMs = 60_000;
+
+interface Attempt {
+  id: string;
+  attempt: number;
+  workspaceId: string | undefined;
+  work: (stops: AbortSignal) => Promise<void>;
+  queue: (later: Later) => Promise<void>;
+}
 
 export class Backups {
   readonly app: Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
@@ -31,6 +55,7 @@ export class Backups {
   readonly engines: BackupEngines;
   /** What this process carries out; a job of an earlier one may come late. */
   readonly #underWay = new Map<string, Promise<void>>();
+  readonly #jobs = new FairJobs({ limit: atOnce, leavesOne: true });
 
   /** `engines` are a test's own, or those there are. */
   constructor(app: Backups["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
@@ -41,10 +66,23 @@ export class Backups {
   }
 
   readonly tasks: Tasks = {
-    [backupTask]: ({ backup }: { backup: string }, { signal }) =>
-      this.#once(backup, () => carryOut(this, backup, signal)),
-    [restoreTask]: ({ restore }: { restore: string }, { signal }) =>
-      this.#once(restore, () => carryOutRestore(this, restore, signal)),
+    [backupTask]: async ({ backup: id, attempt = 0 }: { backup: string; attempt?: number }, { signal }) => {
+      const { db } = this.app;
+      const work = (stops: AbortSignal) => this.#once(id, () => carryOut(this, id, stops));
+      const queue = (later: Later) => queueBackup(db, id, later);
+      const workspaceId = await findWorkspace(db, { backup: id });
+      await this.#inTurn({ id, attempt, workspaceId, work, queue }, signal);
+    },
+    [restoreTask]: async (
+      { restore: id, attempt = 0 }: { restore: string; attempt?: number },
+      { signal },
+    ) => {
+      const { db } = this.app;
+      const work = (stops: AbortSignal) => this.#once(id, () => carryOutRestore(this, id, stops));
+      const queue = (later: Later) => queueRestore(db, id, later);
+      const workspaceId = await findWorkspace(db, { restore: id });
+      await this.#inTurn({ id, attempt, workspaceId, work, queue }, signal);
+    },
     [tickTask]: () => tick(this),
     [sweepTask]: () => removeUnwanted(this),
   };
@@ -74,6 +112,27 @@ export class Backups {
   /** What is kept before a restore, within that one's job; the same one is not carried out twice at a time. */
   async keep(id: string, signal: AbortSignal): Promise<void> {
     await (this.#underWay.get(id) ?? this.#once(id, () => carryOut(this, id, signal)));
+  }
+
+  /** In turns of the accounts that pay. What fails for a reason of this server's is queued again. */
+  async #inTurn({ id, attempt, workspaceId, work, queue }: Attempt, signal: AbortSignal): Promise<void> {
+    const { db, clock, log } = this.app;
+    const inMs = (ms: number) => new Date(clock.now().getTime() + ms);
+    // A frozen database can be neither saved nor replaced.
+    if (workspaceId !== undefined && (await isHeld(db, workspaceId)))
+      return queue({ attempt, runAt: inMs(deferMs) });
+    const job = {
+      // Its add-on is gone, and nothing is left to save.
+      owner: workspaceId === undefined ? "" : await payerOf(db, workspaceId),
+      id,
+      work: (stops: AbortSignal) =>
+        work(stops).catch(async (error: unknown) => {
+          log.warn({ error, id }, "a backup or a restore is tried again later");
+          await queue({ attempt: attempt + 1, runAt: inMs(retryAfterMs(attempt + 1)) });
+        }),
+      defer: () => queue({ attempt, runAt: inMs(deferMs) }),
+    };
+    await this.#jobs.run(job, signal);
   }
 
   #once(id: string, work: () => Promise<void>): Promise<void> {

@@ -11,6 +11,7 @@ import { clientAddress, trustedProxies } from "#http/client-address.ts";
 import { methodNotAllowed } from "#http/errors.ts";
 import type { RawSite } from "#http/raw-site.ts";
 import { renderError } from "#http/render-error.ts";
+import { endWithSlowReader } from "#http/streams/slow-readers.ts";
 import { BlobNotFound } from "#lib/blobs/blobs.ts";
 import { findAddon } from "../addons/find.ts";
 import type { Backups } from "./backups.ts";
@@ -20,16 +21,15 @@ import { findById } from "./store.ts";
 
 type Needs = Pick<Backups, "app" | "blobs" | "engines">;
 
-/** A download in which nothing moves for this long is over. */
-const idleMs = 60_000;
 const methods = ["GET", "HEAD"];
 
-export function downloadSite(backups: Needs): RawSite {
+/** `windowMs`: the time within which bytes of a download have to move. */
+export function downloadSite(backups: Needs, options: { windowMs?: number } = {}): RawSite {
   return {
     prefix: downloadsPrefix,
     handle: async (request, response) => {
       try {
-        await answer(backups, request, response);
+        await answer(backups, request, response, options.windowMs);
       } catch (error) {
         // Whoever asked is gone, or has half of it: that it broke off says it all.
         if (response.destroyed || response.headersSent) return void response.destroy();
@@ -46,6 +46,7 @@ async function answer(
   { app, blobs, engines }: Needs,
   request: IncomingMessage,
   response: ServerResponse,
+  windowMs?: number,
 ): Promise<void> {
   const { method = "" } = request;
   if (!methods.includes(method)) throw methodNotAllowed(methods);
@@ -86,7 +87,7 @@ async function answer(
     throw error instanceof BlobNotFound ? backupNotFound() : error;
   });
   response.writeHead(range ? 206 : 200, headers);
-  response.setTimeout(idleMs, () => response.destroy());
+  endWithSlowReader(response, { windowMs });
   await pipeline(content, response);
 }
 

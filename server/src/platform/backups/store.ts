@@ -244,6 +244,33 @@ export async function listUnderWay(
   return { backups: backups.map(({ id }) => id), restores: restores.map(({ id }) => id) };
 }
 
+/** The workspace of a backup or a restore; undefined once its add-on is gone. */
+export async function findWorkspace(
+  db: Db,
+  of: { backup: string } | { restore: string },
+): Promise<string | undefined> {
+  const [table, id] =
+    "backup" in of ? (["backups", of.backup] as const) : (["restores", of.restore] as const);
+  const row = await db
+    .selectFrom("addons as a")
+    .innerJoin("projects as p", "p.id", "a.project_id")
+    .select("p.workspace_id")
+    .where("a.id", "=", (eb) => eb.selectFrom(table).select("addon_id").where("id", "=", id))
+    .executeTakeFirst();
+  return row?.workspace_id;
+}
+
+/** Whether the machines of the workspace are frozen by a suspension. */
+export async function isHeld(db: Db, workspaceId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("workspaces")
+    .select("id")
+    .where("id", "=", workspaceId)
+    .where("held_since", "is not", null)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 // ---- when the next one is due
 
 export interface Due {
@@ -261,6 +288,7 @@ export async function listDue(db: Db, now: Date): Promise<Due[]> {
     .select(["a.id", "a.next_backup_at as due_at", "a.backup_missed_at as missed_at", "w.plan"])
     .where("a.auto_backup", "=", true)
     .where("a.deleted_at", "is", null)
+    .where("w.held_since", "is", null)
     .where("a.next_backup_at", "<=", now)
     .$narrowType<{ due_at: Date }>()
     .execute();

@@ -10,19 +10,37 @@ export const restoreTask = "platform.backups.restore";
 export const tickTask = "platform.backups.tick";
 export const sweepTask = "platform.backups.sweep";
 
-/** Each has a second instance of its database for a while, and reads and writes as fast as it can. */
-const atOnce = 2;
+/** The longest that a job waits after a failure of this server. */
+const retryAfterMaxMs = 10 * 60_000;
 
 /** In the transaction that `db` is; the job goes on with one that is under way. */
-export function queueBackup(db: Db, id: string): Promise<void> {
-  return addJob(db, backupTask, { backup: id }, { key: `backup:${id}`, queue: queueOf(id) });
+export function queueBackup(db: Db, id: string, later: Later = {}): Promise<void> {
+  const { attempt = 0, runAt } = later;
+  return addJob(
+    db,
+    backupTask,
+    { backup: id, attempt },
+    { key: `backup:${id}`, ...(runAt ? { runAt } : {}) },
+  );
 }
 
-export function queueRestore(db: Db, id: string): Promise<void> {
-  return addJob(db, restoreTask, { restore: id }, { key: `restore:${id}`, queue: queueOf(id) });
+export function queueRestore(db: Db, id: string, later: Later = {}): Promise<void> {
+  const { attempt = 0, runAt } = later;
+  return addJob(
+    db,
+    restoreTask,
+    { restore: id, attempt },
+    { key: `restore:${id}`, ...(runAt ? { runAt } : {}) },
+  );
 }
 
-/** One that waits for its turn takes no worker from others' jobs. */
-function queueOf(id: string): string {
-  return `backups:${Number.parseInt(id.slice(-1), 16) % atOnce}`;
+export interface Later {
+  /** Number of attempts that failed for a reason of this server's. */
+  attempt?: number;
+  runAt?: Date;
+}
+
+/** Twice as long after each attempt, from two seconds on. */
+export function retryAfterMs(attempt: number): number {
+  return Math.min(1000 * 2 ** attempt, retryAfterMaxMs);
 }

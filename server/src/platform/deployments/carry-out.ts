@@ -7,12 +7,13 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
 import { analyze } from "#builds/detection/detection.ts";
-import { recipeOf } from "#builds/detection/recipe.ts";
+import { isSite, recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
 import { reached } from "#lib/kill-points.ts";
 import { variablesOf } from "../environments/variables.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
+import { buildKey } from "./build-key.ts";
 import { imagePruned } from "./errors.ts";
 import type { BuiltImage, Candidate, Work } from "./pipeline.ts";
 import { DeploymentFailed, Dropped } from "./reasons.ts";
@@ -43,7 +44,8 @@ export async function carryOut(context: Context, id: string): Promise<void> {
     deployment.image_tag === null
       ? undefined
       : await pipeline.findAppImage(app, deployment.project_id, deployment.image_tag);
-  const isRollback = deployment.trigger_kind === "rollback";
+  // A rollback or a restart: it begins with an image that is there.
+  const isRollback = deployment.trigger_kind === "rollback" || deployment.trigger_kind === "restart";
   if (isRollback && deployment.image_tag !== null && !kept && !deployment.allow_rebuild)
     throw new DeploymentFailed(imagePruned().detail);
 
@@ -79,6 +81,7 @@ async function build(
       pipeline.checkout(app, project, {
         branch: environment.branch,
         sha: deployment.commit_sha ?? deployment.wanted_sha,
+        tag: deployment.wanted_tag,
         into,
         ...work,
       }),
@@ -86,22 +89,31 @@ async function build(
     await steps.note({ commit_sha: sha, commit_message: message, commit_author: author });
     await reached("deploy.cloned");
     const found = await steps.take("detect", (work) => detect(project, into, work));
-    const image = await steps.take("build", async (work) => {
-      const request = {
-        workspaceId: project.workspace_id,
-        projectId: project.id,
-        deploymentId: deployment.id,
-        context: into,
-        rootDirectory: found.context,
-        recipe: found.recipe,
-        secrets: await variables(context, subject),
-        plan,
-      };
-      return pipeline.buildAppImage(app, request, work);
-    });
+    const env = await variables(context, subject);
+    const { recipe, context: rootDirectory } = found;
+    const key = buildKey(app, { sha, recipe, context: rootDirectory, variables: env });
+    const equal = deployment.rebuild ? undefined : await holdEqual(context, steps, project, key);
+    if (equal) await steps.skip("build", reused(equal));
+    const image =
+      equal ??
+      (await steps.take("build", (work) => {
+        const request = {
+          workspaceId: project.workspace_id,
+          projectId: project.id,
+          deploymentId: deployment.id,
+          context: into,
+          rootDirectory,
+          recipe,
+          secrets: env,
+          plan,
+          buildKey: key,
+        };
+        return pipeline.buildAppImage(app, request, work);
+      }));
     const isRollback = deployment.trigger_kind === "rollback";
     const run = (isRollback ? deployment.run : null) ?? runOf(project, image, found);
-    await steps.note({ status: "deploying", image_tag: image.tag, image_id: image.imageId, run });
+    const { tag: image_tag, imageId: image_id } = image;
+    await steps.note({ status: "deploying", image_tag, image_id, image_reused: equal !== undefined, run });
     await log.flush();
     await reached("deploy.built");
     return { image, run };
@@ -109,6 +121,22 @@ async function build(
     await rm(into, { recursive: true, force: true });
   }
 }
+
+/** An image of the same build. Retention spares what a deployment names, so it is named first and looked for again. */
+async function holdEqual(
+  { app, pipeline }: Context,
+  steps: Steps,
+  { id }: ProjectRow,
+  key: Buffer,
+): Promise<BuiltImage | undefined> {
+  const found = await pipeline.findEqualImage(app, id, key);
+  if (!found) return undefined;
+  await steps.note({ image_tag: found.tag, image_id: found.imageId });
+  return pipeline.findAppImage(app, id, found.tag);
+}
+
+const reused = ({ tag }: BuiltImage): string =>
+  `Nothing is built: image ${tag} was built from the same commit, settings and variables. Deploy with rebuild=true to build it again.`;
 
 interface Detected {
   recipe: string;
@@ -156,6 +184,10 @@ function runOf(project: ProjectRow, { run }: BuiltImage, { port, isOwnRecipe }: 
   };
 }
 
+/** A missing page is an answer of an API, and the sign of a wrong output directory on a site. */
+const emptySite = (path: string): string =>
+  `warning: GET ${path} answers 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
+
 async function start(
   context: Context,
   steps: Steps,
@@ -181,7 +213,10 @@ async function start(
     });
     candidate = started;
     await reached("deploy.released");
-    await steps.take("health", ({ signal }) => started.waitHealthy(signal));
+    await steps.take("health", async ({ log, signal }) => {
+      const status = await started.waitHealthy(signal);
+      if (status === 404 && isSite(run.argv)) await log(emptySite(run.health_check_path));
+    });
     await reached("deploy.healthy");
     await steps.take("route", ({ signal }) => started.takeOver(signal));
     await reached("deploy.switched");

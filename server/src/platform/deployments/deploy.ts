@@ -20,6 +20,7 @@ import {
   lockProject,
   type NewDeployment,
 } from "./store.ts";
+import { triggerActor } from "./triggers.ts";
 
 type Trigger = DeploymentRow["trigger_kind"];
 type Needs = Pick<App, "db" | "clock">;
@@ -27,35 +28,55 @@ type Needs = Pick<App, "db" | "clock">;
 /** Why one that waited never began. */
 const replacedByPush = "A newer push came.";
 
-/** The newest commit of the environment's branch, or the one named. It is queued when this returns. */
+/** The newest commit of the environment's branch, or the commit or tag that is named. It is queued when this returns. */
 export function deploy(
   app: Needs,
   actor: Actor,
-  request: { project: { id: string }; environmentId: string; trigger: Trigger; sha?: string },
+  request: {
+    project: { id: string };
+    environmentId: string;
+    trigger: Trigger;
+    sha?: string;
+    tag?: string;
+    rebuild?: boolean;
+  },
 ): Promise<DeploymentRow> {
-  const { project, environmentId, trigger, sha } = request;
+  const { project, environmentId, trigger, sha, tag, rebuild } = request;
   return queueAlone(app, actor, {
     project_id: project.id,
     environment_id: environmentId,
     trigger_kind: trigger,
     wanted_sha: sha ?? null,
+    wanted_tag: tag ?? null,
+    rebuild: rebuild ?? false,
   });
 }
 
-/** What a rollback and a deployment have in common. */
+type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">;
+
+/**
+ * Shared by deployments, rollbacks and restarts. `more` is read when no other deployment of the environment is under way
+ * and none can begin.
+ */
 export function queueAlone(
   app: Needs,
   actor: Actor,
-  wanted: Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">,
+  wanted: Queued,
+  more?: (tx: Transaction) => Promise<Partial<Queued>>,
 ): Promise<DeploymentRow> {
   return transaction(app.db, async (tx) => {
     await lock(tx, wanted.project_id);
     if (!(await holdEnvironment(tx, wanted.environment_id))) throw environmentNotFound();
     const [other] = await findUnderWay(tx, wanted.environment_id);
     if (other) throw deploymentInProgress(other);
-    return queue(app, tx, actor, wanted);
+    return queue(app, tx, actor, { ...wanted, ...(await more?.(tx)) });
   });
 }
+
+const activities: Readonly<Partial<Record<Trigger, string>>> = {
+  rollback: "deployment.rolled_back",
+  restart: "deployment.restarted",
+};
 
 /**
  * A branch has new commits: every environment that follows it is deployed, as soon as nothing else of it is. One that
@@ -89,21 +110,16 @@ async function lock(tx: Transaction, projectId: string) {
   return project;
 }
 
-async function queue(
-  app: Needs,
-  tx: Transaction,
-  actor: Actor,
-  wanted: Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">,
-): Promise<DeploymentRow> {
+async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: Queued): Promise<DeploymentRow> {
   const id = await insertDeployment(tx, {
     ...wanted,
     steps: newSteps(),
-    trigger_actor: { kind: actor.kind, id: actor.id, label: actor.label },
+    trigger_actor: triggerActor(actor),
     created_at: app.clock.now(),
   });
   const row = (await findById(tx, id))!;
   await addJob(tx, runTask, {});
-  const deed = wanted.trigger_kind === "rollback" ? "deployment.rolled_back" : "deployment.created";
+  const deed = activities[wanted.trigger_kind] ?? "deployment.created";
   await recordActivity(tx, actor, deed, target(row), row.workspace_id, {
     project_id: row.project_id,
     environment_id: row.environment_id,

@@ -1,4 +1,5 @@
 import { readdir } from "node:fs/promises";
+import pg from "pg";
 import { afterEach, describe, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
 import { listActivity } from "#accounts/activity/list.ts";
@@ -9,12 +10,14 @@ import { updateEnvironment } from "../environments/update.ts";
 import { cancelDeployment } from "./cancel.ts";
 import { workDirectory } from "./carry-out.ts";
 import { DeploymentFailed } from "./reasons.ts";
-import { pushed } from "./deploy.ts";
+import { deploy, pushed } from "./deploy.ts";
 import { deploymentStats, getDeployment } from "./deployments.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
+import { restart } from "./restart.ts";
 import { rollback } from "./rollback.ts";
 import { toStats } from "./schema.ts";
 import { stepNames } from "./states.ts";
+import { takeNext } from "./store.ts";
 import {
   ask,
   deployed,
@@ -125,6 +128,146 @@ describe("a deployment", () => {
   });
 });
 
+test("begins the one deployment of a payer before the fifteen waiting of another", async () => {
+  const busy = await personWithPlan(db, "team");
+  const waiting: string[] = [];
+  for (let n = 0; n < 15; n += 1) {
+    waiting.push((await ask(host, busy, await makeProject(host, busy))).id);
+    host.clock.advance(1);
+  }
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  host.pipeline.during.health = async () => host.clock.advance(1);
+  await host.run();
+  const rows = await db
+    .selectFrom("deployments")
+    .select("id")
+    .where("id", "in", [...waiting, id])
+    .orderBy("started_at")
+    .execute();
+  expect(rows.slice(0, 3).map((row) => row.id)).toEqual([waiting[0], id, waiting[1]]);
+});
+
+test("leaves one place free while a deployment of another payer is recent, and none without", async () => {
+  const people = [await personWithPlan(db, "team"), await personWithPlan(db, "team")] as const;
+  for (let n = 0; n < 5; n += 1) await ask(host, people[0], await makeProject(host, people[0]));
+  const take = (recent: readonly string[], carriedOut: readonly string[]) =>
+    takeNext(db, { id: "host_test", atOnce: 4, carriedOut, recent }, host.clock.now());
+  const other = people[1].userId;
+  const taken: string[] = [];
+  for (let n = 0; n < 3; n += 1) taken.push((await take([other], taken))!.id);
+  expect(await take([other], taken)).toBeUndefined();
+  taken.push((await take([people[0].userId], taken))!.id);
+  expect(await take([], taken)).toBeUndefined();
+  // The next server resumes them, also without a free place.
+  expect(await take([other], taken.slice(1))).toMatchObject({ id: taken[0] });
+  await db
+    .updateTable("deployments")
+    .set({ status: "cancelled", finished_at: host.clock.now() })
+    .where("status", "in", ["queued", "building"])
+    .execute();
+});
+
+async function hold({ workspaces: [workspace] }: Actor, since: Date | null) {
+  await db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace!.id).execute();
+}
+
+test("keeps a suspended workspace's deployment queued and carries out another's", async () => {
+  const [late, other] = [await start(), await start()];
+  const [waiting, next] = [
+    await ask(host, late.actor, late.project),
+    await ask(host, other.actor, other.project),
+  ];
+  await hold(late.actor, host.clock.now());
+  await host.run();
+  expect(await get(late.actor, waiting)).toMatchObject({ status: "queued", attempts: 0 });
+  expect(await get(other.actor, next)).toMatchObject({ status: "live" });
+  await hold(late.actor, null);
+  await host.run();
+  expect(await get(late.actor, waiting)).toMatchObject({ status: "live" });
+});
+
+test("stops a deployment when its workspace is suspended and resumes it afterwards", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  const builds = stage.builds;
+  host.pipeline.during.health = async (work) => {
+    await hold(actor, host.clock.now());
+    await untilAborted(work);
+  };
+  await host.run();
+  expect(await get(actor, { id })).toMatchObject({ status: "deploying", error: null, attempts: 0 });
+  expect(stage.candidates.size).toBe(0);
+  host.pipeline.during.health = async () => {};
+  await host.run();
+  expect(await get(actor, { id })).toMatchObject({ status: "deploying" });
+  await hold(actor, null);
+  await host.run();
+  expect(await get(actor, { id })).toMatchObject({ status: "live", attempts: 1 });
+  expect(stage.builds).toBe(builds + 1);
+});
+
+test("does not fail a deployment whose app stops answering because it is frozen", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  host.pipeline.during.health = async () => {
+    await hold(actor, host.clock.now());
+    throw new DeploymentFailed("nothing answers.");
+  };
+  await host.run();
+  expect(await get(actor, { id })).toMatchObject({ status: "deploying", error: null });
+  host.pipeline.during.health = async () => {};
+  await hold(actor, null);
+  await host.run();
+  expect(await get(actor, { id })).toMatchObject({ status: "live" });
+});
+
+test("reads a deployment once for all of its followers", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  const leave = new AbortController();
+  const readers = Array.from({ length: 40 }, () => followDeployment(app, id, leave.signal));
+  const sent: string[] = [];
+  const client = pg.Client.prototype as unknown as { query: (...given: unknown[]) => unknown };
+  const { query } = client;
+  client.query = function (this: unknown, ...given: unknown[]) {
+    const [statement] = given as [string | { text: string }];
+    sent.push(typeof statement === "string" ? statement : statement.text);
+    return query.apply(this, given);
+  };
+  const count = (part: string) => sent.filter((text) => text.includes(part)).length;
+  const reads = () => count('from "deployment_logs"');
+  try {
+    const first = await Promise.all(readers.map((reader) => reader.next()));
+    expect(first.every(({ value }) => "status" in value! && value.status === "queued")).toBe(true);
+    expect(reads()).toBe(1);
+    const ends = readers.map(async (reader) => (await Array.fromAsync(reader)).at(-1));
+    // While nothing changes, one query polls for all of them.
+    await expect.poll(() => count('select "id", "status", "log_bytes"')).toBeGreaterThan(4);
+    expect(reads()).toBeLessThan(5);
+    await host.run();
+    for (const end of await Promise.all(ends)) expect(end).toMatchObject({ status: "live" });
+    expect(reads()).toBeLessThan(readers.length);
+  } finally {
+    client.query = query;
+    leave.abort();
+  }
+});
+
+test.each([
+  [["nginx", "-c", "/etc/nginx/site.conf"], 404, true],
+  [["nginx", "-c", "/etc/nginx/site.conf"], 200, false],
+  [["node", "server.js"], 404, false],
+])("%j that answers %i at its health path is warned of: %s", async (argv, status, isWarned) => {
+  const { actor, project } = await start();
+  Object.assign(host.pipeline, { argv, status });
+  const row = await deployed(host, actor, project);
+  expect(row.status).toBe("live");
+  const logs = await readLogs(app, actor, row.id);
+  const said = logs.filter(({ step }) => step === "health").map(({ text }) => text);
+  expect(said.join("").includes("Set output_directory")).toBe(isWarned);
+});
+
 describe("a push", () => {
   test("waits for what runs; a newer one takes its place and says so", async () => {
     const { actor, project } = await start();
@@ -177,7 +320,7 @@ describe("a failure", () => {
       "clone succeeded",
       "detect succeeded",
       "build failed",
-      ...["release", "health", "route"].map((name) => `${name} pending`),
+      ...["release", "health", "route"].map((name) => `${name} skipped`),
     ]);
     expect((await get(actor, live)).status).toBe("live");
     expect(stage.serving.get(project.environmentId)).toBe(live.id);
@@ -233,6 +376,51 @@ describe("a failure", () => {
       /^The repository could not be made into an image: there is no directory apps\/web/,
     );
   });
+});
+
+test("no step of a deployment that is over is pending or running, and a cancelled step did not fail", async () => {
+  const { actor, project } = await start();
+  const waiting = await ask(host, actor, project);
+  await cancelDeployment(app, actor, waiting.id);
+  host.pipeline.during.build = async (work) => {
+    await cancelDeployment(app, actor, running.id);
+    await untilAborted(work);
+  };
+  const running = await ask(host, actor, project);
+  await host.run();
+  expect(statusesOf(await get(actor, waiting))).toEqual(
+    stepNames.filter((name) => name !== "scan").map((name) => `${name} skipped`),
+  );
+  const row = await get(actor, running);
+  expect(row.status).toBe("cancelled");
+  expect(statusesOf(row)).toEqual([
+    "clone succeeded",
+    "detect succeeded",
+    "build skipped",
+    ...["release", "health", "route"].map((name) => `${name} skipped`),
+  ]);
+  expect(scanOf(row)).toBe("skipped");
+});
+
+test("a step that a dead server left running has failed once its deployment is given up", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  host.pipeline.during.build = () => new Promise(() => {});
+  for (let times = 0; times < 3; times += 1) {
+    const there = Promise.withResolvers<void>();
+    host.pipeline.during.build = () => {
+      there.resolve();
+      return new Promise(() => {});
+    };
+    void host.run();
+    await there.promise;
+    await host.restart();
+  }
+  await host.run();
+  const row = await get(actor, { id });
+  expect(row).toMatchObject({ status: "failed", error: expect.stringContaining("3 times") });
+  expect(statusesOf(row)).toContain("build failed");
+  expect(statusesOf(row).join()).not.toMatch(/pending|running/);
 });
 
 describe("a cancelled deployment", () => {
@@ -356,6 +544,107 @@ describe("a rollback", () => {
       code: "not_rollbackable",
     });
   });
+});
+
+describe("an unchanged commit", () => {
+  const again = async (
+    actor: Actor,
+    project: TestProject,
+    more: { sha?: string; rebuild?: boolean } = {},
+  ) => {
+    const request = { project, environmentId: project.environmentId, trigger: "api" as const, ...more };
+    const { id } = await deploy(app, actor, request);
+    host.pipeline.reuses = true;
+    await host.run();
+    return get(actor, { id });
+  };
+
+  test("is not built again, which the log, the step and the record say", async () => {
+    const { actor, project } = await start();
+    const first = await deployed(host, actor, project);
+    const before = stage.builds;
+    const second = await again(actor, project);
+    expect(second).toMatchObject({ status: "live", image_tag: first.image_tag, image_reused: true });
+    expect(stage.builds).toBe(before);
+    expect(statusesOf(second)).toContain("build skipped");
+    expect((await readBuildLog(app, actor, second.id)).text).toContain("Nothing is built");
+    expect(first.image_reused).toBe(false);
+  });
+
+  test("is built where it is asked for, or a variable, a setting or the commit differs", async () => {
+    const { actor, project } = await start();
+    await deployed(host, actor, project);
+    const built = async (more?: { sha?: string; rebuild?: boolean }) => {
+      const before = stage.builds;
+      const row = await again(actor, project, more);
+      expect(row).toMatchObject({ status: "live", image_reused: stage.builds === before });
+      return stage.builds - before;
+    };
+    expect(await built({ rebuild: true })).toBe(1);
+    expect(await built({ sha: "a".repeat(40) })).toBe(1);
+    expect(await built()).toBe(0);
+    await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "1" } });
+    expect(await built()).toBe(1);
+    await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: null } });
+    expect(await built()).toBe(0);
+  });
+
+  test("is built again once its image is gone", async () => {
+    const { actor, project } = await start();
+    const first = await deployed(host, actor, project);
+    stage.images.delete(first.image_tag!);
+    const before = stage.builds;
+    expect(await again(actor, project)).toMatchObject({ status: "live", image_reused: false });
+    expect(stage.builds).toBe(before + 1);
+  });
+});
+
+describe("a restart", () => {
+  const of = (project: TestProject) => ({ projectId: project.id, environmentId: project.environmentId });
+
+  test("serves the live image from a new machine with the variables of today, without a build", async () => {
+    const { actor, project } = await start("starter");
+    const first = await deployed(host, actor, project);
+    await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "2" } });
+    const before = stage.builds;
+    const { id } = await restart(app, actor, of(project));
+    await host.run();
+    const row = await get(actor, { id });
+    expect(row).toMatchObject({ status: "live", trigger_kind: "restart", image_tag: first.image_tag });
+    expect(statusesOf(row)).toEqual([
+      "clone skipped",
+      "detect skipped",
+      "build skipped",
+      "release succeeded",
+      "health succeeded",
+      "route succeeded",
+    ]);
+    expect(stage.builds).toBe(before);
+    expect(stage.serving.get(project.environmentId)).toBe(id);
+    expect(stage.started.get(id)).toMatchObject({ env: { A: "2" } });
+    expect((await get(actor, first)).status).toBe("superseded");
+    const { items } = await listActivity(app, actor, { skip: 0, limit: 2 });
+    expect(items.map(({ action }) => action)).toEqual(["deployment.succeeded", "deployment.restarted"]);
+  });
+
+  test("is refused where nothing is live, and while a deployment is under way", async () => {
+    const { actor, project } = await start();
+    await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "nothing_deployed" });
+    await deployed(host, actor, project);
+    await ask(host, actor, project);
+    await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "deployment_in_progress" });
+    await host.run();
+  });
+});
+
+test("deploys the tag that is named, and its record says so", async () => {
+  const { actor, project } = await start();
+  const request = { project, environmentId: project.environmentId, trigger: "api" as const, tag: "v1.2" };
+  const { id } = await deploy(app, actor, request);
+  await host.run();
+  const row = await get(actor, { id });
+  expect(row).toMatchObject({ status: "live", wanted_tag: "v1.2", commit_sha: "f".repeat(40) });
+  expect((await readLogs(app, actor, id))[0]!.text).toBe("fetching v1.2\n");
 });
 
 describe("where the server ends", () => {

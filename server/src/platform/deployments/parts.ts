@@ -1,6 +1,6 @@
 /** The real parts of a deployment. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { buildAppImage, findAppImage } from "#builds/app-images.ts";
+import { buildAppImage, findAppImage, findEqualAppImage } from "#builds/app-images.ts";
 import { describeScan, scanImage } from "#builds/scan.ts";
 import type { Apps } from "../apps/apps.ts";
 import { release } from "../apps/release.ts";
@@ -16,6 +16,7 @@ export function partsOf(apps: Apps): Pipeline {
     checkout,
     buildAppImage,
     findAppImage,
+    findEqualImage: (app, projectId, buildKey) => findEqualAppImage(app, projectId, buildKey),
     async scanImage(app, projectId, tag) {
       const scan = await scanImage(app, projectId, tag);
       return scan ? describeScan(scan) : "The image is gone.";

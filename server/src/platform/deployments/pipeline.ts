@@ -52,6 +52,8 @@ export interface BuildRequest {
   /** Variables that steps may see by mount, and that are in no layer. */
   secrets: Record<string, string>;
   plan: Plan;
+  /** Equal for builds that would make the same image. */
+  buildKey: Buffer;
 }
 
 export interface ReleaseRequest {
@@ -68,8 +70,8 @@ export interface ReleaseRequest {
 
 /** An app that was started beside the one that serves. */
 export interface Candidate {
-  /** Fails with what it said last, where it ends or does not answer in time. */
-  waitHealthy(signal: AbortSignal): Promise<void>;
+  /** The status of its answer. Fails with what it said last, where it ends or does not answer in time. */
+  waitHealthy(signal: AbortSignal): Promise<number>;
   /**
    * In one transaction the environment's `live_deployment_id` and what serves it; then proof by a request through the
    * public listener. The earlier one is drained and ended in the background.
@@ -83,11 +85,13 @@ export interface Pipeline {
   checkout(
     app: App,
     project: ProjectRow,
-    what: { branch: string; sha: string | null; into: string } & Work,
+    what: { branch: string; sha: string | null; tag: string | null; into: string } & Work,
   ): Promise<Commit>;
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
   /** Undefined once it is not kept any more. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
+  /** The newest image of a build with that key that is kept. */
+  findEqualImage(app: App, projectId: string, buildKey: Buffer): Promise<BuiltImage | undefined>;
   /** A sentence of what it found. Absent where nothing scans. */
   scanImage?(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;

@@ -5,13 +5,14 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
+import { nothingDeployed } from "../apps/errors.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { getProject } from "../projects/projects.ts";
 import { cancelDeployment } from "./cancel.ts";
 import { deploy } from "./deploy.ts";
-import { type DeploymentRow, deploymentStats, getDeployment } from "./deployments.ts";
+import { deploymentStats, getDeployment } from "./deployments.ts";
 import {
   deploymentInProgress,
   deploymentNotCancellable,
@@ -21,6 +22,7 @@ import {
 } from "./errors.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
 import type { Pipeline } from "./pipeline.ts";
+import { restart } from "./restart.ts";
 import { rollback } from "./rollback.ts";
 import {
   BuildLog,
@@ -34,6 +36,7 @@ import {
   ListQuery,
   LogsQuery,
   ProjectParams,
+  RestartQuery,
   RollbackQuery,
   toDeployment,
   toLogEntry,
@@ -41,18 +44,11 @@ import {
   toStats,
 } from "./schema.ts";
 import { listDeployments } from "./store.ts";
+import { triggerKind } from "./triggers.ts";
 
 const common = { api: "platform", tag: "Deployments" } as const;
 const ofProject = "/api/v1/projects/{project_id}/deployments";
 const path = "/api/v1/deployments/{deployment_id}";
-
-/** Who asks says how: a person in the console, a worker, or a program. */
-const triggers: Readonly<Record<Actor["kind"], DeploymentRow["trigger_kind"]>> = {
-  user: "console",
-  worker: "agent",
-  api_token: "api",
-  system: "api",
-};
 
 export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage">): Route[] => [
   defineRoute({
@@ -62,7 +58,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     operationId: "createDeployment",
     summary: "Deploy the newest commit of an environment's branch",
     description:
-      "Answers at once with `status: queued`; poll the deployment, or follow its log. What is served goes on being served until the new one is healthy.",
+      "Or the commit or tag that is named. A commit that was built before with the same settings and variables is not built again. Answers at once with `status: queued`; poll the deployment, or follow its log. What is served goes on being served until the new one is healthy.",
     scope: "platform:write",
     params: ProjectParams,
     query: DeployQuery,
@@ -77,8 +73,42 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     handler: async ({ actor, params, query }) => {
       const found = await getEnvironment(app, actor, params.project_id, query.environment_id);
       const { project, environment } = found;
-      const trigger = triggers[actor.kind];
-      return toDeployment(app, await deploy(app, actor, { project, environmentId: environment.id, trigger }));
+      const { commit: sha, tag, rebuild } = query;
+      const request = {
+        project,
+        environmentId: environment.id,
+        trigger: triggerKind(actor),
+        rebuild,
+        ...(sha !== undefined && { sha }),
+        ...(tag !== undefined && { tag }),
+      };
+      return toDeployment(app, await deploy(app, actor, request));
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: "/api/v1/projects/{project_id}/restart",
+    operationId: "restartProject",
+    summary: "Restart an app on new machines",
+    description:
+      "A deployment of the image that is live, with the environment's variables of today; nothing is built. The earlier machine serves until the new one is healthy. An app that sleeps wakes.",
+    scope: "platform:write",
+    extension: true,
+    params: ProjectParams,
+    query: RestartQuery,
+    responses: { 200: DeploymentResponse },
+    errors: [projectNotFound, environmentNotFound, nothingDeployed, deploymentInProgress, accountSuspended],
+    idempotent: true,
+    replay: {
+      deed: "deployment.restarted",
+      render: async ({ actor, made: [{ id }] }) =>
+        toDeployment(app, await getDeployment(app, actor, String(id))),
+    },
+    handler: async ({ actor, params, query }) => {
+      const found = await getEnvironment(app, actor, params.project_id, query.environment_id);
+      const of = { projectId: found.project.id, environmentId: found.environment.id };
+      return toDeployment(app, await restart(app, actor, of));
     },
   }),
   defineRoute({

@@ -11,15 +11,18 @@ import { type News, notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
+import type { NextEntry } from "#jobs/next-in-turn.ts";
+import { RecentOwners } from "#lib/fair-queue.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
+import { StepLog } from "../step-log.ts";
 import { carryOut, workDirectory } from "./carry-out.ts";
 import { runTask, target } from "./deployments.ts";
-import { DeploymentLog } from "./log.ts";
 import type { Pipeline } from "./pipeline.ts";
 import { Cancelled, DeploymentFailed, Dropped } from "./reasons.ts";
-import { failures } from "./states.ts";
+import { failures, type StepName } from "./states.ts";
 import {
+  appendLog,
   type DeploymentRow,
   endRunning,
   findById,
@@ -33,7 +36,7 @@ const attemptsMax = 3;
 /** How soon one that is cancelled, or whose project goes, hears of it. */
 const lookEveryMs = 250;
 
-/** The server stops. */
+/** The server stops, or the workspace is suspended. */
 class Interrupted extends Error {}
 
 type End = { status: "live" | "failed" | "cancelled"; error: string | null };
@@ -42,6 +45,7 @@ export class Deployments {
   readonly #app: App;
   readonly #pipeline: Pipeline;
   readonly #carriedOut = new Set<string>();
+  readonly #recent = new RecentOwners();
   /** Two looks at once would each take what the other has for left by an earlier server. */
   readonly #taking = new Semaphore(1);
   #isBegun = false;
@@ -66,23 +70,28 @@ export class Deployments {
   /** Takes deployments until none waits that may begin; none before `begin`, which asks for another run. */
   async run(signal: AbortSignal): Promise<void> {
     while (this.#isBegun && !signal.aborted) {
-      const id = await this.#taking.run(() => this.#take());
-      if (id === undefined) return;
+      const next = await this.#taking.run(() => this.#take());
+      if (!next) return;
       try {
-        await this.#carryOut(id, signal);
+        await this.#carryOut(next.id, signal);
       } finally {
-        this.#carriedOut.delete(id);
+        this.#carriedOut.delete(next.id);
+        this.#recent.note(next.payerId);
       }
     }
   }
 
-  async #take(): Promise<string | undefined> {
+  async #take(): Promise<NextEntry | undefined> {
     const { db, config, clock, machines } = this.#app;
-    const carriedOut = [...this.#carriedOut];
-    const host = { id: machines.host.id, atOnce: config.deployConcurrency, carriedOut };
-    const id = await takeNext(db, host, clock.now());
-    if (id !== undefined) this.#carriedOut.add(id);
-    return id;
+    const host = {
+      id: machines.host.id,
+      atOnce: config.deployConcurrency,
+      carriedOut: [...this.#carriedOut],
+      recent: this.#recent.list(),
+    };
+    const next = await takeNext(db, host, clock.now());
+    if (next) this.#carriedOut.add(next.id);
+    return next;
   }
 
   async #carryOut(id: string, stops: AbortSignal): Promise<void> {
@@ -96,7 +105,7 @@ export class Deployments {
     const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
     const watched = new AbortController();
     const watching = this.#watch(id, ends, watched.signal);
-    const log = new DeploymentLog(app, id);
+    const log = new StepLog<StepName>(app, (pieces, isCut) => appendLog(app.db, id, pieces, isCut));
     let end: End | undefined;
     try {
       end = await this.#outcome(id, log, ends.signal);
@@ -111,7 +120,7 @@ export class Deployments {
   }
 
   /** Undefined where it is the next server's to go on with. */
-  async #outcome(id: string, log: DeploymentLog, signal: AbortSignal): Promise<End | undefined> {
+  async #outcome(id: string, log: StepLog<StepName>, signal: AbortSignal): Promise<End | undefined> {
     const { db, log: serverLog } = this.#app;
     try {
       const deployment = await findById(db, id);
@@ -121,7 +130,9 @@ export class Deployments {
       await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
-      if (error instanceof Interrupted) {
+      // A frozen app may fail its health check before the suspension is noticed.
+      const isHeld = error instanceof DeploymentFailed && (await findWish(db, id)) === "hold";
+      if (error instanceof Interrupted || isHeld) {
         await forgetAttempt(db, id);
         return undefined;
       }
@@ -143,6 +154,7 @@ export class Deployments {
       const wish = await findWish(this.#app.db, id).catch(() => "go on" as const);
       if (wish === "cancel") ends.abort(new Cancelled());
       if (wish === "gone") ends.abort(new Dropped());
+      if (wish === "hold") ends.abort(new Interrupted());
     }
   }
 

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { urlOf } from "../environments/schema.ts";
+import { isBranchName, isCommitId } from "../git/names.ts";
 import type { Tally } from "./store.ts";
 import type { DeploymentNews, LogEntry } from "./logs.ts";
 import { statuses, stepNames, stepStatuses } from "./states.ts";
@@ -11,7 +12,31 @@ const timestamp = z.iso.datetime();
 
 export const ProjectParams = z.object({ project_id: z.guid() });
 export const DeploymentParams = z.object({ deployment_id: z.guid() });
-export const DeployQuery = z.object({
+export const DeployQuery = z
+  .object({
+    environment_id: z.guid().optional().describe("Production where absent."),
+    commit: z
+      .string()
+      .refine(isCommitId, { error: "must be a whole commit id, 40 or 64 hexadecimal digits" })
+      .optional()
+      .describe("An extension: this commit, not the newest of the branch."),
+    tag: z
+      .string()
+      .refine(isBranchName, { error: "must be the name of a tag, without refs/tags/" })
+      .optional()
+      .describe("An extension: the commit of this tag. Not together with `commit`."),
+    rebuild: z
+      .boolean()
+      .default(false)
+      .describe(
+        "An extension: build even where an image of the same commit, settings and variables is kept, for newer base images or packages.",
+      ),
+  })
+  .refine(({ commit, tag }) => commit === undefined || tag === undefined, {
+    path: ["tag"],
+    error: "is given in place of commit, not beside it",
+  });
+export const RestartQuery = z.object({
   environment_id: z.guid().optional().describe("Production where absent."),
 });
 export const ListQuery = z.object({
@@ -53,15 +78,19 @@ export const DeploymentResponse = z
         "`queued → building → deploying → live`, or `failed` or `cancelled`; `superseded` once a later one is live.",
       ),
     trigger: z.object({
-      kind: z.enum(["api", "push", "rollback", "console", "agent"]),
+      kind: z.enum(["api", "push", "rollback", "restart", "console", "agent"]),
       actor: z.object({ kind: z.string(), id: z.string(), label: z.string() }),
     }),
     commit: z.object({
       sha: z.string().nullable(),
       message: z.string().nullable(),
       author: z.string().nullable(),
+      tag: z.string().nullable().describe("The tag that was asked for; null where none was."),
     }),
     image_tag: z.string().nullable(),
+    image_reused: z
+      .boolean()
+      .describe("The image was built before: the same commit, settings and variables."),
     url: z.string(),
     steps: z.array(DeploymentStep),
     error: z.string().nullable().describe("Why it failed, and what was said last."),
@@ -118,8 +147,10 @@ export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): Depl
       sha: row.commit_sha ?? row.wanted_sha,
       message: row.commit_message,
       author: row.commit_author,
+      tag: row.wanted_tag,
     },
     image_tag: row.image_tag,
+    image_reused: row.image_reused,
     url: urlOf(app, row.host_label),
     steps: row.steps.map((step) => ({
       ...step,

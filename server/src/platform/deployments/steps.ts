@@ -1,7 +1,7 @@
 /** The steps of a deployment while it is carried out: each within its time, its state in the row, its failure in a sentence. */
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
-import type { DeploymentLog } from "./log.ts";
+import type { StepLog } from "../step-log.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
 import { asClause, Cancelled, DeploymentFailed, Dropped, told } from "./reasons.ts";
 import { failures, type Step, type StepName } from "./states.ts";
@@ -32,7 +32,7 @@ const buildLinesTold = 30;
 export interface Context {
   app: App;
   pipeline: Pipeline;
-  log: DeploymentLog;
+  log: StepLog<StepName>;
   /** Aborts with the reason why it ends: cancelled, dropped, out of time, or the server stops. */
   signal: AbortSignal;
 }
@@ -73,6 +73,12 @@ export class Steps {
     await noteStep(this.#context.app.db, this.#id, this.#marked(name, status, error));
   }
 
+  /** The step has nothing to do: the log has the reason. */
+  async skip(name: StepName, why: string): Promise<void> {
+    await this.#context.log.say(name, why);
+    await this.mark(name, "skipped");
+  }
+
   async take<T>(name: StepName, work: (work: Work) => Promise<T>): Promise<T> {
     const { app, log, signal } = this.#context;
     signal.throwIfAborted();
@@ -85,10 +91,13 @@ export class Steps {
       );
       await this.mark(name, "succeeded");
       return result;
-    } catch (error) {
-      const reason = this.#reason(name, error);
+    } catch (cause) {
+      const reason = this.#reason(name, cause);
       await log.flush();
-      await this.mark(name, "failed", reason instanceof DeploymentFailed ? reason.message : null);
+      // A step that is cancelled did not fail.
+      const isCancelled = reason instanceof Cancelled || reason instanceof Dropped;
+      const error = reason instanceof DeploymentFailed ? reason.message : null;
+      await this.mark(name, isCancelled ? "skipped" : "failed", error);
       throw reason;
     }
   }

@@ -2,10 +2,18 @@
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Plan } from "#accounts/actor.ts";
 import { type Db, type Transaction, transaction } from "#db/db.ts";
+import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
 import type { EnvironmentsTable } from "../environments/tables.ts";
 import type { ProjectsTable } from "../projects/tables.ts";
+import type { StepLogPiece } from "../step-log.ts";
 import { type Step, type StepName, stepNames } from "./states.ts";
-import type { DeploymentLogsTable, DeploymentStatus, DeploymentsTable, RunRecord } from "./tables.ts";
+import type {
+  DeploymentLogsTable,
+  DeploymentStatus,
+  DeploymentsTable,
+  RunRecord,
+  TriggerActor,
+} from "./tables.ts";
 
 /** A deployment, whose it is, and the first label of where it is served. */
 export type DeploymentRow = Selectable<DeploymentsTable> & {
@@ -17,6 +25,8 @@ export type DeploymentRow = Selectable<DeploymentsTable> & {
 export type DeploymentLogRow = Selectable<DeploymentLogsTable>;
 
 const running: readonly DeploymentStatus[] = ["building", "deploying"];
+/** They begin with an image that is there and take no turn at building. */
+const withImage = ["rollback", "restart"] as const;
 const underWay: readonly DeploymentStatus[] = ["queued", ...running];
 
 function deployments(db: Db) {
@@ -98,6 +108,14 @@ export async function findSubject(
   return project && environment && workspace
     ? { deployment, project, environment, plan: workspace.plan }
     : undefined;
+}
+
+/** The deployment that an environment serves. */
+export function findServed(db: Db, environmentId: string): Promise<DeploymentRow | undefined> {
+  return deployments(db)
+    .where("environments.id", "=", environmentId)
+    .whereRef("deployments.id", "=", "environments.live_deployment_id")
+    .executeTakeFirst();
 }
 
 /** Of a project that its caller may read; newest first. */
@@ -209,7 +227,7 @@ export function findUnderWay(
 export type NewDeployment = Omit<
   Insertable<DeploymentsTable>,
   "number" | "status" | "steps" | "trigger_actor" | "run"
-> & { run?: RunRecord | null; steps: Step[]; trigger_actor: { kind: string; id: string; label: string } };
+> & { run?: RunRecord | null; steps: Step[]; trigger_actor: TriggerActor };
 
 /** Its project is locked. */
 export async function insertDeployment(
@@ -234,11 +252,24 @@ export async function insertDeployment(
   return id;
 }
 
+/** No step of a deployment outlives it: those that never began are skipped, and one that is cut off ends as `cutOff`. */
+function endedSteps(cutOff: "failed" | "skipped", at: Date) {
+  return sql<string>`(
+    select jsonb_agg(
+      case step ->> 'status'
+        when 'pending' then step || '{"status": "skipped"}'
+        when 'running' then step || jsonb_build_object('status', ${cutOff}::text, 'finished_at', ${at.toISOString()}::text)
+        else step
+      end order by place)
+    from jsonb_array_elements(steps) with ordinality as each (step, place)
+  )`;
+}
+
 /** Ends one that waits; false where it does not wait any more. */
 export async function cancelQueued(tx: Db, id: string, reason: string | null, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
-    .set({ status: "cancelled", error: reason, finished_at: at })
+    .set({ status: "cancelled", error: reason, finished_at: at, steps: endedSteps("skipped", at) })
     .where("id", "=", id)
     .where("status", "=", "queued")
     .executeTakeFirst();
@@ -260,40 +291,48 @@ export async function askCancel(tx: Db, id: string): Promise<boolean> {
 }
 
 /**
- * The next to be carried out: one that a server of this host left, else the one that waits longest. Rollbacks build
- * nothing and wait for nobody. Undefined where there is none, or as many are under way as may.
+ * The next to be carried out: one that a server of this host left, else the next in turn. Rollbacks build nothing and
+ * take no place. Undefined while there is none, or while `atOnce` build.
  */
 export function takeNext(
   db: Db,
-  host: { id: string; atOnce: number; carriedOut: readonly string[] },
+  host: { id: string; atOnce: number; carriedOut: readonly string[]; recent: readonly string[] },
   now: Date,
-): Promise<string | undefined> {
+): Promise<NextEntry | undefined> {
   return transaction(db, async (tx) => {
     await sql`select pg_advisory_xact_lock(hashtextextended(${host.id}, 11))`.execute(tx);
-    const mine = tx.selectFrom("deployments").where("status", "in", running).where("host_id", "=", host.id);
-    const left = await mine
-      .select("id")
-      .where("id", "<>", sql<string>`all(${sql.val([...host.carriedOut])}::uuid[])`)
-      .orderBy("created_at")
-      .limit(1)
-      .executeTakeFirst();
-    if (left) {
+    const mine = tx
+      .selectFrom("deployments")
+      .innerJoin("projects", "projects.id", "deployments.project_id")
+      .select(["deployments.id", "projects.workspace_id", "deployments.created_at"])
+      .where("status", "in", running)
+      .where("host_id", "=", host.id)
+      // A deployment that a suspension interrupted takes no place.
+      .where("projects.workspace_id", "not in", (eb) =>
+        eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
+      );
+    const left = mine.where(
+      "deployments.id",
+      "<>",
+      sql<string>`all(${sql.val([...host.carriedOut])}::uuid[])`,
+    );
+    const building = mine.where("trigger_kind", "not in", withImage);
+    const { recent, atOnce } = host;
+    const unbounded = { recent, places: "unbounded" } as const;
+    const resumed = await nextInTurn(tx, { waiting: left, running: building }, unbounded);
+    if (resumed) {
       await tx
         .updateTable("deployments")
         .set((eb) => ({ attempts: eb("attempts", "+", 1) }))
-        .where("id", "=", left.id)
+        .where("id", "=", resumed.id)
         .execute();
-      return left.id;
+      return resumed;
     }
-    const building = await mine
-      .select((eb) => eb.fn.countAll<number>().as("count"))
-      .where("trigger_kind", "<>", "rollback")
-      .executeTakeFirstOrThrow();
-    let waiting = tx
+    const waiting = tx
       .selectFrom("deployments")
       .innerJoin("projects", "projects.id", "deployments.project_id")
       .innerJoin("environments", "environments.id", "deployments.environment_id")
-      .select(["deployments.id", "deployments.image_tag"])
+      .select(["deployments.id", "projects.workspace_id", "deployments.created_at"])
       .where("deployments.status", "=", "queued")
       .where("projects.deleted_at", "is", null)
       .where("environments.deleted_at", "is", null)
@@ -308,26 +347,35 @@ export function takeNext(
           ),
         ),
       );
-    if (building.count >= host.atOnce) waiting = waiting.where("trigger_kind", "=", "rollback");
-    const next = await waiting
-      .orderBy("deployments.created_at")
-      .orderBy("deployments.id")
-      .limit(1)
-      .forUpdate("deployments")
-      .skipLocked()
-      .executeTakeFirst();
-    if (!next) return undefined;
-    await tx
-      .updateTable("deployments")
-      .set({
-        status: next.image_tag === null ? "building" : "deploying",
-        attempts: 1,
-        started_at: now,
-        host_id: host.id,
-      })
-      .where("id", "=", next.id)
-      .execute();
-    return next.id;
+    const built = waiting.where("trigger_kind", "in", withImage);
+    const hasPlace = (await building.execute()).length < atOnce;
+    for (;;) {
+      const next =
+        (await nextInTurn(tx, { waiting: built, running: building }, unbounded)) ??
+        (hasPlace
+          ? await nextInTurn(tx, { waiting, running: building }, { recent, places: atOnce })
+          : undefined);
+      if (!next) return undefined;
+      const taken = await tx
+        .updateTable("deployments")
+        .set((eb) => ({
+          status: eb
+            .case()
+            .when("image_tag", "is", null)
+            .then<DeploymentStatus>("building")
+            .else<DeploymentStatus>("deploying")
+            .end(),
+          attempts: 1,
+          started_at: now,
+          host_id: host.id,
+        }))
+        .where("id", "=", next.id)
+        .where("status", "=", "queued")
+        .returning("id")
+        .executeTakeFirst();
+      // Else it was cancelled since it was chosen.
+      if (taken) return next;
+    }
   });
 }
 
@@ -341,26 +389,34 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Whether it is to go on. `gone`: with its project or environment. */
-export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" | "gone"> {
+/** Whether it is to go on. `gone`: with its project or environment. `hold`: its workspace is suspended. */
+export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" | "gone" | "hold"> {
   const row = await db
     .selectFrom("deployments")
     .innerJoin("projects", "projects.id", "deployments.project_id")
     .innerJoin("environments", "environments.id", "deployments.environment_id")
-    .select("deployments.cancel_asked")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select(["deployments.cancel_asked", "workspaces.held_since"])
     .where("deployments.id", "=", id)
     .where("projects.deleted_at", "is", null)
     .where("environments.deleted_at", "is", null)
     .executeTakeFirst();
   if (!row) return "gone";
-  return row.cancel_asked ? "cancel" : "go on";
+  if (row.cancel_asked) return "cancel";
+  return row.held_since === null ? "go on" : "hold";
 }
 
 /** What became known of one that runs. */
 export type Progress = Partial<
   Pick<
     Selectable<DeploymentsTable>,
-    "commit_sha" | "commit_message" | "commit_author" | "image_tag" | "image_id" | "env_sealed"
+    | "commit_sha"
+    | "commit_message"
+    | "commit_author"
+    | "image_tag"
+    | "image_id"
+    | "image_reused"
+    | "env_sealed"
   > & { status: "building" | "deploying"; run: RunRecord }
 >;
 
@@ -424,7 +480,12 @@ export async function endRunning(
 ): Promise<boolean> {
   const ended = await tx
     .updateTable("deployments")
-    .set({ status: end.status, error: end.error, finished_at: end.at })
+    .set({
+      status: end.status,
+      error: end.error,
+      finished_at: end.at,
+      steps: endedSteps(end.status === "failed" ? "failed" : "skipped", end.at),
+    })
     .where("id", "=", id)
     .where("status", "in", running)
     .returning("environment_id")
@@ -447,11 +508,7 @@ export async function endRunning(
   return true;
 }
 
-export interface LogPiece {
-  step: StepName;
-  at: Date;
-  text: string;
-}
+export type LogPiece = StepLogPiece<StepName>;
 
 /** Nothing is written of a deployment that is over, or gone. */
 export async function appendLog(
@@ -474,6 +531,16 @@ export async function appendLog(
       .values(pieces.map((piece) => ({ deployment_id: id, ...piece })))
       .execute();
   });
+}
+
+/** A text for each deployment, which changes with its status and its log. */
+export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
+  const rows = await db
+    .selectFrom("deployments")
+    .select(["id", "status", "log_bytes"])
+    .where("id", "=", anyOf(ids))
+    .execute();
+  return rows.map(({ id, status, log_bytes }) => [id, `${status} ${log_bytes}`]);
 }
 
 /** In the order it was said. */

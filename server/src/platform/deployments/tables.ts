@@ -24,16 +24,24 @@ export interface RunRecord {
   health_check_path: string;
 }
 
-/** Columns as they are stored; see migrations/0011_platform.sql and 0018 for what they mean. */
+/** The actor that asked for a deploy. */
+export interface TriggerActor {
+  kind: string;
+  id: string;
+  label: string;
+}
+
+/** Columns as they are stored; see migrations/0011_platform.sql, 0018 and 0073 for what they mean. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;
   environment_id: string;
   number: number;
   status: DeploymentStatus;
-  trigger_kind: "api" | "push" | "rollback" | "console" | "agent";
-  trigger_actor: ColumnType<{ kind: string; id: string; label: string }, string, string>;
+  trigger_kind: "api" | "push" | "rollback" | "restart" | "console" | "agent";
+  trigger_actor: ColumnType<TriggerActor, string, string>;
   wanted_sha: string | null;
+  wanted_tag: string | null;
   commit_sha: string | null;
   commit_message: string | null;
   commit_author: string | null;
@@ -46,6 +54,8 @@ export interface DeploymentsTable {
   rolled_back_from: string | null;
   allow_rebuild: Generated<boolean>;
   restore_env: Generated<boolean>;
+  rebuild: Generated<boolean>;
+  image_reused: Generated<boolean>;
   cancel_asked: Generated<boolean>;
   attempts: Generated<number>;
   host_id: string | null;

@@ -32,6 +32,22 @@ const change = (actor: Actor, projectId: string, id: string, body: object) =>
   updateEnvironment(app, actor, projectId, id, EnvironmentUpdate.parse(body));
 
 describe("create", () => {
+  test("keeps a stored variable when an update sends its hint or a mask", async () => {
+    const actor = await on("pro");
+    const long = "a-long-variable-wxyz";
+    const project = await makeProject(app, actor);
+    const { id } = await add(actor, project.id, { env_vars: { LONG: long, SHORT: "s", OLD: long } });
+    await change(actor, project.id, id, {
+      env_vars: { LONG: "…wxyz", SHORT: "********", OLD: "…abcd", NEW: "…wxyz" },
+    });
+    expect(await readVariables(app, actor, project.id, id)).toEqual({
+      LONG: long,
+      SHORT: "s",
+      OLD: "…abcd",
+      NEW: "…wxyz",
+    });
+  });
+
   test("it has a branch and a host of its own, and the plan's largest size", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor, { name: "shop" });

@@ -53,7 +53,7 @@ export const EnvironmentUpdate = z
   .strictObject({
     branch: Branch.optional(),
     env_vars: VariablesChange.optional().describe(
-      "Merged into what is there: a string sets, null removes. Applies at the next deploy, restart or wake.",
+      "Merged into what is there: a string sets, null removes; `********`, or the stored value's hint, keeps it. Applies at the next deploy, restart or wake.",
     ),
     size: z.enum(sizeNames).optional(),
   })

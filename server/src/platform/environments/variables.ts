@@ -4,6 +4,7 @@
  */
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
+import { isMaskOf } from "#lib/secret-hint.ts";
 import { addonVariables } from "../addons/variables.ts";
 import { environmentNotFound, tooManyVariables } from "./errors.ts";
 import { findSealed } from "./store.ts";
@@ -45,10 +46,13 @@ export function openVariables(
   return JSON.parse(app.secrets.open(row.env_sealed, place(owner, row.id)).toString()) as Variables;
 }
 
-/** A string sets, null removes, what is not named stays. Throws `too_many_variables`. */
+/** A string sets, null removes, a mask of the stored value keeps it. Throws `too_many_variables`. */
 export function mergeVariables(variables: Variables, change: Record<string, string | null>): Variables {
+  const isKept = ([name, value]: [string, string | null]) =>
+    value !== null && Object.hasOwn(variables, name) && isMaskOf(value, variables[name]!);
+  const changed = Object.fromEntries(Object.entries(change).filter((entry) => !isKept(entry)));
   const merged = Object.fromEntries(
-    Object.entries({ ...variables, ...change }).filter(
+    Object.entries({ ...variables, ...changed }).filter(
       (entry): entry is [string, string] => entry[1] !== null,
     ),
   );

@@ -5,14 +5,15 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { transaction } from "#db/db.ts";
+import { type Transaction, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { newId } from "#lib/ids.ts";
+import { triggerActor, triggerKind } from "../deployments/triggers.ts";
 import { deployInProgress } from "./errors.ts";
-import { get, lockWritableFunction, type Needs, target } from "./functions.ts";
+import { type FunctionRow, get, lockWritableFunction, type Needs, target } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";
 import type { FunctionRecord } from "./schema.ts";
-import { findBuilding, findVersion, forgetOld, insertVersion } from "./store.ts";
+import { findBuilding, findVersion, forgetOld, insertVersion, type NewVersion } from "./store.ts";
 
 /** The task that takes versions in turn. */
 export const deployTask = "platform.functions.deploy";
@@ -32,7 +33,7 @@ export async function deployFunction(
   { wait }: { wait: boolean },
 ): Promise<FunctionRecord> {
   const version = await queueDeploy(app, actor, id);
-  if (wait) await ended(app, version);
+  if (wait) await waitForVersion(app, version);
   return get(app, parts, actor, id);
 }
 
@@ -42,17 +43,36 @@ export function queueDeploy(app: Needs, actor: Actor, id: string): Promise<strin
     const { row } = await lockWritableFunction(tx, actor, id);
     const other = await findBuilding(tx, row.id);
     if (other) throw deployInProgress(other);
-    const version = await insertVersion(tx, row, { id: newId("fnv_"), now: app.clock.now() });
-    await forgetOld(tx, row.id, version.number - keptVersions);
-    await addJob(tx, deployTask, {});
-    await recordActivity(tx, actor, "function.deploy_requested", target(row), row.workspace_id, {
-      version: version.number,
-    });
-    return version.id;
+    return insertQueued(app, tx, actor, row, { trigger: triggerKind(actor), content: row });
   });
 }
 
-async function ended({ db }: Needs, versionId: string): Promise<void> {
+/** A version and its job. The function's row is locked, and none of its versions is being built. */
+export async function insertQueued(
+  app: Needs,
+  tx: Transaction,
+  actor: Actor,
+  row: FunctionRow,
+  { trigger, content, from }: Pick<NewVersion, "content" | "from"> & { trigger: NewVersion["trigger_kind"] },
+): Promise<string> {
+  const version = await insertVersion(tx, {
+    id: newId("fnv_"),
+    function_id: row.id,
+    trigger_kind: trigger,
+    trigger_actor: triggerActor(actor),
+    created_at: app.clock.now(),
+    content,
+    ...(from && { from }),
+  });
+  await forgetOld(tx, row.id, version.number - keptVersions);
+  await addJob(tx, deployTask, {});
+  const deed = trigger === "rollback" ? "function.rolled_back" : "function.deploy_requested";
+  await recordActivity(tx, actor, deed, target(row), row.workspace_id, { version: version.number });
+  return version.id;
+}
+
+/** Returns at the version's end, or after two minutes. */
+export async function waitForVersion({ db }: Needs, versionId: string): Promise<void> {
   const until = performance.now() + waitMs;
   while (performance.now() < until) {
     const version = await findVersion(db, versionId);

@@ -85,7 +85,10 @@ builder.during = record;
 let named = 0;
 
 async function make(more: object = {}): Promise<{ actor: Actor; id: string }> {
-  const actor = await personOn(db, "pro");
+  return makeFor(await personOn(db, "pro"), more);
+}
+
+async function makeFor(actor: Actor, more: object = {}): Promise<{ actor: Actor; id: string }> {
   const body = {
     name: `deployed-${++named}`,
     runtime: "nodejs",
@@ -117,6 +120,46 @@ async function dieAt(point: string): Promise<void> {
   onKillPoint(undefined);
   server = begin();
 }
+
+test("begins the one deploy of a payer before the twenty waiting of another", async () => {
+  const busy = await personOn(db, "team");
+  const waiting: string[] = [];
+  for (let n = 0; n < 20; n += 1) {
+    waiting.push(await queueDeploy(app, busy, (await makeFor(busy)).id));
+    clock.advance(1);
+  }
+  const { actor, id } = await make();
+  const other = await queueDeploy(app, actor, id);
+  const proved = played.proved.length;
+  await server.run();
+  const order = played.proved.slice(proved).map((version) => version.id);
+  expect(order).toHaveLength(21);
+  expect(order.slice(0, 3)).toEqual([waiting[0], other, waiting[1]]);
+});
+
+test("waits while its workspace is suspended, also where it had begun", async () => {
+  const { actor, id } = await make();
+  const hold = (since: Date | null) =>
+    db
+      .updateTable("workspaces")
+      .set({ held_since: since })
+      .where("id", "=", actor.workspaces[0]!.id)
+      .execute();
+  const version = await queueDeploy(app, actor, id);
+  played.during = async () => {
+    await hold(clock.now());
+    // The deploy looks for the suspension four times a second.
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+  };
+  await server.run();
+  expect(await findVersion(db, version)).toMatchObject({ state: "building", error: null, attempts: 0 });
+  played.during = async () => {};
+  await server.run();
+  expect(await findVersion(db, version)).toMatchObject({ state: "building" });
+  await hold(null);
+  await server.run();
+  expect(await findVersion(db, version)).toMatchObject({ state: "live" });
+});
 
 describe("a deploy", () => {
   test("makes what is stored live, and says so", async () => {

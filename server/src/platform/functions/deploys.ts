@@ -13,11 +13,14 @@ import type { App } from "#app.ts";
 import { BuildFailed, buildImage, sweepTask } from "#builds/app-images.ts";
 import { type Transaction, transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
+import type { NextEntry } from "#jobs/next-in-turn.ts";
+import { RecentOwners } from "#lib/fair-queue.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import { HandlerFailed } from "../instances/errors.ts";
 import { deployTask } from "./deploy.ts";
 import { target } from "./functions.ts";
+import { VersionOutput } from "./version-output.ts";
 import { contentHash, layOut, recipeOf } from "./image.ts";
 import type { FunctionParts } from "./parts.ts";
 import {
@@ -51,7 +54,7 @@ class Dropped extends DeployFailed {
     super("The function was deleted.");
   }
 }
-/** The server stops. */
+/** The server stops, or the workspace is suspended. */
 class Interrupted extends Error {}
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
@@ -60,6 +63,7 @@ export class FunctionDeploys {
   readonly #app: Needs;
   readonly #parts: FunctionParts;
   readonly #carriedOut = new Set<string>();
+  readonly #recent = new RecentOwners();
   /** Two looks at once would each take what the other has for left by an earlier server. */
   readonly #taking = new Semaphore(1);
 
@@ -79,22 +83,29 @@ export class FunctionDeploys {
   /** Takes versions until none waits, or as many are under way as may. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      const id = await this.#taking.run(() => this.#take());
-      if (id === undefined) return;
+      const next = await this.#taking.run(() => this.#take());
+      if (!next) return;
       try {
-        await this.#carryOut(id, signal);
+        await this.#carryOut(next.id, signal);
       } finally {
-        this.#carriedOut.delete(id);
+        this.#carriedOut.delete(next.id);
+        this.#recent.note(next.payerId);
       }
     }
   }
 
-  async #take(): Promise<string | undefined> {
+  async #take(): Promise<NextEntry | undefined> {
     const { db, machines, config } = this.#app;
     if (this.#carriedOut.size >= config.deployConcurrency) return undefined;
-    const id = await takeNextVersion(db, machines.host.id, [...this.#carriedOut]);
-    if (id !== undefined) this.#carriedOut.add(id);
-    return id;
+    const host = {
+      id: machines.host.id,
+      atOnce: config.deployConcurrency,
+      carriedOut: [...this.#carriedOut],
+      recent: this.#recent.list(),
+    };
+    const next = await takeNextVersion(db, host);
+    if (next) this.#carriedOut.add(next.id);
+    return next;
   }
 
   async #carryOut(id: string, stops: AbortSignal): Promise<void> {
@@ -108,14 +119,19 @@ export class FunctionDeploys {
     const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
     const watched = new AbortController();
     const watching = this.#watch(id, ends, watched.signal);
+    const output = new VersionOutput(this.#app, id);
     try {
-      await this.#deploy(id, ends.signal);
+      await this.#deploy(id, output, ends.signal);
     } catch (error) {
       if (error instanceof Interrupted) return await forgetAttempt(db, id);
       const reason = reasonOf(error);
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
-      await this.#fail(id, reason ?? "The deploy could not be carried out on this host.");
+      const told = reason ?? "The deploy could not be carried out on this host.";
+      // The log of a build holds what the builder printed: its reason is the first line of the error.
+      await output.fail(error instanceof BuildFailed ? error.message : told);
+      await this.#fail(id, told);
     } finally {
+      await output.flush();
       stops.removeEventListener("abort", stop);
       clearTimeout(deadline);
       watched.abort();
@@ -124,7 +140,7 @@ export class FunctionDeploys {
     }
   }
 
-  async #deploy(id: string, signal: AbortSignal): Promise<void> {
+  async #deploy(id: string, output: VersionOutput, signal: AbortSignal): Promise<void> {
     const { db } = this.#app;
     const version = await findVersion(db, id);
     if (!version) throw new Dropped();
@@ -132,10 +148,13 @@ export class FunctionDeploys {
       throw new DeployFailed(
         `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`,
       );
-    const built = version.image_id === null ? await this.#build(version, signal) : version;
+    const built = await this.#built(version, output, signal);
     await reached("function_deploy.built");
+    await output.begin("start", "Starting an instance, which loads the handler.");
     const { lock } = await this.#parts.prove(built, signal);
     signal.throwIfAborted();
+    await output.say(`The handler is loaded: version ${version.number} goes live.\n`);
+    await output.flush();
     await reached("function_deploy.proved");
     await transaction(db, (tx) => this.#switch(tx, built, lock ?? built.lock));
     await reached("function_deploy.switched");
@@ -144,19 +163,38 @@ export class FunctionDeploys {
       .catch((error: unknown) => this.#app.log.error({ err: error }, "a new version is not served yet"));
   }
 
+  async #built(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
+    if (version.image_id === null) return this.#build(version, output, signal);
+    const { attempts, rolled_back_from } = version;
+    const to = rolled_back_from === null ? undefined : await findVersion(this.#app.db, rolled_back_from);
+    await output.begin(
+      "build",
+      to && attempts <= 1
+        ? `Nothing is built: the image of version ${to.number} is kept.`
+        : "Nothing is built: the image is there.",
+    );
+    return version;
+  }
+
   /** The version with its image: an equal one's where there is one. */
-  async #build(version: VersionRow, signal: AbortSignal): Promise<VersionRow> {
+  async #build(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
     const { db } = this.#app;
     const subject = await findSubject(db, version.id);
     if (!subject) throw new Dropped();
     const hash = await contentHash(version);
     const equal = await findEqual(db, version, hash);
     if (equal?.image_id) {
-      const image = { imageId: equal.image_id, contentHash: hash, lock: equal.lock };
+      const image = { imageId: equal.image_id, contentHash: hash, lock: equal.lock, isReused: true };
       if (!(await setImage(db, version.id, image))) throw new Dropped();
+      await output.begin(
+        "build",
+        `Nothing is built: version ${equal.number} has the same code and dependencies, and its image is kept.`,
+      );
       return { ...version, image_id: equal.image_id, lock: equal.lock };
     }
-    const lock = await findLock(db, version);
+    // A rollback brings the lock of the version that it goes back to.
+    const lock = version.lock ?? (await findLock(db, version));
+    await output.begin("build", `Building version ${version.number}.`);
     const directory = workDirectory(this.#app, version.id);
     await layOut(directory, version, lock);
     return buildImage(
@@ -169,7 +207,7 @@ export class FunctionDeploys {
         secrets: {},
         plan: subject.plan,
       },
-      { log: () => {}, signal },
+      { log: (text) => output.build(text), signal },
       async (tx, { id: imageId }) => {
         if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock }))) throw new Dropped();
         return { ...version, image_id: imageId, lock };
@@ -177,7 +215,7 @@ export class FunctionDeploys {
     );
   }
 
-  /** What was deployed may have been changed meanwhile: then a deploy is still to come. */
+  /** The stored code may differ, after a change meanwhile or a rollback: then a deploy is still to come. */
   async #switch(tx: Transaction, version: VersionRow, lock: string | null): Promise<void> {
     const now = this.#app.clock.now();
     const row = await lockAny(tx, version.function_id);
@@ -190,7 +228,7 @@ export class FunctionDeploys {
       live_version_id: version.id,
       last_deployed_at: now,
       error: null,
-      ...(isCurrent ? { pending_deploy: false } : {}),
+      pending_deploy: !isCurrent,
     });
     await addJob(tx, sweepTask, {}, { key: sweepTask });
     await recordActivity(tx, actor, "function.deployed", target(row), row.workspace_id, {
@@ -237,6 +275,7 @@ export class FunctionDeploys {
       // While PostgreSQL is away nobody can have deleted it.
       const subject = await findSubject(db, id).catch(() => "unknown" as const);
       if (subject === undefined) ends.abort(new Dropped());
+      else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new Interrupted());
     }
   }
 }

@@ -27,3 +27,21 @@ export const bodyTooLarge = defineError("payload_too_large", 413, (limitBytes: n
   detail: `body: a function is asked with ${limitBytes / 1024 ** 2} MiB at most.`,
   meta: { limit_bytes: limitBytes },
 }));
+
+export const versionNotFound = defineError(
+  "version_not_found",
+  404,
+  () => "No such version of the function. The newest 20 are kept.",
+);
+
+export const versionNotRollbackable = defineError("not_rollbackable", 409, (state: string) =>
+  state === "building"
+    ? "The version is still being built: wait for its end."
+    : "The version never went live: roll back to one whose status is superseded.",
+);
+
+export const imagePruned = defineError(
+  "image_pruned",
+  409,
+  () => "The version's image is not kept any more. With allow_rebuild=true its code is built again.",
+);

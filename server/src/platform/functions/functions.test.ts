@@ -72,6 +72,7 @@ describe("create", () => {
       node: "eu-1",
       workspace: "personal",
       status: "created",
+      progress: null,
       pending_deploy: true,
       last_deployed_at: null,
       error: null,

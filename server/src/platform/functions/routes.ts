@@ -22,14 +22,26 @@ import { onFunction } from "../audited.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
 import { deployFunction } from "./deploy.ts";
-import { bodyTooLarge, deployInProgress, functionDeployed, functionNotFound, noApiKey } from "./errors.ts";
+import {
+  bodyTooLarge,
+  deployInProgress,
+  functionDeployed,
+  functionNotFound,
+  imagePruned,
+  noApiKey,
+  versionNotFound,
+  versionNotRollbackable,
+} from "./errors.ts";
 import { get, list, readVariables } from "./functions.ts";
 import { invokeFunction } from "./invoke.ts";
 import { followLogs, functionMetrics, readLogs } from "./monitoring.ts";
 import type { FunctionParts } from "./parts.ts";
+import { rollBackFunction } from "./rollback.ts";
 import {
   bodyLimit,
   DeployQuery,
+  FunctionBuildEvent,
+  FunctionBuildLog,
   FunctionCreate,
   FunctionListResponse,
   FunctionLogLine,
@@ -40,16 +52,33 @@ import {
   FunctionParams,
   FunctionResponse,
   FunctionUpdate,
+  FunctionVersion,
+  FunctionVersionSummary,
   FunctionWithKey,
   invokeBodyLimit,
   InvokeRequest,
   InvokeResponse,
   readOnlyFields,
+  toBuildEntry,
+  toBuildEvent,
+  toVersion,
+  toVersionSummary,
+  VersionLogsQuery,
+  VersionParams,
+  VersionRollbackQuery,
 } from "./schema.ts";
 import { rotateKey, updateFunction } from "./update.ts";
+import { followVersion, getVersion, getVersions, readVersionLog } from "./versions.ts";
 
 const common = { api: "platform", tag: "Functions" } as const;
 const path = "/api/v1/functions/{function_id}";
+
+const versionPath = `${path}/versions/{version_id}`;
+
+const whichVersion = (params: { function_id: string; version_id: string }) => ({
+  id: params.function_id,
+  versionId: params.version_id,
+});
 
 export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
   defineRoute({
@@ -181,6 +210,87 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
   }),
   defineRoute({
     ...common,
+    method: "GET",
+    path: `${path}/versions`,
+    operationId: "listFunctionVersions",
+    summary: "Versions of a function, newest first",
+    description:
+      "Each deploy and each rollback makes a version. The newest 20 are kept, with the log of their build; a rollback to one with `image_kept` builds nothing.",
+    scope: "platform:read",
+    extension: true,
+    params: FunctionParams,
+    responses: { 200: z.array(FunctionVersionSummary) },
+    errors: [functionNotFound],
+    handler: async ({ actor, params }) =>
+      (await getVersions(app, actor, params.function_id)).map(toVersionSummary),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: versionPath,
+    operationId: "getFunctionVersion",
+    summary: "A version of a function with its code",
+    scope: "platform:read",
+    extension: true,
+    params: VersionParams,
+    responses: { 200: FunctionVersion },
+    errors: [functionNotFound, versionNotFound],
+    handler: async ({ actor, params }) => toVersion(await getVersion(app, actor, whichVersion(params))),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: `${versionPath}/logs`,
+    operationId: "getFunctionVersionLogs",
+    summary: "The log of a version's build and first start",
+    description:
+      "With `follow=true` it answers server-sent events: `data:` lines are FunctionBuildEvent objects, `id:` is what `Last-Event-ID` resumes from, and the last one has the status at the end.",
+    scope: "platform:read",
+    extension: true,
+    params: VersionParams,
+    query: VersionLogsQuery,
+    responses: { 200: FunctionBuildLog },
+    events: FunctionBuildEvent,
+    errors: [functionNotFound, versionNotFound],
+    handler: async ({ actor, params, query, request, reply }) => {
+      const which = whichVersion(params);
+      if (query.follow) return streamBuild(app, await getVersion(app, actor, which), request, reply);
+      const { entries, truncated } = await readVersionLog(app, actor, which);
+      return { entries: entries.map(toBuildEntry), truncated };
+    },
+  }),
+  defineRoute({
+    ...common,
+    method: "POST",
+    path: `${versionPath}/rollback`,
+    operationId: "rollBackFunction",
+    summary: "Serve again what a version served",
+    description:
+      "Makes a new version of the same code and image, proves it, and makes it live; today's variables, limits and key stay. The stored code stays as well, so `pending_deploy` is true where it differs. On plans pro and team.",
+    scope: "platform:write",
+    extension: true,
+    params: VersionParams,
+    query: VersionRollbackQuery,
+    responses: { 200: FunctionResponse },
+    errors: [
+      functionNotFound,
+      versionNotFound,
+      versionNotRollbackable,
+      imagePruned,
+      deployInProgress,
+      planLimit,
+      accountSuspended,
+    ],
+    idempotent: true,
+    replay: {
+      deed: "function.rolled_back",
+      render: ({ actor, made: [{ id }] }) => get(app, parts, actor, String(id)),
+    },
+    handler: ({ actor, params, query: { wait, allow_rebuild: allowRebuild } }) =>
+      rollBackFunction(app, parts, actor, whichVersion(params), { wait, allowRebuild }),
+  }),
+  defineRoute({
+    ...common,
     method: "POST",
     path: `${path}/invoke`,
     operationId: "invokeFunction",
@@ -306,6 +416,21 @@ async function stream(
   const follow = await followLogs(app, parts, actor, which);
   const events = openEventStream(request, reply);
   for await (const event of follow(events.signal)) await events.send(event);
+  events.close();
+  return streamed;
+}
+
+async function streamBuild(
+  app: App,
+  { id }: { id: string },
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof streamed> {
+  const events = openEventStream(request, reply);
+  const after = /^\d{1,15}$/.test(events.lastEventId ?? "") ? Number(events.lastEventId) : 0;
+  for await (const news of followVersion(app, id, events.signal, after)) {
+    await events.send({ id: news.seq, data: toBuildEvent(news) });
+  }
   events.close();
   return streamed;
 }

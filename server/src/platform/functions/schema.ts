@@ -11,7 +11,10 @@ import { Slug } from "../projects/schema.ts";
 import { maxDependencies, problemIn } from "./dependencies.ts";
 import type { FunctionParts } from "./parts.ts";
 import { maxMemoryMb, minMemoryMb } from "./limits.ts";
-import type { FunctionRow } from "./store.ts";
+import type { StepLogPiece } from "../step-log.ts";
+import type { FunctionRow, VersionRow, VersionSummaryRow } from "./store.ts";
+import { type VersionStep, versionSteps } from "./tables.ts";
+import type { VersionNews } from "./versions.ts";
 
 export const DeployQuery = z.strictObject({
   wait: z.boolean().default(true).describe("`false` answers at once; the function says how it goes on."),
@@ -93,7 +96,9 @@ export const FunctionUpdate = z
     idle_timeout_seconds: IdleTimeout.optional(),
     env_vars: VariablesChange.refine(free, own)
       .optional()
-      .describe("Merged into what is there: a string sets, null removes. Applies at the next start."),
+      .describe(
+        "Merged into what is there: a string sets, null removes; `********`, or the stored value's hint, keeps it. Applies at the next start.",
+      ),
     memory_mb: Memory.optional().describe("Applies at the next start."),
     timeout_seconds: Timeout.optional(),
     node: node.optional().describe("Stays as it is."),
@@ -101,6 +106,14 @@ export const FunctionUpdate = z
   })
   .meta({ id: "FunctionUpdate" });
 export type FunctionUpdate = z.output<typeof FunctionUpdate>;
+
+export const FunctionProgress = z
+  .object({
+    step: z.enum(["queued", ...versionSteps]),
+    percent: z.int().min(0).max(100).describe("Of the whole deploy."),
+    message: z.string().meta({ example: "npm ci --omit=dev" }),
+  })
+  .meta({ id: "FunctionProgress" });
 
 const summary = {
   id: z.guid(),
@@ -120,6 +133,9 @@ const summary = {
     .describe(
       "`building`: a deploy is under way, and an earlier version answers until it ends well. `idle`: live, and no instance runs; a request wakes one. `failed`: the deploy failed, and there is no earlier version.",
     ),
+  progress: FunctionProgress.nullable().describe(
+    "Of the deploy that is under way; null while there is none.",
+  ),
   pending_deploy: z.boolean().describe("Code or dependencies changed since what is live was deployed."),
   last_deployed_at: z.iso.datetime().nullable(),
   error: z.string().nullable().describe("Why the last deploy failed; null where it went live."),
@@ -292,6 +308,7 @@ export function toSummary(
     node: row.region,
     workspace: workspaceName(actor, row.workspace_id),
     status: statusOf(parts, row),
+    progress: row.is_building ? row.progress : null,
     pending_deploy: row.pending_deploy,
     last_deployed_at: row.last_deployed_at?.toISOString() ?? null,
     error: row.error,
@@ -312,6 +329,107 @@ export function toFunction(
     handler_code: row.handler_code,
     dependencies: row.dependencies,
   };
+}
+
+export const VersionParams = FunctionParams.extend({
+  version_id: z.string().regex(/^fnv_[a-z0-9]{1,40}$/, { error: "must be the id of a version, fnv_…" }),
+});
+
+export const VersionRollbackQuery = DeployQuery.extend({
+  allow_rebuild: z
+    .boolean()
+    .default(false)
+    .describe("Build the version's code again where its image is not kept any more."),
+});
+
+export const VersionLogsQuery = z.strictObject({
+  follow: z
+    .boolean()
+    .default(false)
+    .describe("Server-sent events: what is there, then each line as it comes. `Last-Event-ID` resumes."),
+});
+
+const versionSummary = {
+  id: z.string().meta({ example: "fnv_3k9x0c1m5r7t" }),
+  function_id: z.guid(),
+  number: z.int().describe("Counts up within the function."),
+  status: z
+    .enum(["building", "live", "failed", "superseded"])
+    .describe("`superseded`: was live, and a later version is now."),
+  runtime,
+  trigger: z
+    .object({
+      kind: z.enum(["api", "console", "agent", "rollback"]),
+      actor: z.object({ kind: z.string(), id: z.string(), label: z.string() }),
+    })
+    .nullable()
+    .describe("Null for versions older than this field."),
+  rolled_back_from: z.string().nullable().describe("Of a rollback: the version whose code it is."),
+  image_kept: z.boolean().describe("A rollback to it builds nothing."),
+  image_reused: z.boolean().describe("Nothing was built: the image is that of an equal version."),
+  progress: FunctionProgress.nullable().describe("Null once it is over."),
+  error: z.string().nullable().describe("Why it failed; null otherwise."),
+  created_at: z.iso.datetime(),
+  finished_at: z.iso.datetime().nullable(),
+};
+
+export const FunctionVersionSummary = z.object(versionSummary).meta({ id: "FunctionVersionSummary" });
+export type FunctionVersionSummary = z.output<typeof FunctionVersionSummary>;
+
+export const FunctionVersion = z
+  .object({ ...versionSummary, handler_code: z.string(), dependencies: z.record(z.string(), z.string()) })
+  .meta({ id: "FunctionVersion" });
+
+const buildEntry = {
+  step: z.enum(versionSteps),
+  at: z.iso.datetime(),
+  text: z.string().describe("One or more whole lines."),
+};
+export const FunctionBuildLog = z
+  .object({
+    entries: z.array(z.object(buildEntry)).describe("The oldest first."),
+    truncated: z.boolean().describe("The build printed more than the 4 MiB that are kept."),
+  })
+  .meta({ id: "FunctionBuildLog" });
+export const FunctionBuildEvent = z
+  .discriminatedUnion("kind", [
+    z.object({ kind: z.literal("log"), ...buildEntry }),
+    z.object({ kind: z.literal("status"), status: versionSummary.status, error: z.string().nullable() }),
+  ])
+  .meta({ id: "FunctionBuildEvent" });
+
+export function toVersionSummary(row: VersionSummaryRow): FunctionVersionSummary {
+  const { trigger_kind: kind, trigger_actor: by } = row;
+  return {
+    id: row.id,
+    function_id: row.function_id,
+    number: row.number,
+    status: row.state,
+    runtime: row.runtime,
+    trigger: kind === null || by === null ? null : { kind, actor: by },
+    rolled_back_from: row.rolled_back_from,
+    image_kept: row.image_id !== null,
+    image_reused: row.image_reused,
+    progress: row.state === "building" ? row.progress : null,
+    error: row.error,
+    created_at: row.created_at.toISOString(),
+    finished_at: row.finished_at?.toISOString() ?? null,
+  };
+}
+
+export function toVersion(row: VersionRow): z.output<typeof FunctionVersion> {
+  const { handler_code, dependencies } = row;
+  return { ...toVersionSummary(row), handler_code, dependencies };
+}
+
+export function toBuildEntry({ step, at, text }: StepLogPiece<VersionStep>) {
+  return { step, at: at.toISOString(), text };
+}
+
+export function toBuildEvent(news: VersionNews): z.output<typeof FunctionBuildEvent> {
+  return "status" in news
+    ? { kind: "status", status: news.status, error: news.error }
+    : { kind: "log", ...toBuildEntry(news) };
 }
 
 function statusOf(parts: Pick<FunctionParts, "isIdle">, row: FunctionRow): FunctionSummary["status"] {

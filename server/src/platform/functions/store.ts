@@ -1,10 +1,22 @@
 /** All SQL of functions. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
-import type { Db } from "#db/db.ts";
-import type { FunctionsTable, FunctionVersionsTable } from "./tables.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
+import type { TriggerActor } from "../deployments/tables.ts";
+import type { StepLogPiece } from "../step-log.ts";
+import type {
+  FunctionsTable,
+  FunctionVersionLogsTable,
+  FunctionVersionsTable,
+  VersionProgress,
+  VersionStep,
+} from "./tables.ts";
 
-/** With whether a deploy of it is under way. */
-export type FunctionRow = Selectable<FunctionsTable> & { is_building: boolean };
+/** With the deploy that is under way. */
+export type FunctionRow = Selectable<FunctionsTable> & {
+  is_building: boolean;
+  progress: VersionProgress | null;
+};
 export type FunctionChange = Updateable<FunctionsTable>;
 
 const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
@@ -13,11 +25,16 @@ const isBuilding = sql<boolean>`exists (
   select from function_versions v where v.function_id = functions.id and v.state = 'building'
 )`;
 
+/** Null while nothing is built, and before the first step of a version. */
+const progressOfBuild = sql<VersionProgress | null>`(
+  select v.progress from function_versions v where v.function_id = functions.id and v.state = 'building'
+)`;
+
 const living = (db: Db) =>
   db
     .selectFrom("functions")
     .selectAll("functions")
-    .select(isBuilding.as("is_building"))
+    .select([isBuilding.as("is_building"), progressOfBuild.as("progress")])
     .where("deleted_at", "is", null);
 
 // ---- what callers do
@@ -89,7 +106,7 @@ export async function countRows(db: Db, workspaceId: string): Promise<number> {
 
 export async function insertRow(tx: Db, row: Insertable<FunctionsTable>): Promise<FunctionRow> {
   const made = await tx.insertInto("functions").values(row).returningAll().executeTakeFirstOrThrow();
-  return { ...made, is_building: false };
+  return { ...made, is_building: false, progress: null };
 }
 
 // ---- what becomes of a function; its row is locked, or it is nobody else's
@@ -100,7 +117,7 @@ export function changeRow(tx: Db, id: string, change: FunctionChange): Promise<F
     .set(change)
     .where("id", "=", id)
     .returningAll("functions")
-    .returning(isBuilding.as("is_building"))
+    .returning([isBuilding.as("is_building"), progressOfBuild.as("progress")])
     .executeTakeFirstOrThrow();
 }
 
@@ -146,26 +163,44 @@ export async function isName(db: Db, name: string): Promise<boolean> {
 
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
+const queued: VersionProgress = { step: "queued", percent: 0, message: "Waiting for its turn." };
+
+export interface NewVersion {
+  id: string;
+  function_id: string;
+  trigger_kind: VersionRow["trigger_kind"];
+  trigger_actor: TriggerActor;
+  created_at: Date;
+  content: Pick<VersionRow, "runtime" | "handler_code" | "dependencies">;
+  /** Of a rollback: the version it goes back to, and the image of that where it is kept. */
+  from?: Pick<VersionRow, "id" | "lock" | "content_hash" | "host_id" | "image_id">;
+}
+
 /** The function's row is locked, and none of its versions is being built. */
 export function insertVersion(
   tx: Db,
-  row: FunctionRow,
-  { id, now }: { id: string; now: Date },
+  { content, from, trigger_actor, ...version }: NewVersion,
 ): Promise<VersionRow> {
   return tx
     .insertInto("function_versions")
     .values((eb) => ({
-      id,
-      function_id: row.id,
+      ...version,
+      trigger_actor: JSON.stringify(trigger_actor),
       number: eb
         .selectFrom("function_versions")
         .select(sql<number>`coalesce(max(number), 0) + 1`.as("next"))
-        .where("function_id", "=", row.id),
+        .where("function_id", "=", version.function_id),
       state: "building",
-      runtime: row.runtime,
-      handler_code: row.handler_code,
-      dependencies: JSON.stringify(row.dependencies),
-      created_at: now,
+      runtime: content.runtime,
+      handler_code: content.handler_code,
+      dependencies: JSON.stringify(content.dependencies),
+      progress: JSON.stringify(queued),
+      ...(from && {
+        rolled_back_from: from.id,
+        lock: from.lock,
+        content_hash: from.content_hash,
+        ...(from.image_id !== null && { image_id: from.image_id, host_id: from.host_id, image_reused: true }),
+      }),
     }))
     .returningAll()
     .executeTakeFirstOrThrow();
@@ -173,6 +208,133 @@ export function insertVersion(
 
 export function findVersion(db: Db, id: string): Promise<VersionRow | undefined> {
   return db.selectFrom("function_versions").selectAll().where("id", "=", id).executeTakeFirst();
+}
+
+/** A version of a function that its caller may read. */
+export function findVersionOf(
+  db: Db,
+  functionId: string,
+  versionId: string,
+): Promise<VersionRow | undefined> {
+  return db
+    .selectFrom("function_versions")
+    .selectAll()
+    .where("function_id", "=", functionId)
+    .where("id", "=", versionId)
+    .executeTakeFirst();
+}
+
+/** Newest first, without code, which is up to 1 MiB each. Their number is bounded by `forgetOld`. */
+export function listVersions(db: Db, functionId: string): Promise<VersionSummaryRow[]> {
+  return db
+    .selectFrom("function_versions")
+    .select(summaryColumns)
+    .where("function_id", "=", functionId)
+    .orderBy("number", "desc")
+    .execute();
+}
+
+const summaryColumns = [
+  "id",
+  "function_id",
+  "number",
+  "state",
+  "runtime",
+  "trigger_kind",
+  "trigger_actor",
+  "rolled_back_from",
+  "image_id",
+  "image_reused",
+  "progress",
+  "error",
+  "created_at",
+  "finished_at",
+] as const satisfies readonly (keyof VersionRow)[];
+export type VersionSummaryRow = Pick<VersionRow, (typeof summaryColumns)[number]>;
+
+/** A version with the same content whose image is kept; its image serves in place of another build. */
+export function findKeptEqual(
+  db: Db,
+  { function_id, content_hash, lock }: VersionRow,
+): Promise<VersionRow | undefined> {
+  return db
+    .selectFrom("function_versions")
+    .selectAll()
+    .where("function_id", "=", function_id)
+    .where("content_hash", "=", content_hash)
+    .where(sql<boolean>`lock is not distinct from ${lock}`)
+    .where("image_id", "is not", null)
+    .limit(1)
+    .executeTakeFirst();
+}
+
+export async function noteVersionProgress(db: Db, id: string, progress: VersionProgress): Promise<void> {
+  await db
+    .updateTable("function_versions")
+    .set({ progress: JSON.stringify(progress) })
+    .where("id", "=", id)
+    .where("state", "=", "building")
+    .execute();
+}
+
+/** Writes nothing for a version that ended or is deleted. */
+export async function appendVersionLog(
+  db: Db,
+  id: string,
+  pieces: readonly StepLogPiece<VersionStep>[],
+  isTruncated: boolean,
+): Promise<void> {
+  await transaction(db, async (tx) => {
+    const { numUpdatedRows } = await tx
+      .updateTable("function_versions")
+      .set({ log_truncated: isTruncated })
+      .where("id", "=", id)
+      .where("state", "=", "building")
+      .executeTakeFirst();
+    if (numUpdatedRows === 0n) return;
+    await tx
+      .insertInto("function_version_logs")
+      .values(pieces.map((piece) => ({ version_id: id, ...piece })))
+      .execute();
+  });
+}
+
+/** A text for each version, which changes with its state and its log. */
+export async function versionStatesOf(
+  db: Db,
+  ids: readonly string[],
+): Promise<[id: string, state: string][]> {
+  const rows = await db
+    .selectFrom("function_versions as v")
+    .select((eb) => [
+      "v.id",
+      "v.state",
+      eb
+        .selectFrom("function_version_logs as l")
+        .select((of) => of.fn.max("l.seq").as("seq"))
+        .whereRef("l.version_id", "=", "v.id")
+        .as("seq"),
+    ])
+    .where("v.id", "in", [...ids])
+    .execute();
+  return rows.map(({ id, state, seq }) => [id, `${state} ${seq ?? 0}`]);
+}
+
+/** In the order of writing; all of it without a limit. */
+export function versionLogAfter(
+  db: Db,
+  id: string,
+  after: number,
+  limit?: number,
+): Promise<Selectable<FunctionVersionLogsTable>[]> {
+  let pieces = db
+    .selectFrom("function_version_logs")
+    .selectAll()
+    .where("version_id", "=", id)
+    .where("seq", ">", after)
+    .orderBy("seq");
+  if (limit !== undefined) pieces = pieces.limit(limit);
+  return pieces.execute();
 }
 
 export function findBuilding(
@@ -187,30 +349,36 @@ export function findBuilding(
     .executeTakeFirst();
 }
 
-/** The next to be built on a host, with this server as one more that tries; undefined where none waits. */
+/** The next in turn to be built on a host, with this server as one more that tries; undefined while none waits. */
 export async function takeNextVersion(
   db: Db,
-  hostId: string,
-  carriedOut: readonly string[],
-): Promise<string | undefined> {
-  const taken = await db
-    .updateTable("function_versions")
-    .set((eb) => ({ host_id: hostId, attempts: eb("attempts", "+", 1) }))
-    .where("id", "=", (eb) =>
-      eb
-        .selectFrom("function_versions")
-        .select("id")
-        .where("state", "=", "building")
-        .where((where) => where.or([where("host_id", "is", null), where("host_id", "=", hostId)]))
-        .where("id", "<>", sql<string>`all(${sql.val([...carriedOut])}::text[])`)
-        .orderBy("created_at")
-        .limit(1)
-        .forUpdate()
-        .skipLocked(),
-    )
-    .returning("id")
-    .executeTakeFirst();
-  return taken?.id;
+  host: { id: string; atOnce: number; carriedOut: readonly string[]; recent: readonly string[] },
+): Promise<NextEntry | undefined> {
+  const carriedOut = sql<string>`any(${sql.val([...host.carriedOut])}::text[])`;
+  const building = db
+    .selectFrom("function_versions as v")
+    .innerJoin("functions", "functions.id", "v.function_id")
+    .select(["v.id", "functions.workspace_id", "v.created_at"])
+    .where("v.state", "=", "building")
+    .where((eb) => eb.or([eb("v.host_id", "is", null), eb("v.host_id", "=", host.id)]));
+  const rows = {
+    waiting: building.where((eb) => eb.not(eb("v.id", "=", carriedOut))),
+    running: building.where("v.id", "=", carriedOut),
+  };
+  for (;;) {
+    const next = await nextInTurn(db, rows, { recent: host.recent, places: host.atOnce });
+    if (!next) return undefined;
+    const taken = await db
+      .updateTable("function_versions")
+      .set((eb) => ({ host_id: host.id, attempts: eb("attempts", "+", 1) }))
+      .where("id", "=", next.id)
+      .where("state", "=", "building")
+      .where((eb) => eb.or([eb("host_id", "is", null), eb("host_id", "=", host.id)]))
+      .returning("id")
+      .executeTakeFirst();
+    // Else its function was deleted since it was chosen.
+    if (taken) return next;
+  }
 }
 
 /** A server that ends in good order is none that died of it. */
@@ -228,7 +396,7 @@ export function findSubject(db: Db, versionId: string) {
     .selectFrom("function_versions")
     .innerJoin("functions", "functions.id", "function_versions.function_id")
     .innerJoin("workspaces", "workspaces.id", "functions.workspace_id")
-    .select(["functions.workspace_id", "workspaces.plan"])
+    .select(["functions.workspace_id", "workspaces.plan", "workspaces.held_since"])
     .where("function_versions.id", "=", versionId)
     .where("function_versions.state", "=", "building")
     .where("functions.deleted_at", "is", null)
@@ -266,11 +434,16 @@ const ofFunction = (db: Db, { function_id, id }: VersionRow) =>
 export async function setImage(
   tx: Db,
   id: string,
-  image: { imageId: string; contentHash: Buffer; lock: string | null },
+  image: { imageId: string; contentHash: Buffer; lock: string | null; isReused?: boolean },
 ): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("function_versions")
-    .set({ image_id: image.imageId, content_hash: image.contentHash, lock: image.lock })
+    .set({
+      image_id: image.imageId,
+      content_hash: image.contentHash,
+      lock: image.lock,
+      image_reused: image.isReused ?? false,
+    })
     .where("id", "=", id)
     .where("state", "=", "building")
     .executeTakeFirst();
@@ -282,7 +455,7 @@ export function lockAny(tx: Db, id: string): Promise<Selectable<FunctionsTable> 
   return tx.selectFrom("functions").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
 
-/** The one that was live is superseded; versions beyond the newest `kept` of those want their images no more. */
+/** The one that was live is superseded. Its image and the newest `kept` others stay; older ones are released. */
 export async function makeLive(
   tx: Db,
   version: VersionRow,
@@ -297,7 +470,7 @@ export async function makeLive(
     .execute();
   await tx
     .updateTable("function_versions")
-    .set({ state: "live", lock, finished_at: now })
+    .set({ state: "live", lock, progress: null, finished_at: now })
     .where("id", "=", version.id)
     .execute();
   await tx
@@ -305,14 +478,16 @@ export async function makeLive(
     .set({ image_id: null })
     .where("function_id", "=", ofIt.function_id)
     .where("state", "=", "superseded")
-    .where("id", "not in", (eb) =>
+    // By image: a version that was rolled back to stands on the same image as the rollback.
+    .where("image_id", "not in", (eb) =>
       eb
         .selectFrom("function_versions")
-        .select("id")
+        .select((of) => of.ref("image_id").$notNull().as("image_id"))
         .where("function_id", "=", ofIt.function_id)
-        .where("state", "=", "superseded")
-        .orderBy("number", "desc")
-        .limit(kept),
+        .where("image_id", "is not", null)
+        .groupBy("image_id")
+        .orderBy((of) => of.fn.max("number"), "desc")
+        .limit(kept + 1),
     )
     .execute();
 }
@@ -331,7 +506,7 @@ export async function forgetOld(tx: Db, functionId: string, number: number): Pro
 export async function endFailed(tx: Db, id: string, error: string, now: Date): Promise<void> {
   await tx
     .updateTable("function_versions")
-    .set({ state: "failed", error, image_id: null, finished_at: now })
+    .set({ state: "failed", error, image_id: null, progress: null, finished_at: now })
     .where("id", "=", id)
     .where("state", "=", "building")
     .execute();

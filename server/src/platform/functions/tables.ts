@@ -1,6 +1,7 @@
 import type { ColumnType, Generated } from "kysely";
+import type { TriggerActor } from "../deployments/tables.ts";
 
-/** Columns as they are stored; see migrations/0019_functions.sql for what they mean. */
+/** Columns as they are stored; see migrations/0019_functions.sql and 0072 for what they mean. */
 export interface FunctionsTable {
   id: Generated<string>;
   workspace_id: string;
@@ -25,6 +26,17 @@ export interface FunctionsTable {
   deleted_at: Date | null;
 }
 
+export const versionSteps = ["build", "start"] as const;
+export type VersionStep = (typeof versionSteps)[number];
+
+/** Progress of a version while it is built. */
+export interface VersionProgress {
+  step: "queued" | VersionStep;
+  /** 0 to 100, of the whole deploy. */
+  percent: number;
+  message: string;
+}
+
 export interface FunctionVersionsTable {
   id: string;
   function_id: string;
@@ -39,8 +51,22 @@ export interface FunctionVersionsTable {
   host_id: string | null;
   attempts: Generated<number>;
   error: string | null;
+  trigger_kind: "api" | "console" | "agent" | "rollback" | null;
+  trigger_actor: ColumnType<TriggerActor | null, string | null, string | null>;
+  rolled_back_from: string | null;
+  image_reused: Generated<boolean>;
+  progress: ColumnType<VersionProgress | null, string | null, string | null>;
+  log_truncated: Generated<boolean>;
   created_at: Generated<Date>;
   finished_at: Date | null;
+}
+
+export interface FunctionVersionLogsTable {
+  version_id: string;
+  seq: Generated<number>;
+  step: string;
+  at: Date;
+  text: string;
 }
 
 export interface FunctionInstancesTable {
@@ -67,6 +93,7 @@ export interface FunctionMinutesTable {
 export interface FunctionTables {
   functions: FunctionsTable;
   function_versions: FunctionVersionsTable;
+  function_version_logs: FunctionVersionLogsTable;
   function_instances: FunctionInstancesTable;
   function_minutes: FunctionMinutesTable;
 }

@@ -73,6 +73,24 @@ test("a commit is taken by its id, and one that is not there is said to be missi
   expect(await refusal(checkout(app, project, input(into, { sha: missing })))).toBe("commit_not_found");
 });
 
+test("a tag is taken at its commit, annotated or not, and refused where it names none", async () => {
+  const { project, repository } = await hosted();
+  const first = await commitFiles(repository, "main", { f: "one" });
+  await userGit(repository, ["tag", "light", first]);
+  await userGit(repository, ["tag", "--annotate", "--message", "release", "v1", first]);
+  await commitFiles(repository, "main", { f: "two" });
+  const { stdout } = await userGit(repository, ["rev-parse", `${first}:f`]);
+  await userGit(repository, ["tag", "file", stdout.trim()]);
+  for (const tag of ["light", "v1"]) {
+    const into = await temporary();
+    expect(await checkout(app, project, input(into, { tag }))).toMatchObject({ sha: first });
+    expect(await readFile(join(into, "f"), "utf8")).toBe("one");
+  }
+  const into = await temporary();
+  for (const tag of ["none", "file", "main", "--all", "a..b"])
+    expect(await refusal(checkout(app, project, input(into, { tag })))).toBe("tag_not_found");
+});
+
 test("an empty repository, a branch that is not there and words that are options are refused as such", async () => {
   const { project, repository } = await hosted();
   const into = await temporary();

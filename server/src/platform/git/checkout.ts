@@ -8,12 +8,12 @@
 import { lstat, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
 import type { App } from "#app.ts";
-import { branchNotFound, commitNotFound, repositoryEmpty, repositoryRefused } from "./errors.ts";
+import { branchNotFound, commitNotFound, repositoryEmpty, repositoryRefused, tagNotFound } from "./errors.ts";
 import { Fetcher, type Wanted } from "./fetch.ts";
 import { checkoutsDirectory, git, mebibyte, repositoryDirectory, timeoutMsOf } from "./git.ts";
 import { isBranchName, isCommitId } from "./names.ts";
 import { parseRemote, type Remote, resolveRemote } from "./remotes.ts";
-import { headsOf } from "./repositories.ts";
+import { commitOfTag, headsOf } from "./repositories.ts";
 import type { ProjectRow } from "./store.ts";
 import { type Budget, maxFiles, measureTree, type Submodule } from "./tree.ts";
 
@@ -21,8 +21,9 @@ export type CheckoutNeeds = Pick<App, "config" | "db" | "secrets">;
 
 export interface CheckoutInput {
   branch: string;
-  /** A whole commit id; null for the newest of the branch. */
+  /** A whole commit id; null for that of the tag, or the newest of the branch. */
   sha: string | null;
+  tag?: string | null;
   /** The directory the files are put into; made where it is not there. */
   into: string;
   log: (text: string) => void | Promise<void>;
@@ -50,10 +51,11 @@ export async function sweepCheckouts(app: Pick<App, "config">): Promise<void> {
 export async function checkout(
   app: CheckoutNeeds,
   project: ProjectRow,
-  { branch, sha, into, log, signal }: CheckoutInput,
+  { branch, sha, tag = null, into, log, signal }: CheckoutInput,
 ): Promise<Commit> {
   if (!isBranchName(branch)) throw branchNotFound(branch);
   if (sha !== null && !isCommitId(sha)) throw commitNotFound(sha);
+  if (tag !== null && !isBranchName(tag)) throw tagNotFound(tag);
   const until = Date.now() + timeoutMsOf(app);
   const parent = checkoutsDirectory(app);
   await mkdir(parent, { recursive: true, mode: 0o700 });
@@ -77,9 +79,9 @@ export async function checkout(
   };
   try {
     const gitDir = await initialise(work);
-    const wanted: Wanted = sha === null ? { branch } : { sha };
+    const wanted: Wanted = sha !== null ? { sha } : tag !== null ? { tag } : { branch };
     const remote = project.repo_url === null ? null : projectRemote(project.repo_url);
-    await log(`Fetching ${remote?.address ?? "the hosted repository"} (${sha ?? branch})\n`);
+    await log(`Fetching ${remote?.address ?? "the hosted repository"} (${sha ?? tag ?? branch})\n`);
     const commit =
       remote === null
         ? await borrow(work, gitDir, wanted)
@@ -149,6 +151,11 @@ async function borrow(work: Work, gitDir: string, wanted: Wanted): Promise<strin
     const sha = heads.get(wanted.branch);
     if (sha === undefined) throw branchNotFound(wanted.branch);
     return sha;
+  }
+  if ("tag" in wanted) {
+    const found = await commitOfTag(work.app, work.project.id, wanted.tag);
+    if (found === undefined) throw tagNotFound(wanted.tag);
+    return found;
   }
   const args = ["cat-file", "-e", `${wanted.sha}^{commit}`];
   const { code } = await git(args, { ...call(work, gitDir), okCodes: [0, 1, 128] });

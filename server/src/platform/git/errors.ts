@@ -16,6 +16,11 @@ export const commitNotFound = defineError("commit_not_found", 409, (sha: string)
   meta: { sha },
 }));
 
+export const tagNotFound = defineError("tag_not_found", 409, (tag: string) => ({
+  detail: `The repository has no tag ${tag} that names a commit.`,
+  meta: { tag },
+}));
+
 /** `what` is exceeded: files, or bytes. */
 export const repositoryTooLarge = defineError(
   "repository_too_large",

@@ -15,6 +15,7 @@ import {
   repositoryRefused,
   repositoryTooLarge,
   repositoryUnavailable,
+  tagNotFound,
 } from "./errors.ts";
 import { Gate, judged } from "./gate.ts";
 import { git, type GitSettings, isLate, mebibyte } from "./git.ts";
@@ -33,8 +34,8 @@ export interface FetchContext {
   signal: AbortSignal;
 }
 
-/** A commit by its id, or the newest of a branch. */
-export type Wanted = { sha: string } | { branch: string };
+/** A commit by its id, that of a tag, or the newest of a branch. */
+export type Wanted = { sha: string } | { tag: string } | { branch: string };
 
 /** The name a fetched commit has in the checkout's own repository. */
 const wantedRef = "refs/kontor/wanted";
@@ -66,9 +67,8 @@ export class Fetcher {
   /** Answers the commit's id. `branch` is where `wanted` is looked for if it can't be asked for by its id. */
   async fetch(gitDir: string, remote: Remote, wanted: Wanted, branch: string | null): Promise<string> {
     const call = await this.#route(remote, gitDir);
-    const first = "sha" in wanted ? wanted.sha : `refs/heads/${wanted.branch}`;
-    const failure = await call.fetch(1, first);
-    if (failure === undefined) return this.#resolve(gitDir, wantedRef);
+    const failure = await call.fetch(1, refOf(wanted));
+    if (failure === undefined) return this.#resolve(gitDir, wanted);
     // A refusal by us, or by the host, is no news about what it holds.
     const explained = call.explain(failure);
     if (explained) throw explained;
@@ -77,6 +77,10 @@ export class Fetcher {
     if (heads.length === 0) throw repositoryEmpty();
     if ("branch" in wanted) {
       if (!heads.includes(wanted.branch)) throw branchNotFound(wanted.branch);
+      throw repositoryUnavailable(lastLine(failure));
+    }
+    if ("tag" in wanted) {
+      if (/couldn't find remote ref/.test(failure)) throw tagNotFound(wanted.tag);
       throw repositoryUnavailable(lastLine(failure));
     }
     return this.#deepen(gitDir, call, wanted.sha, branch !== null && heads.includes(branch) ? branch : "*");
@@ -97,11 +101,15 @@ export class Fetcher {
     throw commitNotFound(sha);
   }
 
-  async #resolve(gitDir: string, ref: string): Promise<string> {
-    const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `${ref}^{commit}`];
+  async #resolve(gitDir: string, wanted: Wanted): Promise<string> {
+    const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `${wantedRef}^{commit}`];
     const { signal, deadline } = this.#context;
-    const { stdout } = await git(args, { cwd: gitDir, timeoutMs: deadline.timeoutMs(), signal });
-    return stdout.trim();
+    const call = { cwd: gitDir, timeoutMs: deadline.timeoutMs(), okCodes: anyCode, signal };
+    const { code, stdout, stderr } = await git(args, call);
+    if (code === 0) return stdout.trim();
+    // A tag may name a file.
+    if ("tag" in wanted) throw tagNotFound(wanted.tag);
+    throw repositoryUnavailable(lastLine(stderr));
   }
 
   async #route(remote: Remote, gitDir: string): Promise<Call> {
@@ -215,6 +223,11 @@ export class Fetcher {
     };
     return { settings: [], env: ssh.env, after, refusal: () => undefined };
   }
+}
+
+function refOf(wanted: Wanted): string {
+  if ("sha" in wanted) return wanted.sha;
+  return "tag" in wanted ? `refs/tags/${wanted.tag}` : `refs/heads/${wanted.branch}`;
 }
 
 interface Path {

@@ -14,9 +14,9 @@ import { findActor } from "#accounts/find-actor.ts";
 import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { clientAddress, type IsTrusted, trustedProxies } from "#http/client-address.ts";
-import { methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
+import { addressLimited, methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
 import { RateLimiter } from "#http/rate-limit.ts";
-import { rateRules } from "#http/rate-rules.ts";
+import { addressHolder, rateRules, unknownCredentialRule } from "#http/rate-rules.ts";
 import type { RawSite } from "#http/raw-site.ts";
 import type { OpenStreams } from "#http/streams/open-streams.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -158,7 +158,10 @@ class Hosting {
     const secret = secretOf(request.headers.authorization);
     const credential: Credential | undefined = secret === undefined ? undefined : { kind: "token", secret };
     const actor = credential && (await findActor(this.#app, credential));
-    if (!actor) throw tokenWanted();
+    if (!actor) {
+      if (credential) this.#countUnknown(clientAddress(request, this.#isTrusted) ?? undefined);
+      throw tokenWanted();
+    }
     if (this.#app.config.rateLimits) {
       for (const rule of rateRules(this.#app.config, { api: "platform" }, actor)) {
         const { isAllowed, retryAfterSeconds } = this.#limiter.take(actor.tokenId ?? actor.id, rule);
@@ -166,6 +169,12 @@ class Hosting {
       }
     }
     return { actor: { ...actor, ip: clientAddress(request, this.#isTrusted) }, credential };
+  }
+
+  #countUnknown(address: string | undefined): void {
+    if (!this.#app.config.rateLimits) return;
+    const verdict = this.#limiter.take(addressHolder(address), unknownCredentialRule(this.#app.config));
+    if (!verdict.isAllowed) throw addressLimited(verdict.retryAfterSeconds);
   }
 
   async #projectOf(actor: Actor, slug: string, isPush: boolean): Promise<ProjectRow> {

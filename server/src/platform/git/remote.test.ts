@@ -151,6 +151,19 @@ describe("by https", () => {
     expect(await readFile(join(before, "f"), "utf8")).toBe("one");
   });
 
+  test("a tag is fetched at its commit, annotated too, and one that is not there is named", async () => {
+    const { directory, url, sha } = await repository({ f: "one" });
+    await userGit(directory, ["tag", "--annotate", "--message", "release", "v1", sha]);
+    await commitFiles(directory, "main", { f: "two" });
+    const project = await makeProject(app, workspace.id, { repo_url: url });
+    const into = await temporary();
+    expect(await checkout(app, project, input(into, { tag: "v1" }))).toMatchObject({ sha });
+    expect(await readFile(join(into, "f"), "utf8")).toBe("one");
+    expect(await refusal(checkout(app, project, input(await temporary(), { tag: "v2" })))).toMatch(
+      /^tag_not_found: The repository has no tag v2/,
+    );
+  });
+
   test("a host that gives no commit by its id is asked for the history of the branch", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     for (const text of ["two", "three"]) await commitFiles(directory, "main", { f: text });

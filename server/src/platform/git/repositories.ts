@@ -52,6 +52,14 @@ export async function headsOf(app: Needs, projectId: string): Promise<Map<string
   return heads;
 }
 
+/** The commit that a tag names, through an annotation where it has one; undefined where there is no such tag. */
+export async function commitOfTag(app: Needs, projectId: string, tag: string): Promise<string | undefined> {
+  const cwd = repositoryDirectory(app, projectId);
+  const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `refs/tags/${tag}^{commit}`];
+  const { code, stdout } = await git(args, { cwd, timeoutMs, okCodes: [0, 1, 128] });
+  return code === 0 ? stdout.trim() : undefined;
+}
+
 /** Bytes of the disk that its files take. */
 export async function sizeOf(app: Needs, projectId: string): Promise<number> {
   const directory = repositoryDirectory(app, projectId);

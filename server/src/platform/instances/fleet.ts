@@ -7,7 +7,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { functionBusy, functionNotDeployed, functionUnavailable, HandlerFailed } from "./errors.ts";
-import { Instance, type Needs } from "./instance.ts";
+import { Instance, type Needs, type ProcessEnd } from "./instance.ts";
 import { concurrency, environmentOf, isStale, mostInstances, type Launch, type Runnable } from "./launch.ts";
 import type { InstanceRow, ServedRow } from "./store.ts";
 
@@ -31,6 +31,7 @@ export interface Around {
   app: Needs;
   launch(version: Runnable): Promise<Launch>;
   woke(functionId: string, seen: { ms: number; isCold: boolean }): void;
+  ranOutOfMemory(fleet: Fleet): void;
   /** Work that nobody waits for but the end of the server. */
   inBackground(whatFailed: string, work: () => Promise<void>): void;
 }
@@ -229,7 +230,7 @@ export class Fleet {
       launch: await this.#around.launch(version),
       ring: app.machines.logs.of(this.id),
       ...(row ? { row } : {}),
-      ended: (ended, said) => this.#died(ended, said),
+      ended: (ended, end) => this.#died(ended, end),
     });
   }
 
@@ -269,7 +270,7 @@ export class Fleet {
       },
       gone: () => this.#doubted(instance),
       stuck: () => {
-        if (instance.state === "ending") return;
+        if (instance.state === "ending" || this.#isSuspended(instance)) return;
         this.#endLater(instance, "It did not answer in its time, nor did the program that runs it: ended.");
       },
     };
@@ -394,20 +395,26 @@ export class Fleet {
     if (instance.isQuiet || now - since > instance.timeoutMs + graceMs) this.#endLater(instance);
   }
 
-  #died(instance: Instance, said: string): void {
+  /** A frozen machine answers nothing, and is as it was once its workspace goes on. */
+  #isSuspended({ machine }: Instance): boolean {
+    return machine !== null && this.#around.app.machines.suspension.holds(machine);
+  }
+
+  #died(instance: Instance, { said, isOutOfMemory }: ProcessEnd): void {
+    if (isOutOfMemory) this.#around.ranOutOfMemory(this);
     if (instance.state === "starting" || instance.state === "ending") return;
     this.#endLater(instance, said);
   }
 
   /** Others may be under way in one that did not take a connection: it ends where its process has. */
   async #doubted(instance: Instance): Promise<void> {
-    if (instance.state !== "running") return;
+    if (instance.state !== "running" || this.#isSuspended(instance)) return;
     if (await instance.isAlive()) {
       await sleep(busyMs);
       // Connections of a process that ends are closed a moment before it has ended.
       if (await instance.isAlive()) return;
     }
-    if (instance.state !== "running") return;
+    if (instance.state !== "running" || this.#isSuspended(instance)) return;
     instance.state = "ending";
     // What it said last is still being read.
     this.#around.inBackground("an instance of a function could not be ended yet", async () => {

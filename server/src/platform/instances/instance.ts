@@ -57,6 +57,13 @@ const askAgainMs = 250;
 /** Of what a process says before it is ready: for whoever deploys it. */
 const shownLines = 100;
 
+/** How an instance's process ended unasked. */
+export interface ProcessEnd {
+  /** For the function's log. */
+  said: string;
+  isOutOfMemory: boolean;
+}
+
 export class Instance {
   readonly id: string;
   readonly version: Runnable;
@@ -78,7 +85,7 @@ export class Instance {
   envSealed: Buffer | null;
   readonly #app: Needs;
   readonly #ring: LogRing;
-  readonly #ended: (instance: Instance, said: string) => void;
+  readonly #ended: (instance: Instance, end: ProcessEnd) => void;
   readonly #turns = new Semaphore(1);
   readonly #output: Output;
   readonly #firstWords: string[] = [];
@@ -94,7 +101,7 @@ export class Instance {
     launch: Launch;
     ring: LogRing;
     row?: InstanceRow;
-    ended: (instance: Instance, said: string) => void;
+    ended: (instance: Instance, end: ProcessEnd) => void;
   }) {
     const { app, version, row } = deps;
     this.#app = app;
@@ -377,7 +384,7 @@ export class Instance {
       .then((end) => {
         if (end === undefined) return;
         this.#ready.resolve("ended");
-        this.#endSaid.resolve(end);
+        this.#endSaid.resolve(end.said);
         this.#ended(this, end);
       })
       .catch((error: unknown) => {
@@ -388,15 +395,17 @@ export class Instance {
     this.#reading = { stop, done };
   }
 
-  async #readToEnd(signal: AbortSignal): Promise<string | undefined> {
+  async #readToEnd(signal: AbortSignal): Promise<ProcessEnd | undefined> {
     for (;;) {
       if (signal.aborted) return undefined;
       try {
-        return saidOf(await this.#output.read(this.guest(), command, signal));
+        const record = await this.#output.read(this.guest(), command, signal);
+        return { said: saidOf(record), isOutOfMemory: record.outOfMemory };
       } catch (error) {
         if (signal.aborted) return undefined;
         const { kind } = error as { kind?: string };
-        if (kind === "not_found" && (await answers(this.guest()))) return "Its process is gone.";
+        if (kind === "not_found" && (await answers(this.guest())))
+          return { said: "Its process is gone.", isOutOfMemory: false };
       }
       await sleep(askAgainMs, undefined, { signal, ref: false }).catch(() => {});
     }
@@ -414,7 +423,8 @@ export class Instance {
   }
 }
 
-function saidOf({ exitCode, signal }: CommandRecord): string {
+function saidOf({ exitCode, signal, outOfMemory }: CommandRecord): string {
+  if (outOfMemory) return "The function's process ran out of memory.";
   if (signal === null) return `The function's process ended with exit code ${exitCode}.`;
   return `The function's process was ended by signal ${signal}.`;
 }

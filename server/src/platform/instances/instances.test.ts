@@ -162,6 +162,13 @@ describe("a function", () => {
     expect(await ask(made)).toMatchObject({ text: "1", coldStart: true });
     const { lines } = await host.instances.ring(made.id).tail(10);
     expect(lines.map(({ text }) => text).join()).toContain("ran out of memory");
+    const news = () =>
+      db
+        .selectFrom("notifications")
+        .select("kind")
+        .where(sql<string>`target ->> 'id'`, "=", made.id)
+        .execute();
+    await vi.waitFor(async () => expect(await news()).toEqual([{ kind: "out_of_memory" }]));
   });
 
   test("that cannot be thawed is started anew", async () => {

@@ -8,8 +8,10 @@
  * that run and snapshots, and the next one goes on with them. This folder decides neither what is deployed nor who may
  * ask; it knows no HTTP but the request that `invoke` makes.
  */
+import { accountSuspended } from "#accounts/errors.ts";
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { notify } from "#accounts/notifications/notifications.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Turns } from "#lib/turns.ts";
 import type { LogRing } from "#machines/log-rings.ts";
@@ -60,6 +62,8 @@ export class FunctionInstances {
   readonly #byName = new Map<string, Fleet>();
   /** What is read last is what holds. */
   readonly #loading = new Turns();
+  /** The version of which it was told, by function. */
+  readonly #toldOfMemory = new Map<string, string>();
   readonly #background = new Set<Promise<void>>();
   #timer: NodeJS.Timeout | undefined;
   readonly #closing = new AbortController();
@@ -174,6 +178,7 @@ export class FunctionInstances {
     for (let tries = 1; ; tries += 1) {
       const fleet = this.#fleets.get(functionId);
       if (!fleet) throw functionNotDeployed();
+      if (this.#app.machines.suspension.isHeld(fleet.row.workspace_id)) throw accountSuspended();
       const lease = await fleet.enter(signal);
       coldStart ||= lease.coldStart;
       if (lease.wakeMs !== null) wakeMs = (wakeMs ?? 0) + lease.wakeMs;
@@ -224,6 +229,7 @@ export class FunctionInstances {
   async enter(functionId: string, signal: AbortSignal): Promise<Lease> {
     const fleet = this.#fleets.get(functionId);
     if (!fleet) throw functionNotDeployed();
+    if (this.#app.machines.suspension.isHeld(fleet.row.workspace_id)) throw accountSuspended();
     const lease = await fleet.enter(signal);
     return { ...lease, timeoutMs: lease.timeoutMs + graceMs };
   }
@@ -296,6 +302,7 @@ export class FunctionInstances {
         app: this.#app,
         launch: this.#launch,
         woke: (id, seen) => this.#recorder.woke(id, seen),
+        ranOutOfMemory: (one) => this.#ranOutOfMemory(one),
         inBackground: (whatFailed, work) => this.#inBackground(whatFailed, work),
       },
       row,
@@ -352,7 +359,25 @@ export class FunctionInstances {
         instance,
         isOutOfMemory ? `It ran out of memory: it may use ${memory_mb} MB.` : "The machine it ran in ended.",
       );
+      if (isOutOfMemory) this.#ranOutOfMemory(fleet);
     }
+  }
+
+  #ranOutOfMemory(fleet: Fleet): void {
+    this.#inBackground("a notification is lost", () => this.#tellOutOfMemory(fleet));
+  }
+
+  /** Once for each version that is live: its owner changes the code or its memory. */
+  async #tellOutOfMemory({ id, row, live }: Fleet): Promise<void> {
+    if (live === null || this.#toldOfMemory.get(id) === live.id) return;
+    this.#toldOfMemory.set(id, live.id);
+    await notify(this.#app.db, {
+      workspaceId: row.workspace_id,
+      kind: "out_of_memory",
+      title: `${row.name} ran out of memory`,
+      body: `An instance may use ${row.memory_mb} MB and was ended. Raise memory_mb, or let the handler hold less.`,
+      target: { kind: "function", id, label: row.name },
+    });
   }
 
   #inBackground(whatFailed: string, work: () => Promise<void>): void {

@@ -9,6 +9,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { machineDied } from "#machines/errors.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { type DeniedTargets, watchDenials } from "../exec/denied.ts";
 import { interpreterUnavailable } from "./errors.ts";
 import { type Frame, protocol, refuseWhereGone, RunningCell } from "./interpreter.ts";
 import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } from "./schema.ts";
@@ -20,25 +21,26 @@ export function interpreting<T>(
   app: Needs,
   actor: Actor,
   id: string,
-  call: (guest: Guest, service: ImageService) => Promise<T>,
+  call: (guest: Guest, service: ImageService, row: { machine_id: string | null }) => Promise<T>,
 ): Promise<T> {
   return inside(app, actor, id, async (guest, row) => {
     const service = await app.machines.service(row.machine_id ?? "");
     if (service?.speaks !== protocol) throw interpreterUnavailable();
-    return call(guest, service);
+    return call(guest, service, row);
   });
 }
 
 export function runBuffered(app: Needs, actor: Actor, id: string, input: Code): Promise<CodeResult> {
   const cell = cellOf(input, false);
-  return interpreting(app, actor, id, async (guest, service) => {
+  return interpreting(app, actor, id, async (guest, service, row) => {
+    using denied = watchDenials(app, row);
     const running = await RunningCell.start(guest, service, cell);
     const told = { results: [] as CodeItem[], stdout: "", stderr: "", error: null as CodeError | null };
     for await (const frame of ended(guest, running)) {
       if (frame.type === "stream") told[frame.stream] += frame.text;
       else if (frame.type === "result") told.results.push(toItem(frame));
       else if (frame.type === "error") told.error = toError(frame);
-      else return { ...told, ...toSummary(frame, cell.id) };
+      else return { ...told, ...toSummary(frame, cell.id), ...denied.field() };
     }
     throw machineDied(undefined);
   });
@@ -58,20 +60,25 @@ export async function startStreamed(
   signal?: AbortSignal,
 ): Promise<{ events: AsyncIterable<CodeEvent>; stop: () => void }> {
   const cell = cellOf(input, true);
-  return interpreting(app, actor, id, async (guest, service) => {
+  return interpreting(app, actor, id, async (guest, service, row) => {
+    using undo = new DisposableStack();
+    const denied = undo.use(watchDenials(app, row));
     const running = await RunningCell.start(guest, service, cell, signal);
-    const events = eventsOf(ended(guest, running), cell.id, (error) => explain(app, actor, id, error));
-    return { events, stop: () => running.close() };
+    undo.move();
+    const events = eventsOf(ended(guest, running), { context: cell.id, denied }, (error) =>
+      explain(app, actor, id, error),
+    );
+    return { events, stop: () => (denied[Symbol.dispose](), running.close()) };
   });
 }
 
 async function* eventsOf(
   frames: AsyncIterable<Frame>,
-  context: string,
+  cell: { context: string; denied: DeniedTargets },
   why: (error: unknown) => Promise<unknown>,
 ): AsyncIterable<CodeEvent> {
   try {
-    for await (const frame of frames) yield toEvent(frame, context);
+    for await (const frame of frames) yield toEvent(frame, cell);
   } catch (error) {
     const explained = await why(error);
     const [name, value] =
@@ -79,7 +86,9 @@ async function* eventsOf(
         ? [explained.code, explained.detail]
         : ["internal_error", "The stream broke."];
     yield { event: "error", data: { name, value, traceback: [] } };
-    yield toEvent({ ...cutOff, restarted: false }, context);
+    yield toEvent({ ...cutOff, restarted: false }, cell);
+  } finally {
+    cell.denied[Symbol.dispose]();
   }
 }
 
@@ -125,11 +134,11 @@ function contextOf({ context_id: id, language }: Pick<Code, "context_id" | "lang
   return id === null || id === undefined || id === "default" ? defaults[language ?? "python"] : id;
 }
 
-function toEvent(frame: Frame, context: string): CodeEvent {
+function toEvent(frame: Frame, { context, denied }: { context: string; denied: DeniedTargets }): CodeEvent {
   if (frame.type === "stream") return { event: "stream", data: { stream: frame.stream, text: frame.text } };
   if (frame.type === "result") return { event: "result", data: toItem(frame) };
   if (frame.type === "error") return { event: "error", data: toError(frame) };
-  return { event: "done", data: toSummary(frame, context) };
+  return { event: "done", data: { ...toSummary(frame, context), ...denied.field() } };
 }
 
 type FrameOf<Type extends Frame["type"]> = Extract<Frame, { type: Type }>;

@@ -1,5 +1,6 @@
 /** The wire of the code interpreter. */
 import { z } from "zod";
+import { EgressDenied } from "../exec/denied.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
 
@@ -98,6 +99,7 @@ const summary = {
   truncated: z
     .array(z.object({ field: z.string(), limit: z.int(), size: z.int() }))
     .describe("What was longer than it may be: stdout, stderr, results, or results[n].html and the like."),
+  egress_denied: EgressDenied,
 };
 
 export const CodeSummary = z.object(summary);

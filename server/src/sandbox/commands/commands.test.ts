@@ -1,12 +1,14 @@
 import { expect, test } from "vitest";
 import { DomainError } from "#lib/errors.ts";
+import type { CommandRecord } from "#machines/guest.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { createSandbox } from "../sandboxes/create.ts";
 import { terminateSandbox } from "../sandboxes/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
-import { getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";
+import { getCommand, killCommand, list, seen, startCommand, writeInput } from "./commands.ts";
 import { followLogs, readLogs } from "./logs.ts";
-import type { LogEvent } from "./schema.ts";
+import { CommandStart, type LogEvent } from "./schema.ts";
+import { findCommand } from "./store.ts";
 
 const { db } = await testDatabase();
 const host = await testHost(db);
@@ -76,6 +78,17 @@ test("a command runs by itself; its record, its output and its end can be asked 
   expect(await code(writeInput(host.app, actor, id, started.id, { data: "", eof: true }))).toBe(
     "409 command_not_reading",
   );
+});
+
+test("never shows a command as ended before it was started", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "true");
+  const isInOrder = ({ started_at, ended_at }: { started_at: string; ended_at: string | null }) =>
+    ended_at !== null && ended_at >= started_at;
+  expect(await ended(id, command)).toSatisfy(isInOrder);
+  expect((await list(host.app, actor, id, { limit: 1 })).items[0]).toSatisfy(isInOrder);
+  await terminateSandbox(host.app, actor, id);
+  expect(await get(id, command)).toSatisfy(isInOrder);
 });
 
 test("a delete ends a command and answers its record, and does so again", async () => {
@@ -193,4 +206,74 @@ test("what cannot be started says why, and leaves nothing", async () => {
   const id = await sandbox();
   expect(await code(start(id, "true", { cwd: "/no/such/directory" }))).toBe("400 exec_failed");
   expect((await list(host.app, actor, id, { limit: 10 })).items).toEqual([]);
+});
+
+test("a command's record names the hosts that its machine was denied while it ran", async () => {
+  const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
+  const deny = (target: string) =>
+    host.app.machines.denials.add(machine ?? "", { target, code: "not_allowed" });
+  const now = host.clock.now().getTime();
+  host.clock.set(new Date(now - 1000));
+  deny("before.test:443");
+  host.clock.set(new Date(now));
+  const { id: command } = await start(id, "read line");
+  deny("during.test:443");
+  expect((await get(id, command)).egress_denied).toEqual(["during.test:443"]);
+  expect((await list(host.app, actor, id, { limit: 1 })).items[0]?.egress_denied).toEqual([
+    "during.test:443",
+  ]);
+  expect(await killCommand(host.app, actor, id, command)).not.toHaveProperty("egress_denied", [
+    "before.test:443",
+  ]);
+});
+
+test("a command takes args, a user, an input that ends and a timeout", async () => {
+  const id = await sandbox();
+  const begin = (body: object) => startCommand(host.app, actor, id, CommandStart.parse(body));
+  const stdin = Buffer.from("hello").toString("base64");
+  const upper = await begin({ args: ["tr", "a-z", "A-Z"], stdin });
+  expect(upper.command).toBe("tr a-z A-Z");
+  expect(await ended(id, upper.id)).toMatchObject({ status: "exited", exit_code: 0 });
+  expect((await logs(id, upper.id)).text).toBe("HELLO");
+  const late = await begin({ command: "sleep 600", timeout_seconds: 1 });
+  await expect.poll(async () => (await get(id, late.id)).exit_code, { timeout: 30_000 }).toBe(124);
+  await expect(begin({ command: "true", user: "no-such-user" })).rejects.toMatchObject({
+    code: "exec_failed",
+  });
+  for (const body of [{}, { command: "true", args: ["true"] }, { command: "x", stdin: "A".repeat(87_388) }]) {
+    expect(CommandStart.safeParse(body).success).toBe(false);
+  }
+});
+
+test("keeps that a command was ended out of memory, and reports it as an event once", async () => {
+  const id = await sandbox();
+  const { id: command } = await start(id, "exit 1");
+  const row = await findCommand(db, id, command);
+  const record: CommandRecord = {
+    id: command,
+    tag: "",
+    text: "exit 1",
+    status: "exited",
+    pid: 7,
+    exitCode: null,
+    signal: 9,
+    timedOut: false,
+    outOfMemory: true,
+    startedAt: new Date(),
+    endedAt: new Date(),
+    outputBytes: 0,
+    droppedBytes: 0,
+    terminal: null,
+  } as const;
+  const killed = { status: "exited", exit_code: 137, killed_by: "out_of_memory" };
+  expect(await seen(host.app, id, row, record)).toMatchObject(killed);
+  expect(await seen(host.app, id, row, record)).toMatchObject(killed);
+  await terminateSandbox(host.app, actor, id);
+  expect(await get(id, command)).toMatchObject(killed);
+  const events = await db
+    .selectFrom("sandbox_events")
+    .select(["event", "summary"])
+    .where("sandbox_id", "=", id)
+    .execute();
+  expect(events.filter(({ event }) => event === "sandbox.out_of_memory")).toHaveLength(1);
 });

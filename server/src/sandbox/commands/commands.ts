@@ -9,7 +9,9 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
-import { blameDirectory, exitCode } from "../exec/exec.ts";
+import { deniedField } from "../exec/denied.ts";
+import { blameDirectory, exitCode, killedBy } from "../exec/exec.ts";
+import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
 import { getSandbox, inside } from "../sandboxes/sandboxes.ts";
 import { commandNotFound, commandNotReading } from "./errors.ts";
 import { type Command, type CommandInput, type CommandStart, toCommand } from "./schema.ts";
@@ -31,32 +33,40 @@ export function startCommand(
   return inside(app, actor, id, async (guest) => {
     const command = newId("cmd_");
     await begins(command);
+    // Before the start: the guest reports the end, and an end must not precede its beginning.
+    const started_at = app.clock.now();
     const { pid } = await guest
       .startCommand({
         id: command,
-        shell: input.command,
+        ...(input.args ? { argv: input.args } : { shell: input.command ?? "" }),
         ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
         ...(input.env === undefined ? {} : { env: input.env }),
         ...(input.tag === undefined ? {} : { tag: input.tag }),
+        ...(input.user === undefined ? {} : { user: input.user }),
+        ...(input.timeout_seconds === undefined ? {} : { timeoutMs: input.timeout_seconds * 1000 }),
       })
       .catch(blameDirectory);
+    // A pipe holds all of it; a command that ended or closed its input first is no fault.
+    const stdin = input.stdin === undefined ? undefined : Buffer.from(input.stdin, "base64");
+    if (stdin) await guest.writeCommandStdin(command, stdin, true).catch(() => {});
+    const text = input.command ?? input.args?.join(" ") ?? "";
     const tag = input.tag ?? null;
-    return toCommand(await saveStarted(app, id, { id: command, command: input.command, tag, pid }));
+    return toCommand(await saveStarted(app, id, { id: command, command: text, tag, pid, started_at }));
   });
 }
 
 /** Writes down a command that its machine has just started. */
 export async function saveStarted(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db">,
   sandboxId: string,
-  started: Pick<CommandRow, "id" | "command" | "tag" | "pid">,
+  started: Pick<CommandRow, "id" | "command" | "tag" | "pid" | "started_at">,
 ): Promise<CommandRow> {
   const row: CommandRow = {
     sandbox_id: sandboxId,
     ...started,
     status: "running",
     exit_code: null,
-    started_at: app.clock.now(),
+    killed_by: null,
     ended_at: null,
     output_bytes: 0,
   };
@@ -67,9 +77,10 @@ export async function saveStarted(
 export async function getCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
   const stored = await findStored(app, actor, id, command);
   if (!stored.isAlive) return toCommand(known(stored.row), stored.isOver);
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, { machine_id: machine }) => {
     const record = await ask(() => guest.getCommand(command));
-    return record ? seen(app, id, stored.row, record) : toCommand(known(stored.row), true);
+    const now = record ? await seen(app, id, stored.row, record) : toCommand(known(stored.row), true);
+    return withDenials(app, machine, now);
   });
 }
 
@@ -94,10 +105,11 @@ export async function findBegun(
 export async function killCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
   const stored = await findStored(app, actor, id, command);
   if (stored.isOver) return toCommand(known(stored.row), true);
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, { machine_id: machine }) => {
     const record = await ask(() => guest.killCommand(command));
     if (!record) return toCommand(known(stored.row), true);
-    return seen(app, id, stored.row, (await untilEnded(guest, command)) ?? record);
+    const last = (await untilEnded(guest, command)) ?? record;
+    return withDenials(app, machine, await seen(app, id, stored.row, last));
   });
 }
 
@@ -126,12 +138,14 @@ export async function list(
   id: string,
   query: { cursor?: string | undefined; limit: number },
 ): Promise<{ items: Command[]; next_cursor: string | null }> {
-  const { status } = await getSandbox(app, actor, id);
+  const { status, machine_id: machine } = await getSandbox(app, actor, id);
   const records = status === "running" ? await inside(app, actor, id, (guest) => allOf(guest)) : new Map();
+  const current = Array.from(records.values(), (record) => toRow(app, id, record));
   await saveCommands(
     app.db,
-    Array.from(records.values(), (record) => toRow(app, id, record)),
+    current.filter((row) => row.killed_by === null),
   );
+  for (const row of current) if (row.killed_by !== null) await saveEnd(app, row);
   const place = `commands:${id}`;
   const rows = await listCommands(app.db, id, {
     before: query.cursor === undefined ? undefined : openCursor<Position>(app, actor, place, query.cursor),
@@ -145,7 +159,10 @@ export async function list(
   return {
     items: page.map((row) => {
       const record = now.get(row.id);
-      return record ? toCommand(merge(row, toRow(app, id, record))) : toCommand(row, status !== "paused");
+      const command = record
+        ? toCommand(merge(row, toRow(app, id, record)))
+        : toCommand(row, status !== "paused");
+      return withDenials(app, machine, command);
     }),
     next_cursor:
       rows.length > query.limit && last
@@ -179,20 +196,49 @@ function known(row: CommandRow | undefined): CommandRow {
 
 /** The command as its machine says it is now; an end is written down, so that it is known after the machine. */
 export async function seen(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "log">,
   id: string,
   stored: CommandRow | undefined,
   record: CommandRecord,
 ): Promise<Command> {
-  const row = toRow(app, id, record);
-  if (row.ended_at !== null && !stored?.ended_at) await saveCommands(app.db, [row]);
-  return toCommand(merge(stored, row));
+  const row = merge(stored, toRow(app, id, record));
+  if (row.ended_at !== null && !stored?.ended_at) await saveEnd(app, row);
+  return toCommand(row);
+}
+
+/** Adds the hosts that its machine was denied while it ran. */
+function withDenials(
+  app: Pick<App, "machines" | "clock">,
+  machine: string | null,
+  command: Command,
+): Command {
+  const from = new Date(command.started_at);
+  const to = command.ended_at === null ? app.clock.now() : new Date(command.ended_at);
+  return { ...command, ...deniedField(app.machines.denials.between(machine ?? "", from, to)) };
+}
+
+async function saveEnd(app: Pick<App, "db" | "clock" | "log">, row: CommandRow): Promise<void> {
+  const isFirst = (await findCommand(app.db, row.sandbox_id, row.id))?.ended_at == null;
+  await saveCommands(app.db, [row]);
+  if (isFirst && row.killed_by !== null) await reportOutOfMemory(app, row.sandbox_id, row.id);
 }
 
 function merge(stored: CommandRow | undefined, now: CommandRow): CommandRow {
   if (!stored) return now;
-  const { status, exit_code, ended_at, output_bytes } = now;
-  return { ...stored, status, exit_code, ended_at, output_bytes };
+  const { status, exit_code, killed_by, output_bytes } = now;
+  return {
+    ...stored,
+    status,
+    exit_code,
+    killed_by,
+    ended_at: notBefore(stored.started_at, now.ended_at),
+    output_bytes,
+  };
+}
+
+/** The end is the machine's time, the start is this server's, and their clocks may differ. */
+function notBefore(start: Date, end: Date | null): Date | null {
+  return end !== null && end < start ? start : end;
 }
 
 async function allOf(guest: Guest): Promise<Map<string, CommandRecord>> {
@@ -247,6 +293,7 @@ function toRow(app: Pick<App, "clock">, sandboxId: string, record: CommandRecord
     pid: record.pid,
     status: record.status,
     exit_code: isRunning ? null : exitCode(exit),
+    killed_by: isRunning ? null : killedBy({ ...exit, outOfMemory: record.outOfMemory }),
     started_at: past(record.startedAt),
     ended_at: isRunning ? null : past(record.endedAt ?? now),
     output_bytes: record.outputBytes,

@@ -92,9 +92,9 @@ async function* events(
   }
 }
 
-function exitOf({ exitCode, signal, timedOut, startedAt, endedAt }: CommandRecord) {
+function exitOf({ exitCode, signal, timedOut, outOfMemory, startedAt, endedAt }: CommandRecord) {
   const durationMs = (endedAt?.getTime() ?? startedAt.getTime()) - startedAt.getTime();
-  return { code: exitCode, signal, timedOut, durationUs: Math.max(0, durationMs) * 1000 };
+  return { code: exitCode, signal, timedOut, outOfMemory, durationUs: Math.max(0, durationMs) * 1000 };
 }
 
 async function whyNoOutput(app: Pick<App, "db">, id: string, command: string): Promise<DomainError> {

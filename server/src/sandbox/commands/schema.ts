@@ -1,22 +1,25 @@
 /** The wire of background commands. */
 import { z } from "zod";
-import type { ExecFrame } from "../exec/schema.ts";
+import { EgressDenied } from "../exec/denied.ts";
+import { type ExecFrame, KilledBy } from "../exec/schema.ts";
 import { Env } from "../sandboxes/schema.ts";
 import type { CommandRow } from "./store.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
+const argument = z.string().max(131_072).refine(noNul, { error: "must not contain NUL" });
 const timestamp = z.iso.datetime();
 
 export const CommandParams = z.strictObject({ id: z.string().max(64), cmd: z.string().max(64) });
 
 export const CommandStart = z
   .strictObject({
-    command: z
-      .string()
+    command: argument.min(1).optional().describe("Run by /bin/bash -c (sh where there is no bash)."),
+    args: z
+      .array(argument)
       .min(1)
-      .max(131_072)
-      .refine(noNul, { error: "must not contain NUL" })
-      .describe("Run by /bin/bash -c (sh where there is no bash)."),
+      .max(1024)
+      .optional()
+      .describe("Program and arguments, without a shell, in place of `command`. Extension."),
     cwd: z
       .string()
       .max(4095)
@@ -31,6 +34,30 @@ export const CommandStart = z
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
       .describe("A word of yours to find the command again by."),
+    user: z
+      .string()
+      .min(1)
+      .max(64)
+      .refine(noNul, { error: "must not contain NUL" })
+      .optional()
+      .describe("User name or number. Default `root`. Extension."),
+    timeout_seconds: z
+      .int()
+      .min(1)
+      .max(86_400)
+      .optional()
+      .describe("The process group is killed then, and `exit_code` is 124. Default: none. Extension."),
+    stdin: z
+      .base64()
+      .max(87_384)
+      .optional()
+      .describe(
+        "Base64, up to 64 KiB: the whole input, which is closed after it. Without it the input stays open. Extension.",
+      ),
+  })
+  .refine((body) => (body.command === undefined) !== (body.args === undefined), {
+    error: "is required (or args, but not both)",
+    path: ["command"],
   })
   .meta({ id: "CommandStart" });
 export type CommandStart = z.output<typeof CommandStart>;
@@ -47,11 +74,13 @@ export const Command = z
         "`killed`: ended after a delete. `lost`: its machine is gone, or forgot it, and nobody saw how it ended.",
       ),
     pid: z.int(),
-    exit_code: z.int().nullable().describe("128 + n when signal n ended it."),
+    exit_code: z.int().nullable().describe("124 on timeout, 128 + n when signal n ended it."),
+    killed_by: KilledBy,
     started_at: timestamp,
     ended_at: timestamp.nullable(),
     tag: z.string().nullable(),
     output_bytes: z.int().describe("All it wrote so far; the last 16 MiB are kept."),
+    egress_denied: EgressDenied,
   })
   .meta({ id: "Command" });
 export type Command = z.output<typeof Command>;
@@ -116,6 +145,7 @@ export function toCommand(row: CommandRow, isLost = false): Command {
     status: isLost && row.status === "running" ? "lost" : row.status,
     pid: row.pid,
     exit_code: row.exit_code,
+    killed_by: row.killed_by,
     started_at: row.started_at.toISOString(),
     ended_at: row.ended_at?.toISOString() ?? null,
     tag: row.tag,

@@ -17,7 +17,9 @@ export async function saveCommands(db: Db, rows: readonly CommandRow[]): Promise
         .doUpdateSet((row) => ({
           status: row.ref("excluded.status"),
           exit_code: row.ref("excluded.exit_code"),
-          ended_at: row.ref("excluded.ended_at"),
+          killed_by: row.ref("excluded.killed_by"),
+          // The start was stored by this server's clock, the end comes from the machine's.
+          ended_at: sql<Date>`greatest(excluded.ended_at, sandbox_commands.started_at)`,
           output_bytes: row.ref("excluded.output_bytes"),
         }))
         .where("sandbox_commands.ended_at", "is", null)

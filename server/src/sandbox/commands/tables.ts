@@ -1,4 +1,4 @@
-/** Columns as they are stored; see migrations/0007_commands.sql for what they mean. */
+/** Columns as they are stored; see migrations/0007_commands.sql and 0069 for what they mean. */
 export interface SandboxCommandsTable {
   sandbox_id: string;
   id: string;
@@ -7,6 +7,7 @@ export interface SandboxCommandsTable {
   pid: number;
   status: "running" | "exited" | "killed";
   exit_code: number | null;
+  killed_by: "out_of_memory" | null;
   started_at: Date;
   ended_at: Date | null;
   output_bytes: number;

@@ -5,6 +5,8 @@ export const eventNames = [
   "sandbox.resumed",
   "sandbox.terminated",
   "sandbox.expired",
+  "sandbox.egress_denied",
+  "sandbox.out_of_memory",
   "template.build_finished",
   "volume.moved",
 ] as const;

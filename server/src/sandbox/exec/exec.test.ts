@@ -1,8 +1,10 @@
+import { existsSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { createSandbox } from "../sandboxes/create.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
-import { bufferedMaxBytes, exitCode, lastFrame, runBuffered, startStreamed } from "./exec.ts";
+import { bufferedMaxBytes, exitCode, killedBy, lastFrame, runBuffered, startStreamed } from "./exec.ts";
 import { Head } from "./head.ts";
 import { Exec, ExecFrame, ExecResult } from "./schema.ts";
 
@@ -96,9 +98,22 @@ test.for([
   // It ended by itself in the moment of its deadline: the deadline still counts.
   [{ code: 0, signal: null, timedOut: true }, 124, { kind: "error", code: "exec_timeout", signal: null }],
 ] as const)("exit %j is %i to a shell and a frame of its own", ([exit, code, frame]) => {
-  const measured = { ...exit, durationUs: 1_499 };
+  const measured = { ...exit, outOfMemory: false, durationUs: 1_499 };
   expect(exitCode(measured)).toBe(code);
   expect(lastFrame(measured)).toMatchObject({ ...frame, duration_ms: 1 });
+});
+
+test.each([
+  [{ code: null, signal: 9, timedOut: false }, "out_of_memory"],
+  [{ code: 137, signal: null, timedOut: false }, "out_of_memory"],
+  // It went on without the process that was ended, or ran into its deadline.
+  [{ code: 0, signal: null, timedOut: false }, null],
+  [{ code: null, signal: 9, timedOut: true }, null],
+] as const)("names memory as the cause of a failure %j: %s", (exit, cause) => {
+  const measured = { ...exit, outOfMemory: true, durationUs: 1 };
+  expect(killedBy(measured)).toBe(cause);
+  expect(lastFrame(measured).kind).toBe(exit.code === null ? "error" : "exec_exited");
+  expect((lastFrame(measured) as { killed_by?: string }).killed_by).toBe(cause ?? undefined);
 });
 
 test("a head keeps the first bytes across chunks, and a character cut in two becomes U+FFFD", () => {
@@ -112,4 +127,32 @@ test("a head keeps the first bytes across chunks, and a character cut in two bec
   exact.add(Buffer.from("abcd"));
   exact.add(Buffer.alloc(0));
   expect([exact.text(), exact.truncated]).toEqual(["abcd", false]);
+});
+
+test("answers name the hosts that the machine was denied while they ran, and no others", async () => {
+  const { id: other, machine_id: at } = await createSandbox(host.app, actor, createInput());
+  const deny = (target: string) => host.app.machines.denials.add(at ?? "", { target, code: "not_allowed" });
+  const exec = (command: string) => runBuffered(host.app, actor, other, Exec.parse({ command }));
+  deny("before.test:443");
+  expect(await exec("true")).not.toHaveProperty("egress_denied");
+  host.app.machines.denials.add("another machine", { target: "other.test:443", code: "not_allowed" });
+  const { frames: streamed } = await startStreamed(
+    host.app,
+    actor,
+    other,
+    Exec.parse({ command: "read line", stdin: "Cg==", stream: true }),
+  );
+  for (let n = 0; n < 30; n += 1) deny(`n${n % 25}.test:443`);
+  const last = (await Array.fromAsync(streamed)).at(-1);
+  const expected = Array.from({ length: 20 }, (_, n) => `n${n}.test:443`);
+  expect(last).toMatchObject({ kind: "exec_exited", egress_denied: expected });
+  expect(ExecFrame.safeParse(last).error).toBeUndefined();
+  const mark = join(host.directory, "exec-mark");
+  const running = exec(`touch ${mark}; while [ -e ${mark} ]; do sleep 0.02; done`);
+  await expect.poll(() => existsSync(mark), { timeout: 10_000 }).toBe(true);
+  deny("during.test:443");
+  rmSync(mark);
+  const ran = await running;
+  expect(ran.egress_denied).toEqual(["during.test:443"]);
+  expect(ExecResult.safeParse(ran).error).toBeUndefined();
 });

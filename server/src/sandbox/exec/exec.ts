@@ -7,7 +7,9 @@ import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/gues
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { execFailed } from "#machines/errors.ts";
+import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { type DeniedTargets, watchDenials } from "./denied.ts";
 import { Head } from "./head.ts";
 import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
 
@@ -17,11 +19,13 @@ type Needs = InsideNeeds;
 export const bufferedMaxBytes = 8 * 1024 ** 2;
 
 export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): Promise<ExecResult> {
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, row) => {
+    using denied = watchDenials(app, row);
     const child = await start(guest, input, "run_on");
     const heads = { stdout: new Head(bufferedMaxBytes), stderr: new Head(bufferedMaxBytes) };
     for await (const { stream, data } of child.output) heads[stream].add(data);
     const exit = await child.exit;
+    if (exit.outOfMemory) await reportOutOfMemory(app, id, "exec");
     return {
       stdout: heads.stdout.text(),
       stderr: heads.stderr.text(),
@@ -30,6 +34,8 @@ export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): 
       timed_out: exit.timedOut,
       truncated: heads.stdout.truncated || heads.stderr.truncated,
       signal: exit.timedOut ? null : signalName(exit.signal),
+      killed_by: killedBy(exit),
+      ...denied.field(),
     };
   });
 }
@@ -41,8 +47,17 @@ export async function startStreamed(
   id: string,
   input: Exec,
 ): Promise<{ frames: AsyncIterable<ExecFrame>; stop: () => void }> {
-  const child = await inside(app, actor, id, (guest) => start(guest, input, "kill"));
-  return { frames: framesOf(app, actor, id, child), stop: () => child.close() };
+  const { child, denied } = await inside(app, actor, id, async (guest, row) => {
+    using undo = new DisposableStack();
+    const watch = undo.use(watchDenials(app, row));
+    const started = await start(guest, input, "kill");
+    undo.move();
+    return { child: started, denied: watch };
+  });
+  return {
+    frames: framesOf(app, actor, id, child, denied),
+    stop: () => (denied[Symbol.dispose](), child.close()),
+  };
 }
 
 async function* framesOf(
@@ -50,16 +65,20 @@ async function* framesOf(
   actor: Actor,
   id: string,
   child: GuestProcess,
+  denied: DeniedTargets,
 ): AsyncIterable<ExecFrame> {
   yield { kind: "exec_started", pid: child.pid };
   try {
     for await (const { stream, data } of child.output) {
       yield { kind: "exec_chunk", stream, data: data.toString("base64") };
     }
-    yield lastFrame(await child.exit);
+    const exit = await child.exit;
+    if (exit.outOfMemory) await reportOutOfMemory(app, id, "exec");
+    yield { ...lastFrame(exit), ...denied.field() };
   } catch (error) {
-    yield errorFrame(await explain(app, actor, id, error));
+    yield { ...errorFrame(await explain(app, actor, id, error)), ...denied.field() };
   } finally {
+    denied[Symbol.dispose]();
     child.close();
   }
 }
@@ -73,8 +92,20 @@ export function errorFrame(explained: unknown): ExecFrame {
   return { kind: "error", code, message, signal: null, duration_ms: null };
 }
 
+/** The cause of a failure. One that came to a good end without the process it lost did not fail. */
+export function killedBy(
+  exit: Pick<ProcessExit, "code" | "timedOut" | "outOfMemory">,
+): "out_of_memory" | null {
+  return exit.outOfMemory && !exit.timedOut && exit.code !== 0 ? "out_of_memory" : null;
+}
+
 /** How a process ended, as the frame that ends its stream. */
 export function lastFrame(exit: ProcessExit): ExecFrame {
+  const frame = endFrame(exit);
+  return killedBy(exit) === null ? frame : { ...frame, killed_by: "out_of_memory" };
+}
+
+function endFrame(exit: ProcessExit): Extract<ExecFrame, { kind: "error" | "exec_exited" }> {
   const duration_ms = toMs(exit);
   const signal = signalName(exit.signal);
   if (exit.timedOut) {
@@ -90,7 +121,10 @@ export function lastFrame(exit: ProcessExit): ExecFrame {
     return {
       kind: "error",
       code: "killed_by_signal",
-      message: `The command was ended by ${signal}.`,
+      message:
+        killedBy(exit) === null
+          ? `The command was ended by ${signal}.`
+          : "The command was ended because the sandbox ran out of memory: use less, or a larger sandbox.",
       signal,
       duration_ms,
     };

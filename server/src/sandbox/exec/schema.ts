@@ -1,5 +1,6 @@
 /** The wire of exec: one command in, its outcome or its frames out. */
 import { z } from "zod";
+import { EgressDenied } from "./denied.ts";
 import { Env } from "../sandboxes/schema.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
@@ -43,6 +44,13 @@ export const Exec = z
   .meta({ id: "ExecRequest" });
 export type Exec = z.output<typeof Exec>;
 
+export const KilledBy = z
+  .literal("out_of_memory")
+  .nullable()
+  .describe(
+    "`out_of_memory`: it failed, and its process or one that it had started was ended because the processes of the sandbox used more memory than the sandbox has. The sandbox lives on.",
+  );
+
 export const ExecResult = z
   .object({
     stdout: z.string(),
@@ -52,6 +60,8 @@ export const ExecResult = z
     timed_out: z.boolean(),
     truncated: z.boolean().describe("A stream was longer than 8 MiB; its beginning is here."),
     signal: z.string().nullable(),
+    killed_by: KilledBy,
+    egress_denied: EgressDenied,
   })
   .meta({ id: "ExecResult" });
 export type ExecResult = z.output<typeof ExecResult>;
@@ -65,13 +75,21 @@ export const ExecFrame = z
       stream: z.enum(["stdout", "stderr"]),
       data: z.string().describe("Base64."),
     }),
-    z.object({ kind: z.literal("exec_exited"), code: z.int(), duration_ms: z.int() }),
+    z.object({
+      kind: z.literal("exec_exited"),
+      code: z.int(),
+      duration_ms: z.int(),
+      killed_by: KilledBy.optional(),
+      egress_denied: EgressDenied,
+    }),
     z.object({
       kind: z.literal("error"),
       code: z.string().describe("exec_timeout, killed_by_signal, or the code of an error."),
       message: z.string(),
       signal: z.string().nullable(),
       duration_ms: z.int().nullable(),
+      killed_by: KilledBy.optional(),
+      egress_denied: EgressDenied,
     }),
   ])
   .meta({ id: "ExecFrame" });

@@ -1,6 +1,8 @@
 import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { createSandbox } from "../sandboxes/create.ts";
+import { runBuffered } from "../exec/exec.ts";
+import { Exec } from "../exec/schema.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
 import { fileMaxBytes } from "./limits.ts";
@@ -64,6 +66,62 @@ test("content past the cap, or that is no base64, never reaches the machine", as
   for (const path of ["large", "bad"]) {
     expect(await stat(app, actor, id, path)).toMatchObject({ exists: false });
   }
+});
+
+test("lists a directory in byte order of its names, page by page, with owner and link target", async () => {
+  for (const name of ["b", "a", "é", "B", "c"]) await write(`/workspace/pages/${name}`, name);
+  await runBuffered(app, actor, id, Exec.parse({ command: "ln -s ../none pages/d; ln -s a pages/e" }));
+  const names: string[] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await read(app, actor, id, "pages", { limit: 3, cursor });
+    if (!page.is_dir) throw new Error("not a directory");
+    expect(FileRead.safeParse(page).error).toBeUndefined();
+    names.push(
+      ...page.entries.map(({ name, link_target: target }) => (target ? `${name} → ${target}` : name)),
+    );
+    cursor = page.next_cursor ?? undefined;
+  } while (cursor !== undefined);
+  expect(names).toEqual(["B", "a", "b", "c", "d → ../none", "e → a", "é"]);
+  const owner = { uid: process.getuid?.(), gid: process.getgid?.() };
+  expect(await stat(app, actor, id, "pages/a")).toMatchObject({ ...owner, link_target: null });
+  expect(await stat(app, actor, id, "pages/e")).toMatchObject({ exists: true, size: 1, link_target: "a" });
+  expect(await stat(app, actor, id, "pages/d")).toMatchObject({ exists: true, link_target: "../none" });
+  const first = await read(app, actor, id, "pages", { limit: 1 });
+  const foreign = first.is_dir ? (first.next_cursor ?? "") : "";
+  await expect(read(app, actor, id, "/workspace", { cursor: foreign })).rejects.toMatchObject({
+    code: "invalid_request",
+  });
+});
+
+test("deletes a directory only where recursive is given", async () => {
+  await write("/workspace/tree/below/file", "x");
+  await expect(remove(app, actor, id, "tree")).rejects.toMatchObject({ code: "is_directory" });
+  await remove(app, actor, id, "tree", { recursive: true });
+  expect(await stat(app, actor, id, "tree")).toMatchObject({ exists: false, uid: null, link_target: null });
+  await expect(remove(app, actor, id, "/workspace", { recursive: true })).rejects.toMatchObject({
+    code: "not_permitted",
+  });
+});
+
+test("writes and reads text as it is, and falls back to base64 for bytes that are not UTF-8", async () => {
+  await writeFile(app, actor, id, FileWrite.parse({ path: "text", content_text: "grüße\n" }));
+  expect(await read(app, actor, id, "text", { text: true })).toEqual({
+    path: "/workspace/text",
+    is_dir: false,
+    content_text: "grüße\n",
+    size: 8,
+  });
+  expect(await read(app, actor, id, "text")).toMatchObject({ content: base64("grüße\n") });
+  await writeFile(app, actor, id, FileWrite.parse({ path: "bytes", content: "/w==" }));
+  expect(await read(app, actor, id, "bytes", { text: true })).toMatchObject({ content: "/w==" });
+  for (const body of [{}, { content: "", content_text: "" }, { content_text: "\ud800" }]) {
+    expect(FileWrite.safeParse({ path: "x", ...body }).success).toBe(false);
+  }
+  const large = { path: "large", content_text: "x".repeat(fileMaxBytes + 1) };
+  await expect(writeFile(app, actor, id, FileWrite.parse(large))).rejects.toMatchObject({
+    code: "payload_too_large",
+  });
 });
 
 test("a batch whose machine ends fails as a whole, with the sandbox's own reason: no row could say that", async () => {

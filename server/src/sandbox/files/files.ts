@@ -3,6 +3,7 @@
  * stay under the writable roots with every symlink followed, and appear whole or not at all. Nothing here keeps a
  * file longer than its answer takes.
  */
+import { isUtf8 } from "node:buffer";
 import { posix } from "node:path";
 import type { FileStat as GuestStat } from "#machines/guest.ts";
 import type { z } from "zod";
@@ -10,13 +11,15 @@ import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { fileTooLarge, translated } from "#machines/errors.ts";
 import { inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { openCursor, sealCursor } from "../cursor.ts";
 import { decode } from "./base64.ts";
-import { fileMaxBytes, writableRoots } from "./limits.ts";
+import { fileMaxBytes, listMaxEntries, writableRoots } from "./limits.ts";
 import {
   type Batch,
   type BatchResult,
   type DirectoryEntry,
   type FileRead,
+  type FileReading,
   type FileStat,
   type FileWrite,
   type FileWritten,
@@ -33,7 +36,10 @@ export async function writeFile(
   id: string,
   input: z.output<typeof FileWrite>,
 ): Promise<z.output<typeof FileWritten>> {
-  const content = decodeWithin(input.content, "content");
+  const content =
+    input.content_text === undefined
+      ? decodeWithin(input.content ?? "", "content")
+      : requireFit(Buffer.from(input.content_text), "content_text");
   const path = absolute(input.path);
   const { sizeBytes } = await inside(app, actor, id, (guest, row) =>
     guest.writeFile(path, content, { mode: input.mode, roots: writableRoots(row) }),
@@ -60,21 +66,36 @@ export function writeBatch(app: Needs, actor: Actor, id: string, { files }: Batc
   });
 }
 
-export function read(app: Needs, actor: Actor, id: string, path: string): Promise<FileRead> {
+export async function read(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  path: string,
+  { text = false, limit = listMaxEntries, cursor }: FileReading = {},
+): Promise<FileRead> {
   const at = absolute(path);
+  const place = `files:${id}:${at}`;
+  const after =
+    cursor === undefined ? undefined : openCursor<{ name: string }>(app, actor, place, cursor).name;
   return inside(app, actor, id, async (guest) => {
     const stat = await guest.stat(at);
     if (stat?.isDir) {
-      const entries = await guest.list(at);
+      const found = await guest.list(at, { limit: limit + 1, after });
+      const entries = found.slice(0, limit);
+      const next = found.length > entries.length ? nextName(entries) : undefined;
       return {
         path: at,
         is_dir: true,
         entries: entries.map((entry) => ({ name: entry.name, ...toEntry(entry) })),
+        next_cursor: next === undefined ? null : sealCursor(app, actor, place, { name: next }),
       };
     }
     const { content } = await guest.readFile(at, { maxBytes: fileMaxBytes });
     const bytes = Buffer.concat(await Array.fromAsync(content as AsyncIterable<Buffer>));
-    return { path: at, is_dir: false, content: bytes.toString("base64"), size: bytes.length };
+    const size = bytes.length;
+    return text && isUtf8(bytes)
+      ? { path: at, is_dir: false, content_text: bytes.toString("utf8"), size }
+      : { path: at, is_dir: false, content: bytes.toString("base64"), size };
   });
 }
 
@@ -82,15 +103,27 @@ export function stat(app: Needs, actor: Actor, id: string, path: string): Promis
   const at = absolute(path);
   return inside(app, actor, id, async (guest) => {
     const found = await guest.stat(at);
-    return found
-      ? { path: at, exists: true, ...toEntry(found) }
-      : { path: at, exists: false, is_dir: null, size: null, mode: null, modified_at: null };
+    return found ? { path: at, exists: true, ...toEntry(found) } : missing(at);
   });
 }
 
-export async function remove(app: Needs, actor: Actor, id: string, path: string): Promise<void> {
+/**
+ * The name that the next page comes after. A name that is not UTF-8 arrives with replacement characters, which are not
+ * its bytes: the last name without them counts, so that a page repeats entries rather than miss any.
+ */
+function nextName(entries: readonly { name: string }[]): string | undefined {
+  return entries.findLast(({ name }) => !name.includes("\uFFFD"))?.name;
+}
+
+export async function remove(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  path: string,
+  { recursive = false }: { recursive?: boolean } = {},
+): Promise<void> {
   const at = absolute(path);
-  await inside(app, actor, id, (guest, row) => guest.remove(at, { roots: writableRoots(row) }));
+  await inside(app, actor, id, (guest, row) => guest.remove(at, { recursive, roots: writableRoots(row) }));
 }
 
 export function makeDirectory(
@@ -103,9 +136,7 @@ export function makeDirectory(
   return inside(app, actor, id, async (guest, row) => {
     await guest.mkdir(at, { mode, parents, roots: writableRoots(row) });
     const made = await guest.stat(at);
-    return made
-      ? { path: at, exists: true, ...toEntry(made) }
-      : { path: at, exists: false, is_dir: null, size: null, mode: null, modified_at: null };
+    return made ? { path: at, exists: true, ...toEntry(made) } : missing(at);
   });
 }
 
@@ -128,9 +159,17 @@ export function absolute(path: string): string {
 }
 
 function decodeWithin(content: string, field: string): Buffer {
-  const bytes = decode(content, field);
+  return requireFit(decode(content, field), field);
+}
+
+function requireFit(bytes: Buffer, field: string): Buffer {
   if (bytes.length > fileMaxBytes) throw fileTooLarge(`${field}: at most ${fileMaxBytes} bytes in one call.`);
   return bytes;
+}
+
+function missing(path: string): z.output<typeof FileStat> {
+  const none = { is_dir: null, size: null, mode: null, modified_at: null, uid: null, gid: null };
+  return { path, exists: false, ...none, link_target: null };
 }
 
 function toEntry(stat: GuestStat): Omit<z.output<typeof DirectoryEntry>, "name"> {
@@ -139,6 +178,9 @@ function toEntry(stat: GuestStat): Omit<z.output<typeof DirectoryEntry>, "name">
     size: stat.sizeBytes,
     mode: stat.mode,
     modified_at: stat.modifiedAt.toISOString(),
+    uid: stat.uid,
+    gid: stat.gid,
+    link_target: stat.linkTarget,
   };
 }
 

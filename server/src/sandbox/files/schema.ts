@@ -1,6 +1,6 @@
 /** The wire of files: contents are base64, modes are integers. */
 import { z } from "zod";
-import { batchMaxFiles, defaultMode } from "./limits.ts";
+import { batchMaxFiles, defaultMode, listMaxEntries } from "./limits.ts";
 
 export const Path = z
   .string()
@@ -17,7 +17,20 @@ const Mode = z.int().min(0).max(0o7777).describe("Permission bits as an integer:
 const Content = z.string().describe("Base64.");
 
 export const FileWrite = z
-  .strictObject({ path: Path, content: Content, mode: Mode.default(defaultMode) })
+  .strictObject({
+    path: Path,
+    content: Content.optional(),
+    content_text: z.string().optional().describe("In place of `content`: text, written as UTF-8. Extension."),
+    mode: Mode.default(defaultMode),
+  })
+  .refine(({ content, content_text }) => (content === undefined) !== (content_text === undefined), {
+    path: ["content"],
+    error: "is required (or content_text, but not both)",
+  })
+  .refine(({ content_text }) => content_text?.isWellFormed() ?? true, {
+    path: ["content_text"],
+    error: "must be valid Unicode, without half of a surrogate pair",
+  })
   .meta({ id: "FileWrite" });
 export const FileWritten = z.object({ path: z.string(), bytes_written: z.int() }).meta({ id: "FileWritten" });
 
@@ -38,6 +51,29 @@ export const Presigned = z
   .meta({ id: "FilePresigned" });
 
 export const FileQuery = z.strictObject({ path: Path });
+
+export const FileReadQuery = z.strictObject({
+  path: Path,
+  text: z
+    .boolean()
+    .default(false)
+    .describe("Answers a file that is UTF-8 as `content_text` in place of `content`. Extension."),
+  limit: z
+    .int()
+    .min(1)
+    .max(listMaxEntries)
+    .default(listMaxEntries)
+    .describe("Most entries of a directory in one answer. Extension."),
+  cursor: z.string().max(4096).optional().describe("`next_cursor` of the answer before. Extension."),
+});
+
+/** How a file or a directory is read. */
+export type FileReading = Partial<Omit<z.output<typeof FileReadQuery>, "path">>;
+
+export const FileDeleteQuery = z.strictObject({
+  path: Path,
+  recursive: z.boolean().default(false).describe("Deletes a directory with all below it. Extension."),
+});
 
 export const WatchQuery = z.strictObject({
   path: Path.default("/workspace"),
@@ -62,6 +98,20 @@ export type WatchEvent = z.output<typeof WatchEvent>;
 
 const timestamp = z.iso.datetime();
 
+const ownership = {
+  uid: z
+    .int()
+    .nullable()
+    .describe("User that owns it; null where a sandbox paused long ago does not tell. Extension."),
+  gid: z.int().nullable().describe("Group that owns it; null as `uid`. Extension."),
+  link_target: z
+    .string()
+    .nullable()
+    .describe(
+      "Of a symlink, as it is written; else null. The other fields are about the file it leads to, or about the symlink where that is missing. Extension.",
+    ),
+};
+
 export const DirectoryEntry = z
   .object({
     name: z.string(),
@@ -69,13 +119,25 @@ export const DirectoryEntry = z
     size: z.int(),
     mode: z.int(),
     modified_at: timestamp,
+    ...ownership,
   })
   .meta({ id: "DirectoryEntry" });
 
 export const FileRead = z
   .discriminatedUnion("is_dir", [
-    z.object({ path: z.string(), is_dir: z.literal(false), content: Content, size: z.int() }),
-    z.object({ path: z.string(), is_dir: z.literal(true), entries: z.array(DirectoryEntry) }),
+    z.object({
+      path: z.string(),
+      is_dir: z.literal(false),
+      content: Content.optional().describe("Base64; absent where `content_text` is there."),
+      content_text: z.string().optional().describe("With `text=true`, of a file that is UTF-8. Extension."),
+      size: z.int(),
+    }),
+    z.object({
+      path: z.string(),
+      is_dir: z.literal(true),
+      entries: z.array(DirectoryEntry).describe("In byte order of their names."),
+      next_cursor: z.string().nullable().describe("Null on the last page. Extension."),
+    }),
   ])
   .meta({ id: "FileRead" });
 export type FileRead = z.output<typeof FileRead>;
@@ -88,6 +150,7 @@ export const FileStat = z
     size: z.int().nullable(),
     mode: z.int().nullable(),
     modified_at: timestamp.nullable(),
+    ...ownership,
   })
   .meta({ id: "FileStat" });
 

@@ -13,6 +13,7 @@ import type { App } from "#app.ts";
 import { clientAddress, trustedProxies } from "#http/client-address.ts";
 import { lengthRequired, methodNotAllowed, payloadTooLarge } from "#http/errors.ts";
 import { renderError } from "#http/render-error.ts";
+import { endWithSlowReader } from "#http/streams/slow-readers.ts";
 import type { FileStat } from "#machines/guest.ts";
 import { onSandbox } from "../audited.ts";
 import { requireAwake } from "../sandboxes/sandboxes.ts";
@@ -29,7 +30,7 @@ export type TransferHandler = (
   response: ServerResponse,
 ) => Promise<void>;
 
-/** A transfer in which nothing moves for this long is over: it holds a connection of the machine's. */
+/** An upload in which nothing moves for this long ends: it holds a connection of the machine's. */
 const idleMs = 60_000;
 /** How long a sender that was refused is listened to, so that it comes to read why. */
 const hearOutMs = 10_000;
@@ -147,7 +148,7 @@ async function send(
     response.statusCode = 206;
     response.setHeader("content-range", `bytes ${offset}-${offset + length - 1}/${stat.sizeBytes}`);
   }
-  response.setTimeout(idleMs, () => response.destroy());
+  endWithSlowReader(response);
   await pipeline(content, (pieces) => exactly(pieces as AsyncIterable<Buffer>, length), response);
 }
 

@@ -4,6 +4,7 @@
  * sandbox and before anybody is told of it; a look that began before then is used by nobody who asks later.
  */
 import type { Duplex } from "node:stream";
+import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { SingleFlight } from "#lib/single-flight.ts";
 import { whyTerminated } from "../sandboxes/errors.ts";
@@ -52,6 +53,7 @@ export class VisitedSandboxes {
   }
 
   async connect(machine: string, port: number): Promise<Duplex> {
+    if (this.#app.machines.suspension.holds(machine)) throw accountSuspended();
     return this.#app.machines.connect(machine).connect(port);
   }
 

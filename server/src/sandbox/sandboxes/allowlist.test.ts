@@ -4,10 +4,15 @@ import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts
 import { allowlistOf } from "./allowlist.ts";
 import { createSandbox } from "./create.ts";
 import { sandboxEnv } from "./environment.ts";
+import { pauseSandbox } from "./pause.ts";
+import { resumeSandbox } from "./resume.ts";
 import { terminateSandbox } from "./terminate.ts";
+import { SandboxUpdate } from "./schema.ts";
+import { updateSandbox } from "./update.ts";
 
 const { db } = await testDatabase();
-const host = await testHost(db);
+const reloaded: string[] = [];
+const host = await testHost(db, { egress: { reload: async (machine) => void reloaded.push(machine) } });
 const paid = await personWithTier(db, "enterprise");
 
 const create = (input: Record<string, unknown>) => createSandbox(host.app, paid.actor, createInput(input));
@@ -35,4 +40,33 @@ test("only a restricted sandbox is told of the proxy, and the caller's own envir
   expect(sandboxEnv("sbx_1", "open", { A: "b" })).toEqual({ KONTOR_SANDBOX_ID: "sbx_1", A: "b" });
   const env = sandboxEnv("sbx_1", "restricted", { HTTPS_PROXY: "", NO_PROXY: "*" });
   expect(env).toMatchObject({ HTTPS_PROXY: "", NO_PROXY: "*", HTTP_PROXY: "http://10.0.0.1:3128" });
+});
+
+const update = (id: string, allow_domains: readonly string[] | null, { actor } = paid) =>
+  updateSandbox(host.app, actor, id, SandboxUpdate.parse({ allow_domains }));
+
+test("a changed list is reloaded for the running machine and survives a pause, a resume and a restart", async () => {
+  const { id, machine_id: machine } = await create({ network: "restricted", allow_domains: ["own.test"] });
+  expect(await update(id, ["new.test"])).toMatchObject({ id, allow_domains: ["new.test"] });
+  expect(reloaded).toEqual([machine]);
+  expect(await listOf(machine)).toEqual(["new.test"]);
+  await pauseSandbox(host.app, paid.actor, id);
+  await update(id, ["paused.test"]);
+  expect(await listOf((await resumeSandbox(host.app, paid.actor, id)).machine_id)).toEqual(["paused.test"]);
+  await host.restart();
+  const { machine_id: now } = await updateSandbox(host.app, paid.actor, id, {});
+  expect(await listOf(now)).toEqual(["paused.test"]);
+  expect((await update(id, null)).allow_domains).toBeNull();
+  expect(await listOf(now)).toEqual(["default.test"]);
+  await terminateSandbox(host.app, paid.actor, id);
+  await expect(update(id, [])).rejects.toMatchObject({ code: "sandbox_terminated" });
+});
+
+test("refuses a list on the free tier and to another workspace, and ignores it for an open network", async () => {
+  const free = await personWithTier(db, "free");
+  const { id } = await createSandbox(host.app, free.actor, createInput());
+  await expect(update(id, ["a.test"], free)).rejects.toMatchObject({ code: "plan_limit" });
+  await expect(update(id, ["a.test"])).rejects.toMatchObject({ code: "sandbox_not_found" });
+  const open = await create({ network: "open" });
+  expect((await update(open.id, ["a.test"])).allow_domains).toBeNull();
 });

@@ -6,11 +6,18 @@
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
+import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import { forgetEvents } from "../events/feed.ts";
 import { reclaimNamed } from "../snapshots/snapshots.ts";
 import { endStaleMoves } from "./moves.ts";
 import { pause } from "./pause.ts";
-import { deleteTerminatedBefore, findExpired, findExpiredSnapshots, findTier } from "./store.ts";
+import {
+  deleteTerminatedBefore,
+  findExpired,
+  findExpiredSnapshots,
+  findTier,
+  moveDeadlines,
+} from "./store.ts";
 import { endSandbox } from "./terminate.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
@@ -84,6 +91,10 @@ export async function reclaimSnapshots(app: Needs): Promise<number> {
   }
   return expired.length;
 }
+
+/** The time that a suspended workspace was frozen does not count. */
+export const moveSandboxDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
+  moveDeadlines(tx, workspaceId, ms);
 
 /** Starts the looks; answers how to stop them. */
 export function startExpiry(app: Needs): { stop: () => void } {

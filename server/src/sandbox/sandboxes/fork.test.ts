@@ -48,10 +48,10 @@ const write = (id: string, text: string) =>
   });
 const contentOf = async (id: string) => {
   const file = await read(host.app, actor, id, "/workspace/file");
-  return Buffer.from(file.is_dir ? "" : file.content, "base64").toString();
+  return Buffer.from(file.is_dir ? "" : (file.content ?? ""), "base64").toString();
 };
 const idsOf = (rows: readonly { id: string }[]) => rows.map(({ id }) => id);
-const listed = async () => idsOf((await list(host.app, actor, { status: "running", limit: 100 })).items);
+const listed = async () => idsOf((await list(host.app, actor, { status: ["running"], limit: 100 })).items);
 
 async function there() {
   return {

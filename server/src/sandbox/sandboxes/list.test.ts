@@ -1,8 +1,10 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import { z } from "zod";
 import { testDatabase } from "../../../test/harness.ts";
 import { personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { list } from "./list.ts";
+import { createdQuery } from "./schema.ts";
 
 const { db } = await testDatabase();
 const { app } = await testHost(db);
@@ -96,9 +98,9 @@ test("every metadata pair must match exactly, whatever its characters", async ()
 });
 
 test("a status filter answers that status alone", async () => {
-  expect((await list(app, mine.actor, { limit: 100, status: "terminated" })).items).toHaveLength(12);
-  expect((await list(app, mine.actor, { limit: 100, status: "running" })).items).toHaveLength(11);
-  expect((await list(app, mine.actor, { limit: 100, status: "paused" })).items).toEqual([]);
+  expect((await list(app, mine.actor, { limit: 100, status: ["terminated"] })).items).toHaveLength(12);
+  expect((await list(app, mine.actor, { limit: 100, status: ["running"] })).items).toHaveLength(11);
+  expect((await list(app, mine.actor, { limit: 100, status: ["paused"] })).items).toEqual([]);
 });
 
 test("a cursor that is made up, cut, or somebody else's is refused", async () => {
@@ -117,4 +119,35 @@ test("a cursor that is made up, cut, or somebody else's is refused", async () =>
 test("nobody sees what belongs to another workspace", async () => {
   const { items } = await list(app, others.actor, { limit: 100, metadata: { all: "yes" } });
   expect(items.map(({ id }) => id)).toEqual(["sbx_others"]);
+});
+
+test("pages from the oldest on, and refuses a cursor of the other order", async () => {
+  const first = await list(app, mine.actor, { limit: 10, order: "oldest" });
+  const cursor = first.next_cursor ?? "";
+  const second = await list(app, mine.actor, { limit: 100, order: "oldest", cursor });
+  expect([...first.items, ...second.items].map(({ id }) => id)).toEqual(newestFirst.toReversed());
+  await expect(list(app, mine.actor, { limit: 10, cursor })).rejects.toMatchObject({
+    code: "invalid_request",
+  });
+});
+
+test("filters by time of creation, by several states and by template", async () => {
+  const count = async (query: object) => (await list(app, mine.actor, { limit: 100, ...query })).items.length;
+  expect(await count({ status: ["running", "terminated"] })).toBe(23);
+  expect(await count({ template: "debian-12" })).toBe(23);
+  expect(await count({ template: "debian" })).toBe(0);
+  await insert(mine.workspace.id, [{ id: "sbx_later", at: "2030-03-01T12:00:00Z" }]);
+  expect(await count({ created_after: "2030-03-01T13:00:00+01:00" })).toBe(1);
+  expect(await count({ created_after: "2030-03-01T12:00:01Z" })).toBe(0);
+  expect(await count({ created_before: "2030-03-01T12:00:00Z" })).toBe(23);
+  await db.deleteFrom("sandboxes").where("id", "=", "sbx_later").execute();
+});
+
+test.for([
+  ["1969-12-31T23:59:59Z", false],
+  ["9999-12-31T23:59:59-10:00", false],
+  ["2030-02-30T00:00:00Z", false],
+  ["2030-01-01T00:00:00+23:59", true],
+] as const)("takes the time %s in a filter: %s", ([created_after, isTaken]) => {
+  expect(z.strictObject(createdQuery).safeParse({ created_after }).success).toBe(isTaken);
 });

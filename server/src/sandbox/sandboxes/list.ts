@@ -3,15 +3,19 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { reachable } from "./sandboxes.ts";
-import { type SandboxList, toSandbox } from "./schema.ts";
+import { type SandboxList, toMoment, toSandbox } from "./schema.ts";
 import type { Status } from "./states.ts";
 import { listSandboxes } from "./store.ts";
 
 type Needs = Pick<App, "config" | "db" | "secrets" | "machines">;
 
 export interface ListQuery {
-  status?: Status | undefined;
+  status?: readonly Status[] | undefined;
   metadata?: Record<string, string> | undefined;
+  template?: string | undefined;
+  created_after?: string | undefined;
+  created_before?: string | undefined;
+  order?: "newest" | "oldest" | undefined;
   cursor?: string | undefined;
   limit: number;
 }
@@ -21,12 +25,18 @@ export async function list(
   actor: Actor,
   query: ListQuery,
 ): Promise<z.output<typeof SandboxList>> {
+  const { order = "newest", cursor } = query;
+  // A cursor of one order does not open in the other.
+  const place = order === "newest" ? "sandboxes" : "sandboxes:oldest";
   const rows = await listSandboxes(app.db, {
     workspaceIds: reachable(actor),
-    status: query.status,
+    statuses: query.status,
     metadata: query.metadata,
-    before:
-      query.cursor === undefined ? undefined : openCursor<Position>(app, actor, "sandboxes", query.cursor),
+    template: query.template,
+    createdAfter: toMoment(query.created_after),
+    createdBefore: toMoment(query.created_before),
+    order,
+    from: cursor === undefined ? undefined : openCursor<Position>(app, actor, place, cursor),
     limit: query.limit + 1,
   });
   const page = rows.slice(0, query.limit);
@@ -35,7 +45,7 @@ export async function list(
   return {
     items: page.map((row) => toSandbox(app, row)),
     next_cursor: more
-      ? sealCursor(app, actor, "sandboxes", { createdAt: last.created_at_text, id: last.id })
+      ? sealCursor(app, actor, place, { createdAt: last.created_at_text, id: last.id })
       : null,
   };
 }

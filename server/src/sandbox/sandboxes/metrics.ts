@@ -8,7 +8,7 @@ import type { SandboxRow } from "./store.ts";
 
 /** Never a 409: what does not run answers nulls, no samples, and its lifetime. */
 export async function metrics(
-  app: Pick<App, "db" | "machines" | "clock">,
+  app: Pick<App, "config" | "db" | "machines" | "clock">,
   actor: Actor,
   id: string,
   since: number | undefined,
@@ -16,9 +16,15 @@ export async function metrics(
   const row = await getSandbox(app, actor, id);
   const now = app.clock.now();
   const machine = row.status === "running" ? row.machine_id : null;
-  const samples = machine ? app.machines.sampler.samples(machine) : [];
+  // A second may hold a burst that was saved up before it: never shown as more cores than the sandbox has.
+  const samples = (machine ? app.machines.sampler.samples(machine) : []).map((sample) => ({
+    ...sample,
+    usageCores: Math.min(sample.usageCores, row.cpu),
+  }));
   const latest = samples.at(-1);
   const limitBytes = row.memory_mb * 1024 ** 2;
+  const diskBytes = app.config.machineDiskGb * 1024 ** 3;
+  const taken = machine ? app.machines.sampler.latest(machine)?.diskBytes : undefined;
   return {
     sandbox_id: row.id,
     sandbox_status: row.status,
@@ -35,6 +41,11 @@ export async function metrics(
       limit_bytes: limitBytes,
       usage_bytes: latest?.memoryBytes ?? null,
       usage_percent: latest ? percent(latest.memoryBytes, limitBytes) : null,
+    },
+    disk: {
+      limit_bytes: diskBytes,
+      usage_bytes: taken ?? null,
+      usage_percent: taken === undefined ? null : percent(taken, diskBytes),
     },
     lifetime: {
       cpu_seconds: round(row.cpu_seconds + (machine ? await app.machines.cpuSeconds(machine) : 0)),

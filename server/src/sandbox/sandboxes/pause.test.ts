@@ -52,7 +52,7 @@ const write = (id: string, path: string, text: string) =>
   });
 const contentOf = async (id: string, path: string) => {
   const file = await read(host.app, actorOf(id), id, path);
-  return Buffer.from(file.is_dir ? "" : file.content, "base64").toString();
+  return Buffer.from(file.is_dir ? "" : (file.content ?? ""), "base64").toString();
 };
 
 async function leftovers() {

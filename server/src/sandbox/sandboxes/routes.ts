@@ -46,10 +46,14 @@ import {
   SandboxForks,
   SandboxList,
   SandboxParams,
+  SandboxUpdate,
+  createdQuery,
+  readOnlyFields,
   toPauseRecord,
   toSandbox,
 } from "./schema.ts";
 import { statuses } from "./states.ts";
+import { updateSandbox } from "./update.ts";
 import { terminateSandbox } from "./terminate.ts";
 
 const common = { api: "sandbox", tag: "Sandboxes" } as const;
@@ -99,10 +103,17 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes",
     operationId: "listSandboxes",
-    summary: "List sandboxes, newest first",
+    summary: "List sandboxes, newest first unless `order` says otherwise",
     scope: "sandboxes:read",
     query: z.strictObject({
-      status: z.enum(statuses).optional(),
+      status: z.array(z.enum(statuses)).min(1).optional().describe("Repeated: any of them."),
+      template: z
+        .string()
+        .min(1)
+        .max(128)
+        .optional()
+        .describe("As the create named it, or the id of a custom template. Extension."),
+      ...createdQuery,
       metadata: z
         .record(z.string(), z.string())
         .optional()
@@ -134,6 +145,24 @@ export const sandboxesRoutes = (app: App): Route[] => [
     responses: { 200: Sandbox },
     errors: readErrors,
     handler: async ({ actor, params }) => toSandbox(app, await getSandbox(app, actor, params.id)),
+  }),
+  defineRoute({
+    ...common,
+    method: "PATCH",
+    path: "/v1/sandboxes/{id}",
+    operationId: "updateSandbox",
+    summary: "Change the hosts a sandbox may reach",
+    description:
+      "The new list holds when this answers: for new connections, and open connections to hosts that are no longer on it end. It stays through pause, resume and a restart of the server. `allow_domains` needs tier payg or enterprise, as in the create.",
+    scope: "sandboxes:write",
+    extension: true,
+    params: SandboxParams,
+    body: SandboxUpdate,
+    readOnlyFields,
+    responses: { 200: Sandbox },
+    errors: [...readErrors, sandboxTerminated, planLimit],
+    handler: async ({ actor, params, body }) =>
+      toSandbox(app, await updateSandbox(app, actor, params.id, body)),
   }),
   defineRoute({
     ...common,

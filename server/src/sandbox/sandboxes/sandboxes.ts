@@ -4,6 +4,7 @@
  * was answered exists after any crash, that its deadline is kept, and that delete works in every state. It never
  * touches the runtime: machines/ brings up and takes down what a row asks for.
  */
+import { accountSuspended } from "#accounts/errors.ts";
 import type { Guest } from "#machines/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -118,6 +119,8 @@ async function insideOf<T>(
 ): Promise<T> {
   const row = await awake(app, entry);
   try {
+    // A frozen machine answers nothing: without this the caller would wait in vain.
+    if (app.machines.suspension.holds(row.machine_id ?? "")) throw accountSuspended();
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {
     throw await reason(entry.look, error, row.machine_id);

@@ -16,6 +16,27 @@ export const SandboxId = z
 export const SandboxParams = z.strictObject({ id: z.string().max(64) });
 
 const timestamp = z.iso.datetime();
+/** PostgreSQL refuses some years and offsets that ISO 8601 allows. */
+const moment = z.iso
+  .datetime({ offset: true })
+  .refine((text) => Date.parse(text) >= 0 && Date.parse(text) < Date.UTC(10_000), {
+    error: "must be a time from 1970 to 9999",
+  });
+
+/** In the form that the database takes. */
+export const toMoment = (text: string | undefined): string | undefined =>
+  text === undefined ? undefined : new Date(text).toISOString();
+
+/** Filters and order of lists by time of creation. */
+export const createdQuery = {
+  created_after: moment.optional().describe("Created at this time or later. Extension."),
+  created_before: moment.optional().describe("Created before this time. Extension."),
+  order: z
+    .enum(["newest", "oldest"])
+    .default("newest")
+    .describe("By time of creation; a cursor goes on in its own order alone. Extension."),
+};
+
 const network = z.enum(["off", "restricted", "open"]);
 const hostname = z
   .string()
@@ -23,6 +44,8 @@ const hostname = z
   .regex(/^(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/i, {
     error: "must be a bare hostname such as api.example.com",
   });
+
+const AllowDomains = z.array(hostname).max(200);
 
 const Metadata = z
   .record(z.string().min(1).max(64), z.string().max(512))
@@ -76,7 +99,7 @@ export const SandboxCreate = z
     env: Env.default({}),
     metadata: Metadata.default({}),
     region: z.string().max(64).optional(),
-    allow_domains: z.array(hostname).max(200).optional(),
+    allow_domains: AllowDomains.optional(),
     volume: VolumeReference.optional().describe(
       "A volume's name or id, mounted at /persist; one that is named and not there is made, of 10 GiB.",
     ),
@@ -87,6 +110,17 @@ export const SandboxCreate = z
   })
   .meta({ id: "SandboxCreate" });
 export type SandboxCreate = z.output<typeof SandboxCreate>;
+
+export const SandboxUpdate = z
+  .strictObject({
+    allow_domains: AllowDomains.nullable()
+      .optional()
+      .describe(
+        "Hosts that a `restricted` sandbox may reach, in place of the ones before; null: the default egress allowlist. Ignored for `off` and `open`.",
+      ),
+  })
+  .meta({ id: "SandboxUpdate" });
+export type SandboxUpdate = z.output<typeof SandboxUpdate>;
 
 export const SandboxFork = z
   .strictObject({
@@ -120,8 +154,13 @@ export const Sandbox = z
       .describe("The background command that its template had started, where it has one."),
     size: z.enum(sizeNames),
     network,
+    allow_domains: z
+      .array(z.string())
+      .nullable()
+      .describe("Hosts that a `restricted` sandbox may reach; null: the default egress allowlist."),
     cpu: z.number().describe("vCPUs"),
     memory_mb: z.int(),
+    disk_gb: z.int().describe("Size of its own disk, in GiB, without its volume. Extension."),
     region: z.string(),
     volume_id: z
       .string()
@@ -147,6 +186,8 @@ export const Sandbox = z
   })
   .meta({ id: "Sandbox" });
 export type Sandbox = z.output<typeof Sandbox>;
+
+export const readOnlyFields = Object.keys(Sandbox.shape).filter((field) => !(field in SandboxUpdate.shape));
 
 export const SandboxList = z
   .object({ items: z.array(Sandbox), next_cursor: z.string().nullable() })
@@ -193,8 +234,10 @@ export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row
     ...(row.start_command_id === null ? {} : { start_command_id: row.start_command_id }),
     size: row.size as Sandbox["size"],
     network: row.network,
+    allow_domains: row.allow_domains,
     cpu: row.cpu,
     memory_mb: row.memory_mb,
+    disk_gb: app.config.machineDiskGb,
     region: row.region,
     volume_id: row.volume_id,
     created_at: row.created_at.toISOString(),
@@ -279,6 +322,15 @@ export const Metrics = z
       usage_bytes: z.int().nullable(),
       usage_percent: z.number().nullable(),
     }),
+    disk: z
+      .object({
+        limit_bytes: z.int(),
+        usage_bytes: z.int().nullable(),
+        usage_percent: z.number().nullable(),
+      })
+      .describe(
+        "Its own disk, without its volume: bytes that are taken of it, null where it does not run. Extension.",
+      ),
     lifetime: z.object({ cpu_seconds: z.number(), gb_seconds: z.number() }),
     samples: z.array(z.object({ t: z.int(), cpu_percent: z.number(), mem_bytes: z.int() })),
   })

@@ -15,8 +15,9 @@ export async function runStartCommand(
   const { start_command: shell, start_command_id: command } = custom;
   if (shell === null || command === null || row.machine_id === null) return row;
   try {
+    const started_at = app.clock.now();
     const { pid } = await app.machines.connect(row.machine_id).startCommand({ id: command, shell });
-    await saveStarted(app, row.id, { id: command, command: shell, tag: null, pid });
+    await saveStarted(app, row.id, { id: command, command: shell, tag: null, pid, started_at });
     return row;
   } catch (error) {
     app.log.warn({ sandbox: row.id, err: error }, "a template's start command could not be started");

@@ -52,13 +52,19 @@ export function findWorkspaces(
 
 export interface ListFilter {
   workspaceIds: readonly string[];
-  status?: Status | undefined;
+  /** Any of them; all where absent. */
+  statuses?: readonly Status[] | undefined;
   metadata?: Record<string, string> | undefined;
-  before?: { createdAt: string; id: string } | undefined;
+  template?: string | undefined;
+  createdAfter?: string | undefined;
+  createdBefore?: string | undefined;
+  order: "newest" | "oldest";
+  /** The last row of the page before. */
+  from?: { createdAt: string; id: string } | undefined;
   limit: number;
 }
 
-/** Newest first; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** By time of creation; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
 export function listSandboxes(
   db: Queryable,
   filter: ListFilter,
@@ -69,16 +75,25 @@ export function listSandboxes(
     .select([machineId, sandboxTier, sql<string>`created_at::text`.as("created_at_text")])
     .where("workspace_id", "=", sql<string>`any(${sql.val([...filter.workspaceIds])}::uuid[])`)
     .where("reserved", "=", false)
-    .orderBy("created_at", "desc")
-    .orderBy("id", "desc")
+    .orderBy("created_at", filter.order === "newest" ? "desc" : "asc")
+    .orderBy("id", filter.order === "newest" ? "desc" : "asc")
     .limit(filter.limit);
-  if (filter.status) query = query.where("status", "=", filter.status);
+  if (filter.statuses) query = query.where("status", "in", [...filter.statuses]);
+  if (filter.template !== undefined) {
+    const { template } = filter;
+    query = query.where((eb) => eb.or([eb("template", "=", template), eb("template_id", "=", template)]));
+  }
+  if (filter.createdAfter !== undefined)
+    query = query.where(sql<boolean>`created_at >= ${filter.createdAfter}::timestamptz`);
+  if (filter.createdBefore !== undefined)
+    query = query.where(sql<boolean>`created_at < ${filter.createdBefore}::timestamptz`);
   if (filter.metadata && Object.keys(filter.metadata).length > 0) {
     query = query.where(sql<boolean>`metadata @> ${JSON.stringify(filter.metadata)}::jsonb`);
   }
-  if (filter.before) {
-    const { createdAt, id } = filter.before;
-    query = query.where(sql<boolean>`(created_at, id) < (${createdAt}::timestamptz, ${id})`);
+  if (filter.from) {
+    const { createdAt, id } = filter.from;
+    const follows = filter.order === "newest" ? sql`<` : sql`>`;
+    query = query.where(sql<boolean>`(created_at, id) ${follows} (${createdAt}::timestamptz, ${id})`);
   }
   return query.execute();
 }
@@ -255,6 +270,39 @@ export function extendRow(
     .executeTakeFirst();
 }
 
+/** Whose sandbox a machine is, or was while its row is there. */
+export function findSandboxOfMachine(
+  db: Queryable,
+  machine: string,
+): Promise<{ id: string; workspace_id: string } | undefined> {
+  return db
+    .selectFrom("machines")
+    .innerJoin("sandboxes", "sandboxes.id", "machines.owner_id")
+    .select(["sandboxes.id", "sandboxes.workspace_id"])
+    .where("machines.id", "=", machine)
+    .where("machines.owner_kind", "=", "sandbox")
+    .where("sandboxes.reserved", "=", false)
+    .executeTakeFirst();
+}
+
+/** The hosts a restricted sandbox may reach, running or paused; null: the default ones. */
+export async function setAllowDomains(
+  tx: Queryable,
+  id: string,
+  workspaceIds: readonly string[],
+  domains: readonly string[] | null,
+): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable("sandboxes")
+    .set({ allow_domains: domains === null ? null : [...domains] })
+    .where("id", "=", id)
+    .where("workspace_id", "=", sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`)
+    .where("reserved", "=", false)
+    .where("status", "<>", "terminated")
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
 /** By as much as was asked for last; one that was just extended stays as it is. */
 export async function extendRows(db: Queryable, ids: readonly string[], now: Date): Promise<void> {
   const whole = sql<Date>`${now}::timestamptz + make_interval(secs => timeout_seconds)`;
@@ -392,10 +440,35 @@ export function findExpired(
     .where("status", "=", "running")
     .where("on_timeout", "=", onTimeout)
     .where("expires_at", "<=", now)
+    .where("workspace_id", "not in", (eb) =>
+      eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
+    )
     .where("transition", "is", null)
     .where("reserved", "=", false)
     .orderBy("expires_at")
     .limit(100)
+    .execute();
+}
+
+/** Of all sandboxes of a workspace that run, and of the snapshots of those that are paused. */
+export async function moveDeadlines(tx: Queryable, workspaceId: string, ms: number): Promise<void> {
+  await tx
+    .updateTable("sandboxes")
+    .set({ expires_at: sql<Date>`expires_at + make_interval(secs => ${ms / 1000})` })
+    .where("workspace_id", "=", workspaceId)
+    .where("status", "=", "running")
+    .execute();
+  await tx
+    .updateTable("snapshots")
+    .set({ expires_at: sql<Date>`expires_at + make_interval(secs => ${ms / 1000})` })
+    .where("owner_kind", "=", "sandbox")
+    .where("owner_id", "in", (eb) =>
+      eb
+        .selectFrom("sandboxes")
+        .select("id")
+        .where("workspace_id", "=", workspaceId)
+        .where("status", "=", "paused"),
+    )
     .execute();
 }
 
@@ -409,6 +482,9 @@ export function findExpiredSnapshots(db: Queryable, now: Date): Promise<{ id: st
     .select("sandboxes.id")
     .where("sandboxes.status", "=", "paused")
     .where("sandboxes.transition", "is", null)
+    .where("sandboxes.workspace_id", "not in", (eb) =>
+      eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
+    )
     .where("snapshots.expires_at", "<=", now)
     .orderBy("snapshots.expires_at")
     .limit(100)

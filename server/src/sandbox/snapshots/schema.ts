@@ -1,5 +1,6 @@
 /** The wire: what a snapshot looks like in JSON, and what its calls take. */
 import { z } from "zod";
+import { createdQuery } from "../sandboxes/schema.ts";
 import { sizeNames } from "../sandboxes/sizes.ts";
 import type { NamedRow } from "./store.ts";
 
@@ -18,7 +19,14 @@ export const SnapshotCreate = z
   .meta({ id: "SnapshotCreate" });
 export type SnapshotCreate = z.output<typeof SnapshotCreate>;
 
+const snapshotStatuses = ["ready", "damaged"] as const;
+
 export const SnapshotQuery = z.strictObject({
+  sandbox_id: z.string().max(64).optional().describe("Taken of this sandbox. Extension."),
+  name: z.string().max(64).optional().describe("Extension."),
+  template: z.string().min(1).max(128).optional().describe("Extension."),
+  status: z.array(z.enum(snapshotStatuses)).min(1).optional().describe("Repeated: any of them. Extension."),
+  ...createdQuery,
   cursor: z.string().max(2048).optional(),
   limit: z.int().min(1).max(100).default(50),
 });
@@ -35,7 +43,7 @@ export const Snapshot = z
     memory_mb: z.int(),
     region: z.string(),
     size_mb: z.int().describe("On disk: memory and files together."),
-    status: z.enum(["ready", "damaged"]).describe("From a damaged one nothing can be started."),
+    status: z.enum(snapshotStatuses).describe("From a damaged one nothing can be started."),
     created_at: z.iso.datetime(),
     expires_at: z.iso.datetime().nullable().describe("Moves with each use; null means never."),
   })

@@ -56,7 +56,7 @@ const write = (id: string, text: string) =>
   });
 const contentOf = async (id: string) => {
   const file = await read(host.app, actor, id, "/workspace/file");
-  return Buffer.from(file.is_dir ? "" : file.content, "base64").toString();
+  return Buffer.from(file.is_dir ? "" : (file.content ?? ""), "base64").toString();
 };
 
 async function there() {
@@ -277,3 +277,23 @@ test.each(["snapshot.written", "snapshot.committed"])(
     for (const snapshot of items) expect(await contentOf((await createFrom(snapshot.id)).id)).toBe("kept");
   },
 );
+
+test("lists snapshots by sandbox, name, state and time, from the oldest on", async () => {
+  const [one, other] = [
+    await createSandbox(host.app, actor, createInput()),
+    await createSandbox(host.app, actor, createInput()),
+  ];
+  const first = await takeSnapshot(host.app, actor, one.id, { name: "filter-first" });
+  const second = await takeSnapshot(host.app, actor, other.id, {});
+  const found = async (query: object) =>
+    (await list(host.app, actor, { limit: 10, ...query })).items.map(({ id }) => id);
+  expect(await found({ sandbox_id: other.id })).toEqual([second.id]);
+  expect(await found({ name: "filter-first" })).toEqual([first.id]);
+  const ours = async (query: object) =>
+    (await found(query)).filter((id) => id === first.id || id === second.id);
+  expect(await ours({ template: "debian-12", status: ["ready"] })).toHaveLength(2);
+  expect(await ours({ status: ["damaged"] })).toEqual([]);
+  expect(await ours({ status: ["damaged", "ready"] })).toHaveLength(2);
+  expect(await ours({ created_before: "1970-01-01T00:00:01Z" })).toEqual([]);
+  expect(await ours({ order: "oldest" })).toEqual((await ours({})).toReversed());
+});

@@ -12,6 +12,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { drop, forgetNamed } from "#machines/clones.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
+import { toMoment } from "../sandboxes/schema.ts";
 import { snapshotNotFound } from "./errors.ts";
 import { type Snapshot, type SnapshotQuery, toSnapshot } from "./schema.ts";
 import {
@@ -56,12 +57,21 @@ interface Position {
 export async function list(
   app: Pick<App, "db" | "secrets">,
   actor: Actor,
-  query: SnapshotQuery,
+  query: Partial<SnapshotQuery> & { limit: number },
 ): Promise<{ items: Snapshot[]; next_cursor: string | null }> {
+  const { order = "newest", cursor, status } = query;
+  // A cursor of one order does not open in the other.
+  const place = order === "newest" ? "snapshots" : "snapshots:oldest";
   const rows = await listNamed(app.db, {
     workspaceIds: reachable(actor),
-    before:
-      query.cursor === undefined ? undefined : openCursor<Position>(app, actor, "snapshots", query.cursor),
+    sandboxId: query.sandbox_id,
+    name: query.name,
+    template: query.template,
+    damaged: status?.length === 1 ? status[0] === "damaged" : undefined,
+    createdAfter: toMoment(query.created_after),
+    createdBefore: toMoment(query.created_before),
+    order,
+    from: cursor === undefined ? undefined : openCursor<Position>(app, actor, place, cursor),
     limit: query.limit + 1,
   });
   const page = rows.slice(0, query.limit);
@@ -70,7 +80,7 @@ export async function list(
     items: page.map(toSnapshot),
     next_cursor:
       rows.length > query.limit && last
-        ? sealCursor(app, actor, "snapshots", { createdAt: last.created_at_text, id: last.id })
+        ? sealCursor(app, actor, place, { createdAt: last.created_at_text, id: last.id })
         : null,
   };
 }

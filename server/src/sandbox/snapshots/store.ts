@@ -29,24 +29,42 @@ export function findByName(db: Db, name: string, workspaceId: string): Promise<N
   return named(db, [workspaceId]).where("sandbox_snapshots.name", "=", name).executeTakeFirst();
 }
 
-/** Newest first; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** By time of creation; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
 export function listNamed(
   db: Db,
   page: {
     workspaceIds: readonly string[];
-    before?: { createdAt: string; id: string } | undefined;
+    sandboxId?: string | undefined;
+    name?: string | undefined;
+    template?: string | undefined;
+    damaged?: boolean | undefined;
+    createdAfter?: string | undefined;
+    createdBefore?: string | undefined;
+    order: "newest" | "oldest";
+    /** The last row of the page before. */
+    from?: { createdAt: string; id: string } | undefined;
     limit: number;
   },
 ): Promise<(NamedRow & { created_at_text: string })[]> {
   let query = named(db, page.workspaceIds)
     .select(sql<string>`sandbox_snapshots.created_at::text`.as("created_at_text"))
-    .orderBy("sandbox_snapshots.created_at", "desc")
-    .orderBy("sandbox_snapshots.id", "desc")
+    .orderBy("sandbox_snapshots.created_at", page.order === "newest" ? "desc" : "asc")
+    .orderBy("sandbox_snapshots.id", page.order === "newest" ? "desc" : "asc")
     .limit(page.limit);
-  if (page.before) {
-    const { createdAt, id } = page.before;
+  const { sandboxId, name, template, damaged, createdAfter, createdBefore } = page;
+  if (sandboxId !== undefined) query = query.where("sandbox_snapshots.sandbox_id", "=", sandboxId);
+  if (name !== undefined) query = query.where("sandbox_snapshots.name", "=", name);
+  if (template !== undefined) query = query.where("sandbox_snapshots.template", "=", template);
+  if (damaged !== undefined) query = query.where("snapshots.damaged", "=", damaged);
+  if (createdAfter !== undefined)
+    query = query.where(sql<boolean>`sandbox_snapshots.created_at >= ${createdAfter}::timestamptz`);
+  if (createdBefore !== undefined)
+    query = query.where(sql<boolean>`sandbox_snapshots.created_at < ${createdBefore}::timestamptz`);
+  if (page.from) {
+    const { createdAt, id } = page.from;
+    const follows = page.order === "newest" ? sql`<` : sql`>`;
     query = query.where(
-      sql<boolean>`(sandbox_snapshots.created_at, sandbox_snapshots.id) < (${createdAt}::timestamptz, ${id})`,
+      sql<boolean>`(sandbox_snapshots.created_at, sandbox_snapshots.id) ${follows} (${createdAt}::timestamptz, ${id})`,
     );
   }
   return query.execute();

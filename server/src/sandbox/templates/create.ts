@@ -50,6 +50,7 @@ export async function createTemplate(
     });
     await queueBuild(tx, app, {
       id,
+      workspaceId: workspace.id,
       ownerKind: "template",
       base: input.base_template,
       steps: input.recipe,

@@ -1,14 +1,12 @@
 /** What a template's build says: a piece of it, or all of it as it comes. */
-import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import { readLog } from "#builds/builds.ts";
+import { readLog, watchLog } from "#builds/builds.ts";
+import { readWatched } from "#lib/watcher.ts";
 import { templateNotFound } from "./errors.ts";
 import { type TemplateLogEvent, type TemplateLogs, toLogPiece } from "./schema.ts";
 import { getRow } from "./templates.ts";
 
-/** As often as a build writes; a notice for each piece would cost every other commit more than this. */
-const lookEveryMs = 300;
 const piecesAtOnce = 100;
 
 export async function readLogs(
@@ -34,19 +32,19 @@ export async function* followLogs(
   id: string,
   { after, signal }: { after: number; signal: AbortSignal },
 ): AsyncGenerator<{ id: number; data: TemplateLogEvent }> {
-  for (let at = after; !signal.aborted;) {
-    const log = await readLog(app.db, id, { after: at, limit: piecesAtOnce });
-    if (!log) return;
+  let at = after;
+  const read = async (from: number) => {
+    const log = await readLog(app.db, id, { after: from, limit: piecesAtOnce });
+    return log && { ...log, isAll: log.pieces.length < piecesAtOnce };
+  };
+  for await (const log of readWatched(watchLog(app.db, id), { place: () => at, read, signal })) {
     for (const piece of log.pieces) {
       at = piece.seq;
       yield { id: at, data: { kind: "log", ...toLogPiece(piece) } };
     }
-    if (log.pieces.length === piecesAtOnce) continue;
-    if (log.isOver) {
-      const { status, error_message } = await getRow(app.db, actor, id);
-      if (status !== "building") yield { id: at, data: { kind: "finished", status, error_message } };
-      return;
-    }
-    await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+    if (!log.isAll || !log.isOver) continue;
+    const { status, error_message } = await getRow(app.db, actor, id);
+    if (status !== "building") yield { id: at, data: { kind: "finished", status, error_message } };
+    return;
   }
 }

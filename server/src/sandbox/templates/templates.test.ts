@@ -65,6 +65,23 @@ const buildMachines = async () =>
     (row) => row.owner_kind === "build" && row.desired !== "removed",
   );
 
+test("keeps a suspended workspace's build queued until the suspension ends", async () => {
+  const hold = (since: Date | null) =>
+    db
+      .updateTable("workspaces")
+      .set({ held_since: since })
+      .where("id", "=", actor.workspaces[0]!.id)
+      .execute();
+  const { id } = await create();
+  await hold(host.clock.now());
+  await build();
+  expect(await buildMachines()).toEqual([]);
+  expect(await get(id)).toMatchObject({ status: "building" });
+  await hold(null);
+  await build();
+  expect(await get(id)).toMatchObject({ status: "ready" });
+});
+
 test("a build runs its steps in order and yields an image that sandboxes boot from", async () => {
   const made = await create({ recipe: ["echo one > file", "echo two >> file; echo said; echo too >&2"] });
   expect(made).toMatchObject({
@@ -295,6 +312,27 @@ test("builds come in turn, no more at once than the host is set to", async () =>
   expect(most).toBeLessThanOrEqual(host.app.config.buildConcurrency);
 });
 
+test("builds the one template of a payer before the twenty waiting of another", async () => {
+  // Payers without a build before this one.
+  const people = [await personWithTier(db, "payg"), await personWithTier(db, "payg")] as const;
+  const busy = [];
+  for (let n = 0; n < 20; n += 1) {
+    busy.push((await createTemplate(host.app, people[0].actor, input())).id);
+    host.clock.advance(1);
+  }
+  const other = await createTemplate(host.app, people[1].actor, input());
+  onKillPoint(async (at) => void (at === "build.captured" && host.clock.advance(1)));
+  onTestFinished(() => onKillPoint(undefined));
+  await build();
+  const rows = await db
+    .selectFrom("builds")
+    .select("id")
+    .where("id", "in", [...busy, other.id])
+    .orderBy("started_at")
+    .execute();
+  expect(rows.slice(0, 3).map(({ id }) => id)).toEqual([busy[0], other.id, busy[1]]);
+});
+
 test("a build that a server left is begun again by the next one; one that saw three of them end is not", async () => {
   const { id } = await create();
   const doomed = await create();
@@ -352,6 +390,19 @@ test("a reader who follows gets the log as it comes, and how it ended", async ()
     error_message: expect.any(String),
   });
   expect(seen.slice(0, -1)).toContainEqual(expect.objectContaining({ kind: "log", step: 1, text: "one\n" }));
+});
+
+test("sends the whole log to each of many followers", async () => {
+  const { id } = await create({ recipe: ["echo one", "sleep 0.5; echo two"] });
+  const { signal } = new AbortController();
+  const readers = Array.from({ length: 20 }, () =>
+    Array.fromAsync(followLogs(host.app, actor, id, { after: 0, signal })),
+  );
+  await build();
+  const [first, ...others] = await Promise.all(readers);
+  expect(first!.at(-1)!.data).toMatchObject({ kind: "finished", status: "ready" });
+  expect(first!.map(({ data }) => ("text" in data ? data.text : "")).join("")).toContain("two\n");
+  for (const other of others) expect(other).toEqual(first);
 });
 
 test("the start command runs once in every sandbox made from it, under the id its create answered", async () => {

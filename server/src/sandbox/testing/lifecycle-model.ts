@@ -235,7 +235,7 @@ export class LifecycleModel {
         return getSandbox(app, actor, box.id);
       case "read": {
         const found = await read(app, actor, box.id, file);
-        return Buffer.from(found.is_dir ? "" : found.content, "base64").toString();
+        return Buffer.from(found.is_dir ? "" : (found.content ?? ""), "base64").toString();
       }
       case "write":
         return writeFile(app, actor, box.id, {

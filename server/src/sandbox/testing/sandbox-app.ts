@@ -13,12 +13,13 @@ import type { ConfigKey } from "#config.ts";
 import { Builds } from "#builds/run.ts";
 import type { Db } from "#db/db.ts";
 import { LocalHost } from "#machines/local-host.ts";
-import { Machines } from "#machines/machines.ts";
+import { type MachineEgress, Machines } from "#machines/machines.ts";
 import { regionsOf } from "#machines/regions.ts";
 import { registerHost } from "#machines/store.ts";
 import { makePerson, type Person } from "../../../test/factories.ts";
 import { silentLog, type TestClock, testClock, testConfig, testSecrets } from "../../../test/harness.ts";
 import { protocol } from "../code/interpreter.ts";
+import { moveSandboxDeadlines } from "../sandboxes/expire.ts";
 import { sandboxOwner } from "../sandboxes/owner.ts";
 import { templateBuilds } from "../templates/finish.ts";
 import { repairVolumes } from "../volumes/repair.ts";
@@ -62,6 +63,7 @@ export async function testHost(
     poolCeiling?: number;
     capacity?: { machines: number };
     services?: FakeOptions["services"];
+    egress?: MachineEgress;
   } = {},
 ): Promise<TestHost> {
   const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
@@ -85,6 +87,7 @@ export async function testHost(
       }),
     );
     const machines = new Machines({
+      egress: options.egress,
       host: new LocalHost({
         id: hostId,
         epoch,
@@ -106,6 +109,7 @@ export async function testHost(
         ...options.capacity,
       },
       poolCeiling: options.poolCeiling ?? 0,
+      suspensionGraceSeconds: config.suspensionGraceSeconds,
       logsDirectory: join(directory, "logs"),
       db,
       clock,
@@ -114,6 +118,7 @@ export async function testHost(
     const app: SandboxApp = { config, db, machines, secrets, clock, log: silentLog };
     await machines.images.ensure(recipe.name);
     const builds = new Builds(app, { template: templateBuilds(app) });
+    machines.suspension.onRelease(moveSandboxDeadlines);
     await machines.start(app as App, {
       sandbox: sandboxOwner(app),
       build: builds.machineOwner,

@@ -6,7 +6,9 @@
  */
 import { createHmac, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
+import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob, hasJob } from "#jobs/jobs.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { attemptsApartMs, attemptsMax, failuresMax } from "./limits.ts";
@@ -17,7 +19,7 @@ import {
   deleteDelivery,
   type DeliveryRow,
   dueDeliveries,
-  findLeaseEnd,
+  findLease,
   nextDue,
   nextOfLane,
   noteAttempt,
@@ -30,7 +32,13 @@ import {
 } from "./store.ts";
 import { openSecret } from "./webhooks.ts";
 
-type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
+type Needs = Pick<App, "db" | "secrets" | "config" | "clock" | "log">;
+
+/** Deliveries mostly wait for receivers. Half the workers of this server are left to other jobs. */
+const webhooksAtOnce = 12;
+const perPayer = 4;
+/** A webhook with more to deliver leaves its turn to others after this. */
+const turnMs = 15_000;
 
 /** Sandboxes whose deliveries to one webhook are under way at once. */
 const atOnce = 16;
@@ -41,13 +49,53 @@ const leaseMs = 25_000;
 /** Not with every delivery: the row is written by each, and each would wait for the others. */
 const renewEveryMs = 5_000;
 
-export async function deliver(app: Needs, id: string, signal: AbortSignal): Promise<void> {
+/** Turns of the accounts that own webhooks, one object for each server. */
+export type DeliveryTurns = FairJobs;
+export const newDeliveryTurns = (): DeliveryTurns =>
+  new FairJobs({ limit: webhooksAtOnce, perOwner: perPayer });
+
+/** The job. */
+export async function deliverInTurn(
+  app: Needs,
+  turns: DeliveryTurns,
+  id: string,
+  signal: AbortSignal,
+): Promise<void> {
+  // A look first: every event brings a job here, and a write would queue up behind the deliveries.
+  const lease = await findLease(app.db, id);
+  if (!lease) return;
+  if ((lease.until ?? new Date(0)) >= app.clock.now()) return comeBack(app, id);
+  const key = laterKey(id);
+  const deferred = async () => {
+    if (await hasJob(app.db, key)) return;
+    await addJob(app.db, deliverTask, { webhook: id }, { key, runAt: later(app, leaseMs) });
+  };
+  const job = {
+    owner: await payerOf(app.db, lease.workspaceId),
+    id,
+    work: (stops: AbortSignal) =>
+      deliver(app, id, stops, () => turns.hasWaiting).catch(async (error: unknown) => {
+        app.log.warn({ error, webhook: id }, "deliveries of a webhook are tried again later");
+        await addJob(app.db, deliverTask, { webhook: id }, { key, runAt: later(app, attemptsApartMs) });
+      }),
+    defer: deferred,
+  };
+  await turns.run(job, signal);
+}
+
+/** `othersWait`: whether to leave the turn to them after `turnMs`. */
+export async function deliver(
+  app: Needs,
+  id: string,
+  signal: AbortSignal,
+  othersWait: () => boolean = () => false,
+): Promise<void> {
   const lease = randomUUID();
   const turn = () => takeLease(app.db, id, { lease, now: app.clock.now(), until: later(app, leaseMs) });
-  // A look first: every event brings somebody here, and a write would queue up behind the deliveries.
-  const isTaken = ((await findLeaseEnd(app.db, id)) ?? new Date(0)) >= app.clock.now();
-  const webhook = isTaken ? undefined : await turn();
+  const webhook = await turn();
   if (!webhook) return comeBack(app, id);
+  const began = performance.now();
+  const isOver = () => performance.now() - began > turnMs && othersWait();
   const untilRenewal = () => sleep(renewEveryMs, "renew" as const, { ref: false });
   let renewal = untilRenewal();
   const ours = new AbortController();
@@ -55,7 +103,7 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
   const underWay = new Map<string, Promise<void>>();
   try {
     if (!webhook.active) await deleteDeliveriesOf(app.db, id);
-    while (!signal.aborted) {
+    while (!signal.aborted && !isOver()) {
       const due = await dueDeliveries(app.db, id, {
         now: app.clock.now(),
         exceptLanes: [...underWay.keys()],
@@ -80,13 +128,15 @@ export async function deliver(app: Needs, id: string, signal: AbortSignal): Prom
   }
 }
 
-/** Somebody else has the turn. Should they die, their lease ends. */
+/** Another process delivers. Should it end, its lease does. */
 async function comeBack(app: Needs, id: string): Promise<void> {
-  const runAt = await findLeaseEnd(app.db, id);
-  const key = `${deliverTask}:${id}:later`;
-  if (!runAt || (await hasJob(app.db, key))) return;
-  await addJob(app.db, deliverTask, { webhook: id }, { key, runAt });
+  const lease = await findLease(app.db, id);
+  const key = laterKey(id);
+  if (!lease?.until || (await hasJob(app.db, key))) return;
+  await addJob(app.db, deliverTask, { webhook: id }, { key, runAt: lease.until });
 }
+
+const laterKey = (id: string): string => `${deliverTask}:${id}:later`;
 
 /** What waits of one sandbox, in its order. */
 async function carryLane(

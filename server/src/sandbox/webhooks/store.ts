@@ -223,13 +223,16 @@ export function takeLease(
     .executeTakeFirst();
 }
 
-export async function findLeaseEnd(db: Db, id: string): Promise<Date | undefined> {
+export async function findLease(
+  db: Db,
+  id: string,
+): Promise<{ workspaceId: string; until: Date | null } | undefined> {
   const row = await db
     .selectFrom("sandbox_webhooks")
-    .select("leased_until")
+    .select(["workspace_id", "leased_until"])
     .where("id", "=", id)
     .executeTakeFirst();
-  return row?.leased_until ?? undefined;
+  return row && { workspaceId: row.workspace_id, until: row.leased_until };
 }
 
 export async function releaseLease(db: Db, id: string, lease: string): Promise<void> {

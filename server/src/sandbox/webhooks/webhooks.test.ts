@@ -1,10 +1,10 @@
-import { createServer } from "node:http";
+import { createServer, type ServerResponse } from "node:http";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { DomainError } from "#lib/errors.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
-import { openJobs } from "#jobs/jobs.ts";
+import { hasJob, openJobs } from "#jobs/jobs.ts";
 import { silentLog, testDatabase } from "../../../test/harness.ts";
 import { recordEvent } from "../events/events.ts";
 import { sandboxTasks } from "../jobs.ts";
@@ -267,6 +267,53 @@ test("the jobs carry deliveries out, retries too", async () => {
   } finally {
     await jobs.stop(5_000);
   }
+});
+
+test("delivers for another payer while ten webhooks of one payer do not respond", async () => {
+  const tasks = sandboxTasks(host.app);
+  const work = (id: string) =>
+    tasks["sandbox.webhooks"]!({ webhook: id } as never, {
+      attempt: 1,
+      maxAttempts: 25,
+      signal: new AbortController().signal,
+    });
+  const ids: string[] = [];
+  for (let n = 0; n < 10; n += 1) ids.push((await hook({ event_types: ["sandbox.paused"] })).id);
+  const silent: ServerResponse[] = [];
+  receiver.answer = (_, response) => void silent.push(response);
+  await tell("sbx_a", "silent");
+  const workers: Promise<void>[] = [];
+  for (const id of ids.slice(0, 4)) {
+    workers.push(work(id));
+    await expect.poll(() => silent.length).toBe(workers.length);
+  }
+  // The workers of those that wait are free for other jobs, and each comes again should this process end.
+  for (const id of ids.slice(4)) {
+    await work(id);
+    expect(await hasJob(db, `sandbox.webhooks:${id}:later`)).toBe(true);
+  }
+  expect(silent).toHaveLength(4);
+
+  receiver.answer = (_, response) => response.writeHead(204).end();
+  const other = await register(host.app, stranger.actor, WebhookCreate.parse({ url: receiver.url }));
+  onTestFinished(() => remove(host.app, stranger.actor, other.id));
+  await db.transaction().execute((tx) =>
+    recordEvent(tx, {
+      workspaceId: stranger.workspace.id,
+      event: "sandbox.paused",
+      sandboxId: "sbx_b",
+      at: host.clock.now(),
+      outcome: "ok",
+      summary: "of another",
+      detail: {},
+      actor: stranger.actor,
+    }),
+  );
+  await work(other.id);
+  expect(summaries()).toEqual(["silent", "silent", "silent", "silent", "of another"]);
+  for (const response of silent) response.writeHead(204).end();
+  await Promise.all(workers);
+  expect(summaries().filter((summary) => summary === "silent")).toHaveLength(10);
 });
 
 test("addresses that are not of the internet are refused, at the registration and at each delivery", async () => {

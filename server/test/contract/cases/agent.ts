@@ -124,6 +124,24 @@ export const agentCases: Cases = {
     unknown,
   },
 
+  deleteAgent: { success: async (world) => ({ params: await agent(world) }), unknown },
+  deleteAgentVersion: {
+    success: async (world) => {
+      const params = await agent(world);
+      const { status, text } = await world.call("POST", `/v1/agents/${params.agent}/versions`, {
+        token: world.owner.token,
+        body: { config: await config(world), promote: ["prod"] },
+      });
+      if (status !== 201) throw new Error(`no version: ${text}`);
+      return { params: { ...params, version: "v1" } };
+    },
+    unknown: { agent: "agt_doesnotexist", version: "7" },
+  },
+  deleteAgentAlias: {
+    success: async (world) => ({ params: { ...(await agent(world)), name: "prod" } }),
+    unknown: { agent: "agt_doesnotexist", name: "nothing" },
+  },
+
   invokeAgent: {
     success: async (world) => ({ params: await agent(world), body: { input: "Hi", wait_s: 0 } }),
     status: 202,
@@ -145,8 +163,17 @@ export const agentCases: Cases = {
     status: 200,
     unknown: { run_id: "run_doesnotexist" },
   },
+  resumeAgentRun: {
+    success: async (world) => ({ params: { run_id: (await endedRun(world)).run_id } }),
+    status: 200,
+    unknown: { run_id: "run_doesnotexist" },
+  },
   listAgentSessions: { success: async (world) => ({ params: await agent(world) }), unknown },
   getAgentSession: {
+    success: async (world) => ({ params: sessionOf(await run(world)) }),
+    unknown: { session_id: "ses_doesnotexist", agent: "agt_doesnotexist" },
+  },
+  listAgentSessionMessages: {
     success: async (world) => ({ params: sessionOf(await run(world)) }),
     unknown: { session_id: "ses_doesnotexist", agent: "agt_doesnotexist" },
   },

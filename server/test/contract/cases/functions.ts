@@ -6,6 +6,8 @@ import type { Cases } from "./case.ts";
 
 const unknown = { function_id: "99999999-9999-4999-8999-999999999999" };
 
+const noVersion = { ...unknown, version_id: "fnv_nothere" };
+
 let made = 0;
 
 const body = (more: object = {}) => ({
@@ -24,6 +26,25 @@ async function func(world: World, more: object = {}): Promise<{ function_id: str
     body: body({ workspace, ...more }),
   });
   return { function_id: (json as { id: string }).id };
+}
+
+/** A version that waits: no job worker runs here. */
+async function version(world: World): Promise<{ function_id: string; version_id: string }> {
+  const { function_id } = await func(world);
+  const { token } = world.owner;
+  await world.call("POST", `/api/v1/functions/${function_id}/deploy?wait=false`, { token });
+  const { json } = await world.call("GET", `/api/v1/functions/${function_id}/versions`, { token });
+  return { function_id, version_id: (json as { id: string }[])[0]!.id };
+}
+
+async function liveVersion(world: World): Promise<{ function_id: string; version_id: string }> {
+  const made = await version(world);
+  await world.app.db
+    .updateTable("function_versions")
+    .set({ state: "live", image_id: "app_contract", finished_at: new Date() })
+    .where("id", "=", made.version_id)
+    .execute();
+  return made;
 }
 
 /** One that answers. */
@@ -88,6 +109,19 @@ export const functionCases: Cases = {
       body: { method: "POST", path: "/a", query: { b: 1 }, headers: { "x-c": "d" }, body: { e: true } },
     }),
     unknown,
+  },
+  listFunctionVersions: {
+    success: async (world) => ({ params: { function_id: (await version(world)).function_id } }),
+    unknown,
+  },
+  getFunctionVersion: { success: async (world) => ({ params: await version(world) }), unknown: noVersion },
+  getFunctionVersionLogs: {
+    success: async (world) => ({ params: await version(world) }),
+    unknown: noVersion,
+  },
+  rollBackFunction: {
+    success: async (world) => ({ params: await liveVersion(world), query: "wait=false" }),
+    unknown: noVersion,
   },
   getFunctionLogs: {
     success: async (world) => ({ params: await func(world), query: "lines=5" }),

@@ -427,6 +427,24 @@ export const platformCases: Cases = {
   getProjectHealth: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
   sleepProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
   wakeProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  restartProject: {
+    success: async (world) => {
+      const { project_id, env_id } = await project(world);
+      const path = `/api/v1/projects/${project_id}/deployments`;
+      const { json } = await world.call("POST", path, { token: world.owner.token });
+      const { id } = json as { id: string };
+      const { db } = world.app;
+      const now = new Date();
+      await db
+        .updateTable("deployments")
+        .set({ status: "live", started_at: now, finished_at: now })
+        .where("id", "=", id)
+        .execute();
+      await db.updateTable("environments").set({ live_deployment_id: id }).where("id", "=", env_id).execute();
+      return { params: { project_id }, query: `environment_id=${env_id}` };
+    },
+    unknown: noProject,
+  },
   createDeployment: {
     success: async (world) => {
       const { project_id, env_id } = await project(world);
@@ -548,6 +566,19 @@ export const platformCases: Cases = {
       const { plaintext } = await makeToken(app.db, userId);
       return {
         body: { current_password: person.password, new_password: "another password" },
+        // The owner in the world has no password, so the case needs a person of its own.
+        headers: { authorization: `Bearer ${plaintext}` },
+      };
+    },
+  },
+  deleteAccount: {
+    success: async ({ app }) => {
+      const email = `${randomUUID()}@example.test`;
+      const person = { email, name: "Somebody", password: "a long password" };
+      const { userId } = await createUser(app, systemActor("contract"), person);
+      const { plaintext } = await makeToken(app.db, userId);
+      return {
+        body: { current_password: person.password },
         // The owner in the world has no password, so the case needs a person of its own.
         headers: { authorization: `Bearer ${plaintext}` },
       };

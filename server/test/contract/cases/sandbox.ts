@@ -111,6 +111,13 @@ export const sandboxCases: Cases = {
   listSandboxes: { success: async (world) => (await sandbox(world), { query: "status=running&limit=2" }) },
   getSandboxLimits: { success: () => ({}) },
   getSandbox: { success: async (world) => ({ params: await sandbox(world) }), unknown },
+  updateSandbox: {
+    success: async (world) => ({
+      params: await sandbox(world),
+      body: { allow_domains: ["api.example.com"] },
+    }),
+    unknown,
+  },
   terminateSandbox: { success: async (world) => ({ params: await sandbox(world) }), unknown },
   keepSandboxAlive: {
     success: async (world) => ({ params: await sandbox(world), body: { timeout_seconds: 60 } }),

@@ -10,6 +10,8 @@ type Played = Exclude<StepName, "detect"> | "proof";
 /** What outlives the server: images, and what serves. */
 export interface Stage {
   images: Map<string, BuiltImage>;
+  /** Tags by the key of their build. */
+  byKey: Map<string, string>;
   /** By environment: the deployment whose app answers there. */
   serving: Map<string, string>;
   /** With what each was started, by deployment. */
@@ -20,7 +22,14 @@ export interface Stage {
 }
 
 export function newStage(): Stage {
-  return { images: new Map(), serving: new Map(), started: new Map(), candidates: new Set(), builds: 0 };
+  return {
+    images: new Map(),
+    byKey: new Map(),
+    serving: new Map(),
+    started: new Map(),
+    candidates: new Set(),
+    builds: 0,
+  };
 }
 
 export class PlayedPipeline implements Pipeline {
@@ -28,12 +37,23 @@ export class PlayedPipeline implements Pipeline {
   /** Called as the step's own work begins: throws, waits, or says something. */
   readonly during: Partial<Record<Played, (work: Work) => Promise<void>>> = {};
 
+  /** Answered by the health check. */
+  status = 200;
+  /** Command of the images that are built. */
+  argv = ["serve"];
+  /** Whether an image is found again by the key of its build. */
+  reuses = false;
+
   constructor(stage: Stage) {
     this.#stage = stage;
   }
 
-  readonly checkout: Pipeline["checkout"] = async (_app, _project, { branch, sha, into, log, signal }) => {
-    await log(`fetching ${branch}\n`);
+  readonly checkout: Pipeline["checkout"] = async (
+    _app,
+    _project,
+    { branch, sha, tag, into, log, signal },
+  ) => {
+    await log(`fetching ${sha ?? tag ?? branch}\n`);
     await this.during.clone?.({ log, signal });
     await writeFile(join(into, "index.html"), "hello");
     return { sha: sha ?? "f".repeat(40), message: "a change", author: "A. Author" };
@@ -43,10 +63,16 @@ export class PlayedPipeline implements Pipeline {
     this.#stage.builds += 1;
     await this.during.build?.(work);
     const tag = `d-${request.deploymentId}`;
-    const run = { argv: ["serve"], port: 3000, healthCheckPath: null, user: null, cwd: "/app", env: {} };
+    const run = { argv: this.argv, port: 3000, healthCheckPath: null, user: null, cwd: "/app", env: {} };
     const image = { imageId: `img_${tag}`, tag, digest: "sha256:0", sizeBytes: 1, run };
     this.#stage.images.set(tag, image);
+    this.#stage.byKey.set(request.buildKey.toString("hex"), tag);
     return image;
+  };
+
+  readonly findEqualImage: Pipeline["findEqualImage"] = async (_app, _project, key) => {
+    const tag = this.#stage.byKey.get(key.toString("hex"));
+    return this.reuses && tag !== undefined ? this.#stage.images.get(tag) : undefined;
   };
 
   readonly findAppImage: Pipeline["findAppImage"] = async (_app, _project, tag) =>
@@ -67,7 +93,10 @@ export class PlayedPipeline implements Pipeline {
     started.set(id, { argv, port, env, image: image.tag });
     const within = (signal: AbortSignal): Work => ({ log: work.log, signal });
     const candidate: Candidate = {
-      waitHealthy: async (signal) => this.during.health?.(within(signal)),
+      waitHealthy: async (signal) => {
+        await this.during.health?.(within(signal));
+        return this.status;
+      },
       takeOver: async (signal) => {
         const before = serving.get(environment);
         await switchTo(app, environment, id);

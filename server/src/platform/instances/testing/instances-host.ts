@@ -161,6 +161,10 @@ export function makeVersion(
       dependencies: "{}",
       lock: null,
       image_id: host.image,
+      trigger_kind: null,
+      trigger_actor: null,
+      rolled_back_from: null,
+      progress: null,
       error: null,
       finished_at: null,
     })

@@ -1,0 +1,102 @@
+/**
+ * Deletes agents, versions and aliases that nothing uses. The deletion of an agent or a version holds the counts of the
+ * workspace, which every invoke asks for before it commits: an invoke is either seen here, or finds nothing to run.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import { referableIds } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
+import { agentNotFound } from "../errors.ts";
+import { activeOfAgent } from "../runs/active.ts";
+import { whole } from "../runs/erase.ts";
+import { schedulesOf } from "../schedules/schedules.ts";
+import { holdCounts, pinnedTo } from "../sessions/sessions.ts";
+import { endMachinesOfAgent } from "../vm/end.ts";
+import { webhooksOf } from "../webhooks/webhooks.ts";
+import { getAgent, getVersion, target } from "./agents.ts";
+import { agentInUse, aliasInUse, aliasNotFound, versionInUse } from "./errors.ts";
+import { firstAlias } from "./limits.ts";
+import {
+  type AgentRow,
+  aliasesOf,
+  changeAgent,
+  deleteAgent,
+  deleteAlias,
+  deleteVersion,
+  lockAgent,
+} from "./store.ts";
+
+type Needs = Pick<App, "db" | "clock">;
+
+/** How many runs a refusal names. */
+const namedMax = 10;
+
+export async function removeAgent(app: Needs, actor: Actor, reference: string): Promise<void> {
+  await whileHeld(app, actor, reference, async (tx, agent) => {
+    const active = await activeOfAgent(tx, agent.id, namedMax);
+    if (active.length > 0) throw agentInUse(active);
+    await endMachinesOfAgent(tx, agent.id);
+    await deleteAgent(tx, agent.id);
+    await recordActivity(tx, actor, "agent.deleted", target(agent), agent.workspace_id);
+  });
+}
+
+export async function removeVersion(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+  wanted: string,
+): Promise<void> {
+  await whileHeld(app, actor, reference, async (tx, agent) => {
+    const { version } = await getVersion(tx, agent, wanted);
+    const aliases = ((await aliasesOf(tx, [agent.id])).get(agent.id) ?? [])
+      .filter((alias) => alias.version === version)
+      .map(({ name }) => name);
+    const sessions = await pinnedTo(tx, agent.id, version);
+    const isLatest = version === agent.latest_version;
+    if (isLatest || aliases.length > 0 || sessions > 0) throw versionInUse({ aliases, sessions, isLatest });
+    await deleteVersion(tx, agent.id, version);
+    await changeAgent(tx, agent.id, { updated_at: app.clock.now() });
+    await recordActivity(tx, actor, "agent.version_deleted", target(agent), agent.workspace_id, { version });
+  });
+}
+
+/** Schedules and webhooks run the alias `prod`: it stays while there are any. */
+export async function removeAlias(app: Needs, actor: Actor, reference: string, name: string): Promise<void> {
+  await app.db.transaction().execute(async (tx) => {
+    const agent = await lockReachable(tx, actor, reference);
+    if (name === firstAlias) {
+      const triggers = {
+        schedules: await schedulesOf(tx, agent.id),
+        webhooks: await webhooksOf(tx, agent.id),
+      };
+      if (triggers.schedules + triggers.webhooks > 0) throw aliasInUse(triggers);
+    }
+    if (!(await deleteAlias(tx, agent.id, name))) throw aliasNotFound();
+    await changeAgent(tx, agent.id, { updated_at: app.clock.now() });
+    await recordActivity(tx, actor, "agent.alias_deleted", target(agent), agent.workspace_id, {
+      alias: name,
+    });
+  });
+}
+
+/** The counts first and the agent's row after them: the order of an invoke. */
+async function whileHeld(
+  app: Needs,
+  actor: Actor,
+  reference: string,
+  work: (tx: Db, agent: AgentRow) => Promise<void>,
+): Promise<void> {
+  const { id, workspace_id } = await getAgent(app.db, actor, reference);
+  await whole(app.db, async (tx) => {
+    await holdCounts(tx, workspace_id);
+    await work(tx, await lockReachable(tx, actor, id));
+  });
+}
+
+async function lockReachable(tx: Db, actor: Actor, reference: string): Promise<AgentRow> {
+  const row = await lockAgent(tx, reference, referableIds(actor, reference, "agt_"));
+  if (!row) throw agentNotFound();
+  return row;
+}

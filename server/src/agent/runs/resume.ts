@@ -1,0 +1,97 @@
+/**
+ * A failed run goes on from its last whole step, as the same run: one statement takes back its end, and whichever process
+ * looks first takes it up. The journal of its calls is the one it had, so a call that ended is not made again, and one
+ * that was cut off is repeated only if its tool says so.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { planLimits } from "#accounts/plans.ts";
+import { requireNotSuspended } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { reached } from "#lib/kill-points.ts";
+import { workspaceOf } from "../agents/agents.ts";
+import { askedAgent } from "../agents/asked.ts";
+import { forgetCancelled } from "../approvals/approvals.ts";
+import { awaitsAnswer, holdCounts, take } from "../sessions/sessions.ts";
+import { requireNotParking } from "../vm/view.ts";
+import { agentArchived, agentPaused, runNotFound, runNotResumable, tooManyRuns } from "./errors.ts";
+import { reopen } from "./journal.ts";
+import { get, getRun } from "./read.ts";
+import type { AgentRuns } from "./runs.ts";
+import type { Run } from "./schema.ts";
+import { isOver, type RunErrorCode } from "./states.ts";
+import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "./store.ts";
+
+/** Each one grants the limits of the version once more. */
+const resumesMax = 20;
+
+/** Why a run that failed with one of these does not go on. */
+const forGood: Partial<Record<RunErrorCode, string>> = {
+  output_invalid: "its answers do not fit the schema. Invoke again in the session.",
+  session_ended: "its session has ended. Begin a new one: invoke without `session_id`.",
+  vm_lost: "its machine is lost. Invoke again in the session; the next run gets a new machine.",
+};
+
+export async function resume(
+  app: Pick<App, "db" | "clock">,
+  runs: AgentRuns,
+  actor: Actor,
+  id: string,
+): Promise<Run> {
+  const seen = await getRun(app, actor, id);
+  const workspace = requireNotSuspended(workspaceOf(actor, seen));
+  if (isOver(seen.status)) {
+    const agent = await askedAgent(app.db, actor, seen.agent_id, "latest");
+    if (agent.archived_at) throw agentArchived();
+    if (agent.paused || agent.is_all_paused) throw agentPaused(agent.is_all_paused);
+    const allowed = planLimits[workspace.plan].runsInFlight;
+    const isResumed = await transaction(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
+    await reached("agent.run.resumed");
+    if (isResumed) {
+      runs.begin(id);
+      runs.changed(id);
+    }
+  }
+  return get(app, runs, actor, id);
+}
+
+/** False where somebody else resumed it meanwhile. */
+async function reopenRun(
+  tx: Db,
+  { id, workspace_id: workspaceId }: Pick<RunRow, "id" | "workspace_id">,
+  allowed: number,
+  at: Date,
+): Promise<boolean> {
+  await holdCounts(tx, workspaceId);
+  const run = await lockWholeRun(tx, id);
+  if (!run) throw runNotFound();
+  if (!isOver(run.status)) return false;
+  await requireResumable(tx, run, at);
+  if ((await countInFlight(tx, workspaceId)) >= allowed) throw tooManyRuns(allowed);
+  await forgetCancelled(tx, id);
+  await reopen(tx, id, { type: "run.resumed", at, data: { step: run.steps + 1, resumes: run.resumes + 1 } });
+  await reached("agent.run.resumes");
+  return true;
+}
+
+async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
+  if (run.status === "completed") throw runNotResumable("it is completed. Invoke again in the session.");
+  const why = run.error_code && forGood[run.error_code];
+  if (why) throw runNotResumable(why);
+  if (run.resumes >= resumesMax)
+    throw runNotResumable(`it was resumed ${resumesMax} times. Invoke again in the session.`);
+  if (run.expired || (run.output_expires_at !== null && run.output_expires_at <= at))
+    throw runNotResumable(
+      "its tool results were deleted an hour after it failed. Invoke again in the session.",
+    );
+  const session = await take(tx, run.agent_id, {
+    id: run.session_id,
+    endUserId: undefined,
+    hasHistory: false,
+  });
+  await requireNotParking(tx, session.id);
+  if ((await findNewestOfSession(tx, session.id)) !== run.id)
+    throw runNotResumable("a later run went on with its session. Invoke again in the session.");
+  if (!(await awaitsAnswer(tx, session.id)))
+    throw runNotResumable("its last answer is final. Invoke again in the session.");
+}

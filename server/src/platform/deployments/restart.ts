@@ -1,0 +1,27 @@
+/** New machines for what an environment serves: a deployment of the live image, with the variables of today. */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { nothingDeployed } from "../apps/errors.ts";
+import { queueAlone } from "./deploy.ts";
+import type { DeploymentRow } from "./deployments.ts";
+import { findServed } from "./store.ts";
+
+/** It is queued when this returns. The earlier machine serves until the new one is healthy. */
+export function restart(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  of: { projectId: string; environmentId: string },
+): Promise<DeploymentRow> {
+  const wanted = {
+    project_id: of.projectId,
+    environment_id: of.environmentId,
+    trigger_kind: "restart",
+  } as const;
+  // Read under the project's lock: a deployment may have gone live meanwhile.
+  return queueAlone(app, actor, wanted, async (tx) => {
+    const live = await findServed(tx, of.environmentId);
+    if (!live) throw nothingDeployed();
+    const { commit_sha, commit_message, commit_author, image_tag, image_id, run } = live;
+    return { wanted_sha: commit_sha, commit_sha, commit_message, commit_author, image_tag, image_id, run };
+  });
+}

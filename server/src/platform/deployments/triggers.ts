@@ -1,0 +1,16 @@
+/** The kind and the actor of a deploy, as its record shows them. */
+import type { Actor } from "#accounts/actor.ts";
+import type { TriggerActor } from "./tables.ts";
+
+const kinds = { user: "console", worker: "agent", api_token: "api", system: "api" } as const satisfies Record<
+  Actor["kind"],
+  string
+>;
+
+export function triggerKind({ kind }: Pick<Actor, "kind">): "console" | "agent" | "api" {
+  return kinds[kind];
+}
+
+export function triggerActor({ kind, id, label }: Actor): TriggerActor {
+  return { kind, id, label };
+}
