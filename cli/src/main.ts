@@ -4,6 +4,8 @@
  */
 import { Command } from "commander";
 import type { AttackOptions } from "./commands/attack.ts";
+import { backup } from "./commands/backup.ts";
+import { restore } from "./commands/restore.ts";
 import { restart } from "./commands/restart.ts";
 import { check, test } from "./commands/test.ts";
 import { config } from "./commands/config.ts";
@@ -36,6 +38,18 @@ program
   .description("end the server and start it again; its doors stay open, and who comes meanwhile waits")
   .option(...data)
   .action(restart);
+program
+  .command("backup")
+  .description("write the whole installation into one file, while the server runs")
+  .argument("<target>", "a new file, or a directory, which gets a file named by date")
+  .option(...data)
+  .action(backup);
+program
+  .command("restore")
+  .description("put a backup into an empty data directory and database, on this or another host")
+  .argument("<file>", "what kontor backup wrote")
+  .option(...data)
+  .action(restore);
 program
   .command("test")
   .description("set up what is missing and run every test")

@@ -3,7 +3,7 @@ import { dataDirectory, inProduct } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
 
 export const operatorNouns = {
-  user: "create, list or reset-password: people who may sign in",
+  user: "create, list, reset-password or delete: people who may sign in",
   team: "create, list, add-member or remove-member",
   plan: "set the plan and the sandbox tier of a person or team",
   suspend: "refuse writes in the workspaces of a person or team",

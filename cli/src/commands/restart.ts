@@ -1,9 +1,11 @@
 /** `kontor restart`: the server ends and starts again behind doors that stay open; who comes meanwhile waits. */
 import { setTimeout as delay } from "node:timers/promises";
+import type { Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { readiness } from "../serve/api.ts";
-import { findRunning, logFile } from "../serve/server-file.ts";
+import { findRunning, logFile, type RunningServer } from "../serve/server-file.ts";
+import { writeRestartSettings } from "../serve/restart-settings.ts";
 import { afterGraceMs, restartServer } from "../serve/start.ts";
 import { readConfig } from "./config.ts";
 
@@ -11,9 +13,12 @@ import { readConfig } from "./config.ts";
 const readyWithinMs = 120_000 + afterGraceMs;
 
 export async function restart(options: { data?: string }): Promise<void> {
-  const { dataDir: data } = readConfig(options);
+  const config = readConfig(options);
+  const { dataDir: data } = config;
   const running = findRunning(data);
   if (!running) throw new Failure(`No server serves ${data}.`, { hint: "Start one with kontor up." });
+  refuseOtherPort(config, running);
+  writeRestartSettings(data);
   const view = startStep("Server");
   if (!restartServer(running.pid)) {
     view.fail("nobody keeps its doors open");
@@ -33,4 +38,12 @@ export async function restart(options: { data?: string }): Promise<void> {
   }
   view.fail("not ready again");
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
+}
+
+/** The doors stay open, so they stay where they are. */
+function refuseOtherPort({ port }: Config, running: RunningServer): void {
+  if (process.env["KONTOR_PORT"] === undefined || port === 0 || port === running.port) return;
+  throw new Failure(`KONTOR_PORT is ${port}, and the server listens on ${running.port}.`, {
+    hint: "A restart keeps the port; kontor down and kontor up change it, with a pause.",
+  });
 }

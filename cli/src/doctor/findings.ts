@@ -4,7 +4,7 @@
  * set up here.
  */
 import { loadConfig } from "@kontor/server/config.ts";
-import { existsSync, mkdtempSync, readFileSync, rmSync, statfsSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, statfsSync } from "node:fs";
 import { freemem, release, tmpdir, totalmem } from "node:os";
 import path from "node:path";
 import { gunzipSync } from "node:zlib";
@@ -64,6 +64,8 @@ const looks: Record<string, Look> = {
     return [{ ...found, ok: false, advice: "runc 1.1 or newer is needed." }, ...holes];
   },
   buildah: (data) => engineFindings("buildah", data),
+  "user namespaces": async () => userNamespaces(),
+  "build enclosure": async (data) => buildEnclosure(data),
   "runsc platform": async (data) => platforms(enginePath("runsc", data)),
   nftables: async () =>
     trial(["nft", "list", "tables"], "The kernel needs nf_tables, and this user CAP_NET_ADMIN."),
@@ -160,7 +162,7 @@ export async function findings(data: string): Promise<Finding[]> {
 }
 
 /** The program named in the settings of this data directory, else the one on PATH. */
-function enginePath(name: "runsc" | "runc", data: string): string | undefined {
+function enginePath(name: Engine, data: string): string | undefined {
   const program = settings(data)?.[`${name}Path`] ?? undefined;
   if (program === undefined) return findProgram(name);
   return existsSync(program) ? program : undefined;
@@ -177,7 +179,7 @@ function settings(data: string): ReturnType<typeof loadConfig> | undefined {
 
 /** The version of a program, and a row for each known hole that it has. */
 export async function engineFindings(name: Engine, data: string): Promise<Finding[]> {
-  const program = name === "buildah" ? findProgram(name) : enginePath(name, data);
+  const program = enginePath(name, data);
   if (!program) return [{ name, ok: false, found: "missing", advice: "kontor up installs it." }];
   const { output } = await run([program, "--version"], { timeoutMs: 10_000 });
   const version = new RegExp(`^${name} version (\\S+)`, "m").exec(output)?.[1] ?? "unknown";
@@ -191,7 +193,7 @@ export async function engineFindings(name: Engine, data: string): Promise<Findin
     ...holes.map(({ cve, summary, fixed, source, reachedFrom, why }): Finding => {
       const isReached = reachedFrom !== null;
       const where = isReached ? `reached from ${reachedFrom}` : "not reached here";
-      const setting = name === "buildah" ? "" : ` Name a newer ${name} by the setting ${name}_path.`;
+      const setting = ` Name a newer ${name} by the setting ${name}_path.`;
       return {
         name: `${name} ${cve}`,
         ok: isReached ? false : null,
@@ -219,6 +221,47 @@ async function trial(argv: readonly [string, ...string[]], advice: string): Prom
   return code === 0
     ? { ok: true, found: "work" }
     : { ok: false, found: line, advice: isRoot() ? advice : "Look again as root." };
+}
+
+/** Each native machine and each build has a user namespace. */
+const userNamespacesWanted = 1024;
+
+export function userNamespaces(root = "/proc/sys"): Omit<Finding, "name"> {
+  const file = `${root}/user/max_user_namespaces`;
+  if (!existsSync(file))
+    return { ok: false, found: "none", advice: "The kernel needs CONFIG_USER_NS for apps and builds." };
+  const most = Number(readFileSync(file, "utf8"));
+  if (most >= userNamespacesWanted) return { ok: true, found: `${most} at most` };
+  const advice = `As root: sysctl user.max_user_namespaces=${userNamespacesWanted * 16}; apps and builds need one each.`;
+  return { ok: false, found: `${most} at most`, advice };
+}
+
+/** User that is root of the trial's enclosure: a range that no installation uses. */
+const trialUser = 2 ** 31 - 2 ** 17;
+
+/** Starts `true` in an enclosure that reads the data directory, as a build does. */
+export async function buildEnclosure(data: string): Promise<Omit<Finding, "name">> {
+  const shim = inProduct("runtime/shim/build/kontor-shim");
+  if (!isRoot()) return { ok: null, found: "known to root only" };
+  if (!existsSync(shim)) return { ok: null, found: "known when kontor up has built the shim" };
+  const root = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
+  const own = mkdtempSync(path.join(existsSync(data) ? realpathSync(data) : root, ".doctor-"));
+  try {
+    const flags = ["--root", root, "--first", String(trialUser), "--parent", String(process.pid)];
+    const { code, output } = await run([shim, "enclose", ...flags, "--read", "/context", own, "--", "true"], {
+      timeoutMs: 20_000,
+      env: { PATH: "/usr/bin:/bin" },
+    });
+    if (code === 0) return { ok: true, found: `works on ${path.dirname(own)}` };
+    const line = output.trim().split("\n").at(-1) ?? "";
+    const advice = line.startsWith("mount_setattr")
+      ? `Builds need idmapped mounts (mount_setattr(2)) on the filesystem of ${data}, as ext4, xfs and btrfs have on Linux 5.19 or newer.`
+      : "Builds need user, mount, network and cgroup namespaces, and cgroup v2 mounts within them.";
+    return { ok: false, found: line || `exit code ${code}`, advice };
+  } finally {
+    rmSync(own, { recursive: true, force: true });
+    rmSync(root, { recursive: true, force: true });
+  }
 }
 
 function cgroups(): Omit<Finding, "name"> {

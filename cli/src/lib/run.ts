@@ -25,7 +25,13 @@ export interface Ran {
 
 const outputMax = 1 << 20;
 
-/** Runs a command to its end and answers its exit code; throws nothing. */
+/** After this long, what a child left running no longer keeps its caller waiting for the end of the output. */
+const drainMs = 5_000;
+
+/**
+ * Runs a command to its end and answers its exit code; throws nothing. A process that the command left running and
+ * that holds its output open is not waited for.
+ */
 export function run(argv: readonly [string, ...string[]], options: RunOptions = {}): Promise<Ran> {
   const { onLine, onStatus } = options;
   const stdio: StdioOptions = onStatus ? ["ignore", "pipe", "pipe", "pipe"] : ["ignore", "pipe", "pipe"];
@@ -49,6 +55,12 @@ export function run(argv: readonly [string, ...string[]], options: RunOptions = 
   if (onStatus && status) eachLine(status as NodeJS.ReadableStream, onStatus);
   return new Promise((resolve) => {
     child.on("error", (error) => resolve({ code: 127, output: `${argv[0]}: ${error.message}` }));
+    child.on("exit", () => {
+      const drain = setTimeout(() => {
+        for (const stream of [child.stdout, child.stderr, child.stdio[3]]) stream?.destroy();
+      }, drainMs);
+      child.on("close", () => clearTimeout(drain));
+    });
     child.on("close", (code, signal) =>
       resolve({ code: code ?? (signal === "SIGKILL" ? 137 : 143), output }),
     );
@@ -58,9 +70,15 @@ export function run(argv: readonly [string, ...string[]], options: RunOptions = 
 /** Runs a command on this terminal and answers its exit code. */
 export function runHere(
   argv: readonly [string, ...string[]],
-  options: { cwd?: string; env?: NodeJS.ProcessEnv } = {},
+  options: { cwd?: string; env?: NodeJS.ProcessEnv; timeoutMs?: number } = {},
 ): Promise<number> {
-  const child = spawn(argv[0], argv.slice(1), { ...options, stdio: "inherit" });
+  const { timeoutMs, ...rest } = options;
+  const child = spawn(argv[0], argv.slice(1), {
+    ...rest,
+    stdio: "inherit",
+    timeout: timeoutMs,
+    killSignal: "SIGKILL",
+  });
   // Ctrl-C reaches the child as well; it decides how to end, and this process waits for it
   const ignore = (): void => {};
   process.on("SIGINT", ignore);
@@ -68,7 +86,7 @@ export function runHere(
     child.on("error", reject);
     child.on("close", (code) => {
       process.off("SIGINT", ignore);
-      resolve(code ?? 130);
+      resolve(code ?? (child.killed ? 137 : 130));
     });
   });
 }
@@ -121,4 +139,51 @@ function isExecutable(file: string): boolean {
   } catch {
     return false;
   }
+}
+
+/** `fsfreeze` (fsfreeze(8)) on the filesystem of an open directory; returns its exit code. */
+export function spawnFreeze(what: "--freeze" | "--unfreeze", descriptor: number): Promise<number> {
+  const child = spawn("fsfreeze", [what, "/proc/self/fd/3"], {
+    stdio: ["ignore", "ignore", "ignore", descriptor],
+    timeout: 60_000,
+    killSignal: "SIGKILL",
+  });
+  return new Promise((resolve) => {
+    child.on("error", () => resolve(127));
+    child.on("exit", (code) => resolve(code ?? 137));
+  });
+}
+
+export interface FreezeGuard {
+  /** False where the filesystem could not be frozen. */
+  frozen: Promise<boolean>;
+  /** Has the filesystem thawed. False where it was not frozen the whole time. */
+  thaw(): Promise<boolean>;
+}
+
+/** Starts the guard of a frozen filesystem (`argv`) with the open directory as its descriptor 3. */
+export function startGuard(argv: readonly [string, ...string[]], directory: number): FreezeGuard {
+  // A session of its own: a Ctrl-C ends the backup, and the guard thaws.
+  const child = spawn(argv[0], argv.slice(1), {
+    detached: true,
+    stdio: ["pipe", "pipe", "ignore", directory],
+  });
+  const { stdin, stdout } = child;
+  if (!stdin || !stdout) throw new Error("the guard has no pipes");
+  stdin.on("error", () => {});
+  const exit = new Promise<number>((resolve) => {
+    child.on("error", () => resolve(127));
+    child.on("exit", (code) => resolve(code ?? 137));
+  });
+  const said = new Promise<boolean>((resolve) => stdout.once("data", () => resolve(true)));
+  return {
+    frozen: Promise.race([said, exit.then(() => false)]),
+    thaw: async () => {
+      stdin.end("thaw\n");
+      const code = await exit;
+      // A guard that was killed thawed nothing.
+      if (code > 2) await spawnFreeze("--unfreeze", directory);
+      return code === 0;
+    },
+  };
 }

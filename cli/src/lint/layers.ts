@@ -36,7 +36,8 @@ export const rooms: readonly Room[] = [
   { name: "egress", mayKnow: ["lib"] },
   { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
   { name: "machines", mayKnow: [...machinery, "runtime"] },
-  { name: "builds", mayKnow: [...machinery, "machines", "runtime"] },
+  // builds wait in turns of the accounts that pay for them
+  { name: "builds", mayKnow: [...machinery, "machines", "runtime", "accounts/payers.ts"] },
   // git is a program of the host: it is run through the one door, and nothing else of the runtime is known
   { name: "platform", mayKnow: [...machinery, ...domains, "@kontor/runtime/exec.ts"], httpFiles: wireFiles },
   { name: "sandbox", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
@@ -59,11 +60,15 @@ export const packages: readonly PackageFence[] = [
   { package: "runtime", mayKnow: ["@kontor/runtime"], nodeOnly: true },
   {
     package: "cli",
-    // the client side speaks HTTP; what it shares is the configuration, the database launcher (`down`) and where the
-    // host gets its packages (set-up)
+    // the client side speaks HTTP; it shares the configuration, the database launcher (`down`), the dump of the database
+    // with the places of volumes (`backup`, `restore`), and where the host gets its packages (set-up)
     mayKnow: [
       "@kontor/server/config.ts",
+      "@kontor/server/db/db.ts",
+      "@kontor/server/db/dump.ts",
       "@kontor/server/db/embedded.ts",
+      "@kontor/server/db/load.ts",
+      "@kontor/server/machines/regions.ts",
       "@kontor/runtime/rootfs/sources.ts",
     ],
   },

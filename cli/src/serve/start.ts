@@ -11,6 +11,7 @@ import { startDetached, type StartedProcess } from "../lib/run.ts";
 import type { StepView } from "../lib/steps-view.ts";
 import { readiness, type Readiness } from "./api.ts";
 import { openLog, worthShowing } from "./log-tail.ts";
+import { forgetRestartSettings } from "./restart-settings.ts";
 import { findRunning, isKeeper, isServer, logFile, parentOf, type RunningServer } from "./server-file.ts";
 
 /** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
@@ -32,6 +33,7 @@ export interface Started {
  * again should it be killed; without, the server opens its own.
  */
 export function startServer(data: string, port: number | undefined, doors: readonly string[] = []): Started {
+  forgetRestartSettings(data);
   const log = logFile(data);
   const { fd, size } = openLog(log);
   const env = {

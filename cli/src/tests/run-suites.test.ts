@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
@@ -174,4 +174,18 @@ test("lanes run beside one another, say whose each line is, and are added up", a
   const lines = written.mock.calls.map(([line]) => line);
   expect(lines).toContain("left │ l met r\n");
   expect(lines).toContain("right │ r met l\n");
+});
+
+test("ends what a suite left running with its output open, and waits for nothing of it", async () => {
+  const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  onTestFinished(() => written.mockRestore());
+  const leave = `const left = child_process.spawn("sleep", ["3600"], { detached: true, stdio: "inherit" });
+    console.log("left", left.pid);
+    left.unref();`;
+  const [result] = await runLanes([[{ name: "careless", run: { argv: [process.execPath, "-e", leave] } }]]);
+  expect(result?.tally).toMatchObject({ passed: 1, failed: 0 });
+  const lines = written.mock.calls.map(([line]) => String(line));
+  const pid = Number(lines.map((line) => /left ([0-9]+)/.exec(line)?.[1]).find(Boolean));
+  expect(lines).toContainEqual(expect.stringContaining(`a test left process ${pid} running`));
+  await expect.poll(() => existsSync(`/proc/${pid}`)).toBe(false);
 });

@@ -5,6 +5,7 @@ import path from "node:path";
 import { inProduct, productRoot } from "../lib/places.ts";
 import { run as runPiped, runHere } from "../lib/run.ts";
 import { seconds } from "../lib/steps-view.ts";
+import { endLeftovers, marked } from "./leftovers.ts";
 import type { Suite } from "./suites.ts";
 
 export interface TestFailure {
@@ -29,22 +30,33 @@ export interface Tally {
 
 /** How a suite's command is run, and where is said how that went. */
 interface Terminal {
-  run(argv: readonly [string, ...string[]]): Promise<number>;
+  run(argv: readonly [string, ...string[]], env: NodeJS.ProcessEnv): Promise<number>;
   say(line: string): void;
 }
 
+/**
+ * A whole run ends within this time: a suite that still runs then is killed and counts as failed. CI stops at 90
+ * minutes without a word about the suite that did not end.
+ */
+const wholeRunMs = 75 * 60_000;
+
+const timeLeft = (): number => Math.max(1_000, Math.ceil(wholeRunMs - process.uptime() * 1_000));
+
 const whole: Terminal = {
-  run: (argv) => runHere(argv, { cwd: productRoot }),
+  run: (argv, env) => runHere(argv, { cwd: productRoot, env, timeoutMs: timeLeft() }),
   say: (line) => process.stdout.write(`${line}\n`),
 };
 
 /** A terminal that others write on as well: whose line it is stands before each. */
 function shared(name: string): Terminal {
   const say = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
-  const env = process.stdout.isTTY ? { ...process.env, FORCE_COLOR: "1" } : process.env;
+  const color = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
   return {
     say,
-    run: async (argv) => (await runPiped(argv, { cwd: productRoot, env, onLine: say })).code,
+    run: async (argv, env) => {
+      const options = { cwd: productRoot, env: { ...env, ...color }, onLine: say, timeoutMs: timeLeft() };
+      return (await runPiped(argv, options)).code;
+    },
   };
 }
 
@@ -171,7 +183,7 @@ const failedSuite = (label: string): Tally => ({ ...nothing, failed: 1, failures
 
 async function count({ name, run, repair }: Suite, terminal: Terminal, files: string[] = []): Promise<Tally> {
   if ("argv" in run) {
-    const code = await terminal.run(run.argv);
+    const code = await runMarked(run.argv, terminal);
     if (code === 0) return { ...nothing, passed: 1 };
     return failedSuite(`${name}${repair ? ` (to repair it: ${repair})` : ""}`);
   }
@@ -179,7 +191,7 @@ async function count({ name, run, repair }: Suite, terminal: Terminal, files: st
   try {
     const report = path.join(folder, "report.json");
     const projects = run.projects.flatMap((project) => ["--project", project]);
-    const code = await terminal.run([
+    const argv: [string, ...string[]] = [
       process.execPath,
       inProduct("node_modules/vitest/vitest.mjs"),
       "run",
@@ -192,11 +204,22 @@ async function count({ name, run, repair }: Suite, terminal: Terminal, files: st
       "--reporter=default",
       "--reporter=json",
       `--outputFile.json=${report}`,
-    ]);
+    ];
+    const code = await runMarked(argv, terminal);
     return tallyOf(readReport(report), code, name);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
+}
+
+/** Runs a command, then ends the processes that it left behind: they would hold this run's output open for ever. */
+async function runMarked(argv: readonly [string, ...string[]], terminal: Terminal): Promise<number> {
+  const mark = marked();
+  const code = await terminal.run(argv, { ...process.env, ...mark });
+  for (const { pid, command } of endLeftovers(mark)) {
+    terminal.say(`· a test left process ${pid} running, which is ended: ${command}`);
+  }
+  return code;
 }
 
 /** The parts of vitest's JSON report that are read. */
