@@ -88,7 +88,11 @@ test("a directory is listed with name, kind, size, mode and time of each entry",
     size: 5,
     mode: 0o640,
     modified_at: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/),
+    uid: 0,
+    gid: 0,
+    link_target: null,
   });
+  expect(entries.get("link")).toMatchObject({ size: 5, link_target: "f" });
   expect(entries.get("sub")).toMatchObject({ is_dir: true });
 });
 
@@ -96,7 +100,17 @@ test("stat answers exists=false where nothing is, and never 404", async () => {
   const missing = await statFile(box.id, "/tmp/nothing/here");
   expect([missing.status, missing.body]).toEqual([
     200,
-    { path: "/tmp/nothing/here", exists: false, is_dir: null, size: null, mode: null, modified_at: null },
+    {
+      path: "/tmp/nothing/here",
+      exists: false,
+      is_dir: null,
+      size: null,
+      mode: null,
+      modified_at: null,
+      uid: null,
+      gid: null,
+      link_target: null,
+    },
   ]);
   expect((await statFile(box.id, "/usr/bin")).body).toMatchObject({ exists: true, is_dir: true });
   expect((await statFile(box.id, "/etc/passwd")).body).toMatchObject({
@@ -128,6 +142,9 @@ test("mkdir makes parents unless told not to, and says when a file is in the way
       size: expect.any(Number),
       mode: 0o700,
       modified_at: expect.any(String),
+      uid: 0,
+      gid: 0,
+      link_target: null,
     },
   ]);
   expectRefusal(await make({ path: "/workspace/x/y", parents: false }), 404, "file_not_found");

@@ -81,6 +81,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
     await instances.start();
     const upstreams = new Upstreams(async (machine, port) => machines.connect(machine).connect(port));
     machines.onGoing((machine) => upstreams.end(machine));
+    machines.suspension.onHold((machine) => upstreams.end(machine));
     const ingress = new Ingress({
       rules: [new FunctionSites({ domain, functions: instances, upstreams })],
       domains: [domain],

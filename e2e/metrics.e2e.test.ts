@@ -24,6 +24,11 @@ test("a pegged core reads about 100 percent, however many processes want more, a
     window_seconds: 60,
     cpu: { cores: 1, usage_cores: expect.any(Number), usage_percent: expect.any(Number) },
     memory: { limit_bytes: 1024 ** 3, usage_bytes: expect.any(Number), usage_percent: expect.any(Number) },
+    disk: {
+      limit_bytes: expect.any(Number),
+      usage_bytes: expect.any(Number),
+      usage_percent: expect.any(Number),
+    },
     lifetime: { cpu_seconds: expect.any(Number), gb_seconds: expect.any(Number) },
     samples: expect.any(Array),
   });

@@ -131,6 +131,41 @@ test("a deadline that passed while the server was away is kept at its next start
   expect(ended).toMatchObject({ termination_reason: "timeout" });
 });
 
+test("processes of a suspended workspace stand still, over a kill -9 as well, and go on afterwards", async () => {
+  const box = await createSandbox({ timeout_seconds: 1800 });
+  await exec(box.id, `nohup bash -c '${counter}' >/dev/null 2>&1 &`);
+  await eventually(
+    async () => Number(await output(box.id, "cat /tmp/counter || echo 0")),
+    (count) => count > 0,
+  );
+  const before = machineProcesses(server.dataDir, machineOf(box));
+  const suspend = (at: string) =>
+    server.sql(
+      `update workspaces set suspended_at = ${at} where owner_user_id = (select id from users where is_operator)`,
+      [],
+    );
+  const file = () => server.api("GET", `/v1/sandboxes/${box.id}/files?path=/tmp/counter`);
+  const untilFrozen = () => eventually(file, ({ body }) => body?.code === "account_suspended");
+  try {
+    await suspend("now()");
+    await untilFrozen();
+    await server.kill9();
+    await server.start();
+    await untilFrozen();
+    expect(await getSandbox(box.id)).toMatchObject({ status: "running" });
+  } finally {
+    await suspend("null");
+  }
+  const isBack = async () => (await tryExec(box.id, "cat /tmp/counter")).status === 200;
+  await eventually(isBack, Boolean);
+  const counts = async () => Number(await output(box.id, "cat /tmp/counter || echo 0"));
+  const now = await counts();
+  await eventually(counts, (later) => later > now);
+  expect(machineProcesses(server.dataDir, machineOf(box))).toEqual(expect.arrayContaining(before));
+  const { expires_at: deadline } = await getSandbox(box.id);
+  expect(Date.parse(String(deadline))).toBeGreaterThan(Date.parse(String(box.expires_at)));
+});
+
 /** Which machine runs a sandbox; its record carries the sandbox's host name. */
 function machineOf(box: Sandbox): string {
   const record = machinesOf(server.dataDir).find(({ spec }) => spec.hostname === box.id.replace("_", "-"));

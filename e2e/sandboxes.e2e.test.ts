@@ -43,6 +43,8 @@ test("a sandbox is created, runs code, keeps files and is deleted", async () => 
       resume: `/v1/sandboxes/${box.id}/resume`,
     },
     metadata: { run: "one" },
+    allow_domains: null,
+    disk_gb: expect.any(Number),
     preview_host_base: `${box.id.slice(4)}.sbx.localhost:${server.description.env["KONTOR_TLS_PORT"]}`,
     egress_denied: 0,
     forked_from: null,

@@ -117,6 +117,37 @@ describe("an add-on", () => {
   );
 });
 
+test(
+  "a database of a suspended account goes on in the same machine after the suspension, over a kill -9 as well",
+  { timeout: 240_000 },
+  async () => {
+    const made = await createAddon(server, project, { kind: "redis", size: "small", public: true });
+    const { public_connection_url: url } = await running(server, made);
+    const machines = machinesOf(server.dataDir).map(({ spec }) => spec.id);
+    await onRedis(url!, (client) => client.set("a", "1"));
+    const suspend = (at: string) =>
+      server.sql(
+        `update workspaces set suspended_at = ${at} where owner_user_id = (select id from users where is_operator)`,
+        [],
+      );
+    const isHeld = () => server.sql("select 1 from workspaces where held_since is not null", []);
+    try {
+      await suspend("now()");
+      await eventually(isHeld, ({ length }) => length === 1);
+      await server.kill9();
+      await server.start();
+      expect(await isHeld()).toHaveLength(1);
+    } finally {
+      await suspend("null");
+    }
+    await eventually(isHeld, ({ length }) => length === 0);
+    await running(server, made);
+    expect(await onRedis(url!, (client) => client.get("a"))).toBe("1");
+    expect(machinesOf(server.dataDir).map(({ spec }) => spec.id)).toEqual(machines);
+    await remove(made);
+  },
+);
+
 interface Kind {
   kind: "postgres" | "redis";
   /** What it holds from then on. */

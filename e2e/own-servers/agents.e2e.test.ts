@@ -106,15 +106,18 @@ test("a server that is killed under a command goes on with the run, which is tol
   await server.api("DELETE", `/v1/agents/killed/sessions/${session_id}`);
 });
 
-test("a machine that runs out of memory fails its run with vm_lost, and the next run has another", async () => {
+test("a command that runs out of memory is killed, and its machine goes on", async () => {
   await agent("greedy", {});
-  runs("head -c 3G /dev/zero | tail");
-  const lost = await invoke("greedy");
-  expect(lost).toMatchObject({ status: "failed", error_code: "vm_lost" });
-  runs("echo new");
-  const next = await invoke("greedy", { session_id: lost.session_id });
-  expect(next).toMatchObject({ status: "completed", output: "exit code: 0\nstdout:\nnew\n" });
-  await server.api("DELETE", `/v1/agents/greedy/sessions/${lost.session_id}`);
+  runs("echo kept > file; head -c 3G /dev/zero | tail");
+  const first = await invoke("greedy");
+  expect(first).toMatchObject({
+    status: "completed",
+    output: "ended by SIGKILL (the machine ran out of memory)",
+  });
+  runs("cat file");
+  const next = await invoke("greedy", { session_id: first.session_id });
+  expect(next).toMatchObject({ status: "completed", output: "exit code: 0\nstdout:\nkept\n" });
+  await server.api("DELETE", `/v1/agents/greedy/sessions/${first.session_id}`);
 });
 
 test("an agent's code has its variables from call to call, and after its machine was on disk; what it draws comes back", async () => {

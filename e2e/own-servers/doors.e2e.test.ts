@@ -1,8 +1,10 @@
 /** The server as `./kontor up` starts it, replaced under visitors: its doors stay open. */
 import { existsSync, readFileSync } from "node:fs";
 import http from "node:http";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { run } from "@kontor/runtime/exec.ts";
 import { eventually } from "../answers.ts";
 import { type Server, startServer } from "../server.ts";
 
@@ -88,6 +90,50 @@ test(
     });
     expect(failures.filter((failure) => !failure.endsWith(": ECONNRESET"))).toEqual([]);
     expect(failures.length).toBeLessThanOrEqual(6);
+  },
+);
+
+test(
+  "a restart takes the settings of its shell, and refuses another port",
+  { timeout: 120_000 },
+  async () => {
+    const restart = (env: Record<string, string>) =>
+      run(
+        [
+          process.execPath,
+          join(import.meta.dirname, "../../cli/src/main.ts"),
+          "restart",
+          "--data",
+          server.dataDir,
+        ],
+        {
+          cwd: server.dataDir,
+          env: { PATH: process.env["PATH"] ?? "/usr/bin:/bin", ...env },
+          okCodes: [0, 1],
+          timeoutMs: 100_000,
+        },
+      );
+    const { pid } = server;
+    const refused = await restart({ KONTOR_PORT: "1" });
+    expect([refused.code, refused.stderr]).toEqual([
+      1,
+      expect.stringContaining("KONTOR_PORT is 1, and the server"),
+    ]);
+    expect(server.pid).toBe(pid);
+    const create = () => server.api("POST", "/v1/sandboxes", { body: { template: "debian-12" } });
+    const settings = {
+      KONTOR_MAX_SANDBOXES_ENTERPRISE: "0",
+      KONTOR_URL: server.baseUrl,
+      KONTOR_TOKEN: "svc_x",
+    };
+    const done = await restart(settings);
+    expect([done.code, done.stderr]).toEqual([0, expect.any(String)]);
+    expect(server.pid).not.toBe(pid);
+    expect((await create()).body).toMatchObject({ code: "plan_limit" });
+    // The keeper starts the next one with them too.
+    process.kill(server.pid ?? 0, "SIGKILL");
+    await replaced(server.pid);
+    expect((await create()).body).toMatchObject({ code: "plan_limit" });
   },
 );
 

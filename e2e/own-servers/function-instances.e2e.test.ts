@@ -102,6 +102,37 @@ test(
 );
 
 test(
+  "a suspended account's function answers 503, and has its memory again afterwards",
+  async () => {
+    const made = await makeLive(host, image);
+    expect(await ask(host, made.host)).toMatchObject({ body: "1" });
+    const suspend = (at: Date | null) =>
+      host.db
+        .updateTable("workspaces")
+        .set({ suspended_at: at })
+        .where("id", "in", (eb) =>
+          eb.selectFrom("functions").select("workspace_id").where("id", "=", made.id),
+        )
+        .execute();
+    const status = () => ask(host, made.host).then((answer) => answer.status);
+    await suspend(new Date());
+    await eventually(status, (seen) => seen === 503);
+    await host.restart();
+    expect(await ask(host, made.host)).toMatchObject({
+      status: 503,
+      body: expect.stringContaining("account_suspended"),
+    });
+    await suspend(null);
+    await eventually(status, (seen) => seen === 200);
+    const { body } = await ask(host, made.host);
+    // Counted on from before; how often it was asked meanwhile is not known.
+    expect(Number(body)).toBeGreaterThan(2);
+    await host.instances.stop(made.id);
+  },
+  minutes,
+);
+
+test(
   "a thousand requests, fifty at once, to one on disk: all are answered, by one wake",
   async () => {
     const made = await makeLive(host, image);
