@@ -1,7 +1,10 @@
 #!/bin/sh
-# Proves the set-up where nothing is installed: makes a minimal Debian 12 root (apt, mount and the certificates; no
-# Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a mount and process
-# namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes some minutes.
+# Proves the set-up where nothing is installed: makes a minimal root of one Debian release (apt, mount and the
+# certificates; no Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a
+# mount and process namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes
+# some minutes.
+#
+#   sh e2e/fresh-root.sh [bookworm|trixie]
 #
 # The network namespace and the control groups are the host's, hence other ports and another instance number. The
 # root is entered by pivot_root: in a plain chroot the kernel refuses user namespaces (unshare(2), EPERM).
@@ -55,12 +58,14 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
+codename=${1:-bookworm}
 started=$(date +%s)
-echo "── a minimal Debian 12 root"
-# the host's own sources, without those that a set-up added here
-sources=$(find /etc/apt/sources.list /etc/apt/sources.list.d \( -name '*.list' -o -name '*.sources' \) ! -name 'kontor-*' -size +0 2>/dev/null || true)
-# shellcheck disable=SC2086 # one word per file is meant
-mmdebstrap --quiet --variant=apt --include=ca-certificates,mount bookworm "$root" $sources
+echo "── a minimal root of $codename"
+# from the host's own mirrors
+(cd "$product" && CODENAME=$codename node_modules/.bin/node --input-type=module -e '
+  const { hostMirrors, sourcesList } = await import("./runtime/src/rootfs/sources.ts");
+  process.stdout.write(sourcesList(await hostMirrors(), process.env.CODENAME, ["main"]));
+') | mmdebstrap --quiet --variant=apt --include=ca-certificates,mount "$codename" "$root" -
 for file in /etc/npmrc /usr/etc/npmrc /usr/local/etc/npmrc /root/.npmrc /etc/resolv.conf /etc/hosts; do
   if [ -f "$file" ]; then mkdir -p "$root${file%/*}" && cp -L "$file" "$root$file"; fi
 done

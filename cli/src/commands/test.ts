@@ -6,7 +6,7 @@ import { nativeStep } from "../setup/native.ts";
 import { checkPackages, testPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
 import { addUp, closing, repeatFailures, runLanes, runSuites, type Tally } from "../tests/run-suites.ts";
-import { fastSuites, freshRootSuite, lanes } from "../tests/suites.ts";
+import { fastSuites, freshRootSuites, lanes } from "../tests/suites.ts";
 
 export async function test(options: { freshRoot?: boolean }): Promise<void> {
   await setUp([aptStep(testPackages), nativeStep]);
@@ -18,7 +18,7 @@ export async function test(options: { freshRoot?: boolean }): Promise<void> {
   const ran = [
     ...(await runSuites(fastSuites)),
     ...(await runLanes(lanes)),
-    ...(options.freshRoot ? await runSuites([freshRootSuite]) : []),
+    ...(options.freshRoot ? await runSuites(freshRootSuites) : []),
   ];
   close(await repeatFailures(ran));
 }

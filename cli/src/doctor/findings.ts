@@ -32,11 +32,11 @@ const gib = 1024 ** 3;
 const looks: Record<string, Look> = {
   system: async () => {
     const { pretty, id, version } = distribution();
-    const ok = id === "debian" && version === "12";
+    const ok = id === "debian" && ["12", "13"].includes(version);
     return {
       ok,
       found: pretty,
-      ...(ok ? {} : { advice: "Made for Debian 12; elsewhere install the packages by hand." }),
+      ...(ok ? {} : { advice: "Made for Debian 12 and 13; elsewhere install the packages by hand." }),
     };
   },
   kernel: async () => {
@@ -223,7 +223,7 @@ async function trial(argv: readonly [string, ...string[]], advice: string): Prom
     : { ok: false, found: line, advice: isRoot() ? advice : "Look again as root." };
 }
 
-/** Each native machine and each build has a user namespace. */
+/** Checks the limit of user namespaces. Each native machine and each build needs one. */
 const userNamespacesWanted = 1024;
 
 export function userNamespaces(root = "/proc/sys"): Omit<Finding, "name"> {
@@ -236,10 +236,10 @@ export function userNamespaces(root = "/proc/sys"): Omit<Finding, "name"> {
   return { ok: false, found: `${most} at most`, advice };
 }
 
-/** User that is root of the trial's enclosure: a range that no installation uses. */
+/** First user id of the trial enclosure. No installation uses its range. */
 const trialUser = 2 ** 31 - 2 ** 17;
 
-/** Starts `true` in an enclosure that reads the data directory, as a build does. */
+/** Runs `true` in an enclosure that reads the data directory, as a build does. */
 export async function buildEnclosure(data: string): Promise<Omit<Finding, "name">> {
   const shim = inProduct("runtime/shim/build/kontor-shim");
   if (!isRoot()) return { ok: null, found: "known to root only" };

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parseDeb822 } from "@kontor/runtime/rootfs/sources.ts";
-import { backportsSource, parseStatus } from "./apt.ts";
+import { backportsSource, parseCandidate, parseStatus } from "./apt.ts";
 
 test("apt's status lines become a share done: fetching is the first half, installing the second", () => {
   expect(parseStatus("dlstatus:1:50.0000:Retrieving file 3 of 7")).toEqual({
@@ -28,4 +28,12 @@ test("backports are asked for at the host's own mirror, with Debian's key", () =
       signedBy: "/usr/share/keyrings/debian-archive-keyring.gpg",
     },
   ]);
+});
+
+test("reads the version that apt would install, and none where apt knows no package", () => {
+  const policy = (candidate: string) =>
+    `runsc:\n  Installed: (none)\n  Candidate: ${candidate}\n  Version table:\n`;
+  expect(parseCandidate(policy("0.0~20240729.0-5"))).toBe("0.0~20240729.0-5");
+  expect(parseCandidate(policy("(none)"))).toBeUndefined();
+  expect(parseCandidate("")).toBeUndefined();
 });

@@ -1,6 +1,6 @@
 /**
- * Installs what is missing of a list of packages: `apt-get update` once, then one `apt-get install` by name. The
- * backports suite is asked for by name (`package/suite`), never preferred for anything else.
+ * Installs what is missing of a list of packages: `apt-get update`, then one `apt-get install` by name. A package comes
+ * from the backports suite (`package/suite`) only where the host's own suite has none that is new enough.
  */
 import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from "node:fs";
 import path from "node:path";
@@ -37,13 +37,37 @@ async function install(
       hint: `Install these by hand and run the command again: ${wanted.map(({ name }) => name).join(" ")}`,
     });
   }
+  await apt(["update"], view, 0, 0.1);
   const suite = `${codename}-backports`;
-  const needsBackports = wanted.some(({ backports }) => backports);
-  if (needsBackports && !hasSource(suite)) await addBackports(suite);
-  await apt(["update"], view, 0, 0.2);
-  const names = wanted.map(({ name, backports }) => (backports ? `${name}/${suite}` : name));
+  const tooOld = await namesOfTooOld(wanted);
+  if (tooOld.size > 0 && !hasSource(suite)) {
+    await addBackports(suite);
+    await apt(["update"], view, 0.1, 0.2);
+  }
+  const names = wanted.map(({ name }) => (tooOld.has(name) ? `${name}/${suite}` : name));
   await apt(["install", "--no-install-recommends", "-y", ...names], view, 0.2, 1);
 }
+
+/** Packages whose version in the host's own suites is older than what will do. */
+async function namesOfTooOld(wanted: readonly SystemPackage[]): Promise<Set<string>> {
+  const tooOld = new Set<string>();
+  for (const { name, backports } of wanted) {
+    if (!backports) continue;
+    const env = { ...process.env, LC_ALL: "C.UTF-8" };
+    const candidate = parseCandidate((await run(["apt-cache", "policy", name], { env })).output);
+    if (candidate === undefined || !(await isAtLeast(candidate, backports.atLeast))) tooOld.add(name);
+  }
+  return tooOld;
+}
+
+/** The version that apt would install (apt-cache(8), `policy`); undefined where it knows none. */
+export function parseCandidate(output: string): string | undefined {
+  const version = /^ *Candidate: *(\S+)/m.exec(output)?.[1];
+  return version === "(none)" ? undefined : version;
+}
+
+const isAtLeast = async (version: string, atLeast: string): Promise<boolean> =>
+  (await run(["dpkg", "--compare-versions", version, "ge", atLeast])).code === 0;
 
 /** One apt-get command; its share of the whole step goes from `from` to `to`. */
 async function apt(args: readonly string[], view: StepView, from: number, to: number): Promise<void> {
@@ -93,7 +117,7 @@ async function isThere(one: SystemPackage): Promise<boolean> {
   const { code, output } = await run(["dpkg-query", "-W", "-f", "${Version}", one.name]);
   // not from a package: somebody put a release of their own on PATH
   if (code !== 0 || output === "") return true;
-  return (await run(["dpkg", "--compare-versions", output.trim(), "ge", one.backports.atLeast])).code === 0;
+  return isAtLeast(output.trim(), one.backports.atLeast);
 }
 
 export function distribution(): { id: string; codename: string; version: string; pretty: string } {

@@ -9,7 +9,7 @@ export interface SystemPackage {
   /** Programs (looked up on PATH and in the sbin folders) or absolute files; all must be there. */
   provides: readonly string[];
   why: string;
-  /** Taken from `<codename>-backports`; `atLeast` is the oldest version that will do. */
+  /** Taken from `<codename>-backports` where the host's own suite has none of `atLeast`, the oldest version that will do. */
   backports?: { atLeast: string };
 }
 
@@ -18,7 +18,7 @@ export const serverPackages: readonly SystemPackage[] = [
     name: "runsc",
     provides: ["runsc"],
     why: "boots isolated machines (gVisor)",
-    // the one in the stable suite is of 2022 and lacks flags the driver needs
+    // Debian 12's own is of 2022 and lacks flags that the driver needs
     backports: { atLeast: "0.0~20240729" },
   },
   { name: "runc", provides: ["runc"], why: "runs deployed applications and build steps" },

@@ -54,7 +54,7 @@ export const lanes: readonly (readonly Suite[])[] = [
   ],
 ];
 
-export const freshRootSuite: Suite = {
-  name: "set-up in a fresh root",
-  run: { argv: ["sh", "e2e/fresh-root.sh"] },
-};
+export const freshRootSuites: readonly Suite[] = ["bookworm", "trixie"].map((codename) => ({
+  name: `set-up in a fresh root of ${codename}`,
+  run: { argv: ["sh", "e2e/fresh-root.sh", codename] },
+}));
