@@ -1,15 +1,14 @@
 /**
- * Settings that `kontor restart` was given. The process that keeps the server's sockets has the environment of
- * `kontor up` and starts every later server with it; what the shell of a restart says otherwise is in this file, until
- * the next `kontor up` removes it.
+ * Reads the settings of the last `kontor restart`. The shim holds the server's sockets and starts each server with the
+ * environment of `kontor up`. A file keeps the variables that a restart changed, until the next `kontor up` removes it.
  */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** In the data directory, mode 0600: a JSON object of environment variables. */
+/** Name of the file in the data directory: a JSON object of environment variables, mode 0600. */
 export const restartSettingsName = "restart-settings.json";
 
-/** The environment with the settings of the last `kontor restart`. */
+/** Returns the environment with the settings of the last `kontor restart`. */
 export function withRestartSettings(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   const data = env["KONTOR_DATA_DIR"];
   if (data === undefined) return env;
@@ -24,5 +23,10 @@ function readSettings(file: string): Record<string, string> {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return {};
     throw error;
   }
-  return JSON.parse(text) as Record<string, string>;
+  try {
+    return JSON.parse(text) as Record<string, string>;
+  } catch (error) {
+    const cure = "remove it, and run kontor restart with its settings in the shell";
+    throw new Error(`${file} is not JSON; ${cure}`, { cause: error });
+  }
 }

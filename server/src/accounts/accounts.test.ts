@@ -1,5 +1,6 @@
 /** Accounts through the real HTTP layer, on a real database. */
 import { randomUUID } from "node:crypto";
+import { sql } from "kysely";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createHttpServer, type HttpServer } from "#http/server.ts";
 import { platformRoutes } from "#platform/api.ts";
@@ -8,13 +9,13 @@ import { Addons } from "#platform/addons/addons.ts";
 import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
-import { makePerson, makeTeam, makeToken } from "../../test/factories.ts";
+import { makePerson, makeProject, makeTeam, makeToken } from "../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase, testSecrets } from "../../test/harness.ts";
 import type { App } from "../app.ts";
 import { accessLogOf } from "./activity/access-log.ts";
 import { recordActivity, systemActor, withoutSecrets } from "./activity/activity.ts";
 import { bootstrapOperator, type OperatorSecrets } from "./bootstrap.ts";
-import { findActor } from "./find-actor.ts";
+import { findActor, forgetActors } from "./find-actor.ts";
 import { hashPassword, isPassword } from "./passwords.ts";
 import { addMemberBeyondPlan } from "./teams/teams.ts";
 import { createUser, resetPassword } from "./users/users.ts";
@@ -437,10 +438,10 @@ test("a suspended workspace refuses changes with 402 and still answers reads", a
   expect((await call(plaintext, "POST", "/api-tokens", { name: "again" })).status).toBe(201);
 });
 
-/** A person who signed in. */
+/** Creates a person with a sign-in session. */
 async function signedIn(email: string): Promise<{ userId: string; workspaceId: string; cookie: string }> {
   const password = "the password";
-  const made = await createUser(app, operator, { email, name: "Own", password });
+  const made = await createUser(app, operator, { email, name: "Own Name", password });
   const { headers } = await call(null, "POST", "/session", { email, password });
   return { ...made, cookie: [headers["set-cookie"] ?? []].flat()[1]?.split(";")[0] ?? "" };
 }
@@ -448,14 +449,20 @@ async function signedIn(email: string): Promise<{ userId: string; workspaceId: s
 const deletion = (credential: string, current_password = "the password") =>
   call(credential, "POST", "/account/delete", { current_password });
 
-test("deletes an account with its sessions, tokens and invitations, and keeps its deeds without the address", async () => {
+test("deletes an account with its sessions, tokens and invitations, and keeps its audit entries without the address", async () => {
   const email = `${randomUUID()}@example.test`;
   const { userId, workspaceId, cookie } = await signedIn(email);
   const { plaintext } = await makeToken(db, userId);
   const inviter = await makePerson(db, { workspace: { plan: "team" } });
   const inviterToken = (await makeToken(db, inviter.user.id)).plaintext;
   const team = await call(inviterToken, "POST", "/teams", { name: "Crew" });
-  await call(inviterToken, "POST", `/teams/${team.json.id}/invitations`, { email, role: "member" });
+  const invited = await call(inviterToken, "POST", `/teams/${team.json.id}/members`, {
+    email,
+    role: "member",
+  });
+  expect(invited.status).toBe(201);
+  await call(null, "POST", "/session", { email, password: "a guess" });
+  await setSuspended(app, operator, workspaceId, true);
   expect(await deletion(cookie, "a guess")).toMatchObject({ status: 403, json: { code: "password_wrong" } });
   expect((await deletion(cookie)).status).toBe(204);
   for (const credential of [cookie, plaintext]) {
@@ -476,12 +483,14 @@ test("deletes an account with its sessions, tokens and invitations, and keeps it
   expect(entries.map(({ action }) => action)).toEqual(
     expect.arrayContaining(["user.created", "session.created", "user.deleted"]),
   );
-  const everything = await db.selectFrom("activity").selectAll().execute();
-  expect(JSON.stringify(everything)).not.toContain(email);
+  await accessLogOf(app).flush();
+  const everything = JSON.stringify(await db.selectFrom("activity").selectAll().execute());
+  expect(everything).not.toContain(email);
+  expect(everything).not.toContain("Own Name");
   expect((await call(null, "POST", "/session", { email, password: "the password" })).status).toBe(401);
 });
 
-test("keeps an account that holds something, and names what it holds", async () => {
+test("refuses to delete an account that still has resources, and names them", async () => {
   const { workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
   ships.set(workspaceId, 2);
   expect(await deletion(cookie)).toMatchObject({
@@ -492,7 +501,33 @@ test("keeps an account that holds something, and names what it holds", async () 
   expect((await deletion(cookie)).status).toBe(204);
 });
 
-test("keeps an account that is the only owner of a team, and names the team", async () => {
+test("refuses to delete an account or a team while a database of a deleted project is not removed", async () => {
+  const { userId, workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
+  const team = await makeTeam(db, { [userId]: "owner" });
+  forgetActors(app);
+  const left = ["1 add-ons in deletion"];
+  for (const [workspace, remove, code] of [
+    [team.id, () => call(cookie, "DELETE", `/teams/${team.id}`), "team_not_empty"],
+    [workspaceId, () => deletion(cookie), "account_not_empty"],
+  ] as const) {
+    const { id } = await makeProject(db, workspace);
+    await db.updateTable("projects").set({ deleted_at: clock.now() }).where("id", "=", id).execute();
+    await sql`insert into addons (project_id, kind, version, name, size, status, private_index, username, password_sealed)
+      values (${id}, 'postgres', '18', 'db', 'small', 'running', 1, 'kontor', '')`.execute(db);
+    expect(await remove()).toMatchObject({ status: 409, json: { code, left } });
+    await db.deleteFrom("addons").where("project_id", "=", id).execute();
+    expect((await remove()).status).toBe(204);
+  }
+});
+
+test("handles two concurrent deletions of one account without a server error", async () => {
+  const { userId, cookie } = await signedIn(`${randomUUID()}@example.test`);
+  const answers = await Promise.all([deletion(cookie), deletion(cookie)]);
+  for (const { status } of answers) expect([204, 401]).toContain(status);
+  expect(await db.selectFrom("users").select("id").where("id", "=", userId).execute()).toEqual([]);
+});
+
+test("refuses to delete the only owner of a team, and names the team", async () => {
   const { userId, cookie } = await signedIn(`${randomUUID()}@example.test`);
   const other = await makePerson(db);
   const team = await makeTeam(db, { [userId]: "owner", [other.user.id]: "member" }, { name: "Blue" });
@@ -510,13 +545,13 @@ test("keeps an account that is the only owner of a team, and names the team", as
   expect(await db.selectFrom("workspaces").select("id").where("id", "=", team.id).execute()).toHaveLength(1);
 });
 
-test("refuses to delete an account with a token that is not of full access", async () => {
+test("refuses to delete an account with a token that lacks full access", async () => {
   const { user } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id, { scopes: ["sandboxes:read"] });
   expect((await deletion(plaintext)).status).toBe(403);
 });
 
-test("keeps the server's only operator", async () => {
+test("refuses to delete the server's only operator", async () => {
   const holdings = [{ noun: "ships", count: async () => 0 }];
   const remove = () => deleteUserByEmail(app, operator, { email: "operator@kontor.local", holdings });
   await expect(remove()).rejects.toMatchObject({ code: "last_operator" });

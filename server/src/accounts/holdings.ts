@@ -2,6 +2,7 @@
  * What a workspace still holds. Accounts knows nothing of sandboxes or projects: main hands it, for every kind of
  * thing that is kept in a workspace, how to count them. A team is deleted only when all of them are gone.
  */
+import { type RawBuilder, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 
 export interface Holding {
@@ -11,7 +12,22 @@ export interface Holding {
   count: (db: Db, workspaceId: string) => Promise<number>;
 }
 
-/** What is left, as "2 sandboxes"; empty where nothing is. */
+/**
+ * Rows that a job needs to find the machines and files of deleted projects, functions and volumes. If the rows went with
+ * the workspace, apps and databases would run on without an owner.
+ */
+const inDeletion = (workspaceId: string): Readonly<Record<string, RawBuilder<unknown>>> => ({
+  apps: sql`select from app_instances as i join environments as e on e.id = i.environment_id
+    join projects as p on p.id = e.project_id
+    where p.workspace_id = ${workspaceId} and p.deleted_at is not null`,
+  "add-ons": sql`select from addons as a join projects as p on p.id = a.project_id
+    where p.workspace_id = ${workspaceId} and p.deleted_at is not null`,
+  functions: sql`select from function_instances as i join functions as f on f.id = i.function_id
+    where f.workspace_id = ${workspaceId} and f.deleted_at is not null`,
+  volumes: sql`select from sandbox_volumes where workspace_id = ${workspaceId} and deleted_at is not null`,
+});
+
+/** Lists remaining resources, such as "2 sandboxes" or "1 apps in deletion". Empty if none remain. */
 export async function leftInWorkspace(
   db: Db,
   holdings: readonly Holding[],
@@ -21,6 +37,10 @@ export async function leftInWorkspace(
   for (const { noun, count } of holdings) {
     const number = await count(db, workspaceId);
     if (number > 0) left.push(`${number} ${noun}`);
+  }
+  for (const [noun, query] of Object.entries(inDeletion(workspaceId))) {
+    const { rows } = await query.execute(db);
+    if (rows.length > 0) left.push(`${rows.length} ${noun} in deletion`);
   }
   return left;
 }

@@ -30,7 +30,7 @@ export interface WorkspacesTable {
   plan: Generated<Plan>;
   sandbox_tier: Generated<SandboxTier>;
   suspended_at: Date | null;
-  /** Since when its machines are frozen: 0059_held_workspaces.sql. */
+  /** Time since which its machines are frozen: 0059_held_workspaces.sql. */
   held_since: ColumnType<Date | null, Date | null | undefined>;
   created_at: Generated<Date>;
 }

@@ -1,7 +1,7 @@
 /**
- * COPY TO STDOUT and COPY FROM STDIN over a connection of `pg`, which speaks both and offers neither as a stream
- * (protocol-flow.html#PROTOCOL-COPY of PostgreSQL's documentation). Rows pass through in bounded memory: a slow file
- * stops the database, and a slow database stops the file.
+ * COPY TO STDOUT and COPY FROM STDIN as streams over a connection of `pg`, which has no stream of its own for them
+ * (protocol-flow.html#PROTOCOL-COPY of PostgreSQL's documentation). Memory is bounded: a slow file pauses the database,
+ * and a slow database pauses the file.
  */
 import { once } from "node:events";
 import { Readable, type Duplex } from "node:stream";
@@ -16,7 +16,7 @@ interface Wire {
   sendCopyFail(message: string): void;
 }
 
-/** A statement as `pg` drives it: it calls the handler of each message that the database sends. */
+/** A statement as `pg` runs it: `pg` calls one handler for each message of the database. */
 abstract class CopyStatement {
   readonly #text: string;
 
@@ -43,7 +43,7 @@ class CopyOut extends CopyStatement {
   }
 
   handleCopyData({ chunk }: { chunk: Buffer }): void {
-    // The parser reads the next message into the same memory.
+    // The parser reuses this buffer for the next message.
     if (!this.rows.push(Buffer.from(chunk))) this.#wire?.stream.pause();
   }
 

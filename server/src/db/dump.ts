@@ -1,7 +1,7 @@
 /**
- * The database as files, while the server goes on: one file of rows for each table, all of one moment, and
- * `dump.json`, which lists them. Schemas other than `public` and `graphile_worker` belong to other programs. The tables
- * themselves are not in the dump: `load.ts` makes them by the same migrations.
+ * Writes the database to files while the server runs: one file of rows for each table, and `dump.json`, which lists
+ * them. All rows are of one moment. Schemas other than `public` and `graphile_worker` belong to other programs. The
+ * dump has no table definitions: `load.ts` creates the tables by the same migrations.
  */
 import { createWriteStream } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
@@ -19,17 +19,25 @@ export interface DumpedTable {
   file: string;
 }
 
+/** Name of a volume's directory, and its region. */
+export interface Volume {
+  id: string;
+  region: string;
+}
+
 export interface Dump {
   format: 1;
-  /** Names of the migrations that had run, in order. */
+  /** Names of the applied migrations, in order. */
   migrations: string[];
   /** The last migration of graphile-worker's own. */
   worker_migration: number;
   tables: DumpedTable[];
+  /** Volumes whose bytes exist at the moment of the dump. */
+  volumes: Volume[];
   sequences: { schema: string; name: string; value: string }[];
 }
 
-/** Tables that say which migrations ran: a load makes their rows by running those. */
+/** Tables that record the applied migrations. A load runs the migrations, which writes these rows. */
 const madeByMigrations = ["public.migrations", "graphile_worker.migrations"];
 
 /** Writes the database into `directory`, which must not exist. */
@@ -40,6 +48,7 @@ export async function dumpDatabase(connection: Connection, directory: string): P
   try {
     await mkdir(directory, { mode: 0o700 });
     await client.query("begin isolation level repeatable read read only");
+    await setFormats(client);
     const dump: Dump = {
       format: 1,
       migrations: await migrationsOf(client),
@@ -47,13 +56,14 @@ export async function dumpDatabase(connection: Connection, directory: string): P
       tables: (await tablesOf(client)).filter(
         ({ schema, name }) => !madeByMigrations.includes(`${schema}.${name}`),
       ),
+      volumes: await volumesOf(client),
       sequences: [],
     };
     for (const table of dump.tables) {
       const file = createWriteStream(join(directory, table.file), { flags: "wx", mode: 0o600 });
       await pipeline(copyOut(client, `copy ${described(table)} to stdout`), createGzip({ level: 3 }), file);
     }
-    // Numbers that were given out meanwhile are not given out again: a sequence knows no transaction.
+    // Sequences are outside transactions, so numbers used during the dump are not used again.
     dump.sequences = (
       await client.query<{ schema: string; name: string; value: string }>(
         `select schemaname as schema, sequencename as name, last_value::text as value from pg_sequences
@@ -68,6 +78,42 @@ export async function dumpDatabase(connection: Connection, directory: string): P
   }
 }
 
+/** Lists the volumes that have data, by their rows. */
+export async function listVolumes(connection: Connection): Promise<Volume[]> {
+  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
+  client.on("error", () => {});
+  await client.connect();
+  try {
+    return await volumesOf(client);
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
+
+/** An add-on's volume has the add-on's id without its dashes (platform/addons/volume.ts). */
+async function volumesOf(client: pg.Client): Promise<Volume[]> {
+  const { rows } = await client.query<Volume>(
+    `select id, region from sandbox_volumes where is_made and deleted_at is null
+     union all
+     select 'addon_' || replace(a.id::text, '-', ''), p.region
+     from addons a join projects p on p.id = a.project_id where a.is_made and a.deleted_at is null
+     order by 1`,
+  );
+  return rows;
+}
+
+/**
+ * Sets the text format of values, which differs by role or database (pg_dump does the same). With `row_security` off, a
+ * policy that hides rows causes an error instead of a smaller dump.
+ */
+export async function setFormats(client: pg.Client): Promise<void> {
+  await client.query(
+    `set local datestyle = 'ISO, YMD'; set local intervalstyle = 'postgres';
+     set local extra_float_digits = 3; set local row_security = off; set local statement_timeout = 0;
+     set local idle_in_transaction_session_timeout = 0`,
+  );
+}
+
 /** `"public"."users" ("id", "email")`. */
 export function described(table: Pick<DumpedTable, "schema" | "name" | "columns">): string {
   return `${qualified(table)} (${table.columns.map((column) => pg.escapeIdentifier(column)).join(", ")})`;
@@ -77,7 +123,7 @@ export function qualified({ schema, name }: { schema: string; name: string }): s
   return `${pg.escapeIdentifier(schema)}.${pg.escapeIdentifier(name)}`;
 }
 
-/** Ordinary tables with the columns that are stored; a generated column is computed again by the load. */
+/** Lists ordinary tables with their stored columns. The load computes generated columns again. */
 export async function tablesOf(client: pg.Client): Promise<DumpedTable[]> {
   const { rows } = await client.query<{ schema: string; name: string; columns: string[] }>(
     `select n.nspname::text as schema, c.relname::text as name,

@@ -1,16 +1,16 @@
 /**
- * Puts a dump (`dump.ts`) into an empty database: the migrations of the dump make the tables, and one transaction fills
- * them. A schema marks the load until then, so that no server starts on half a database. The foreign keys are taken
- * off and put back in the same transaction, which checks every row, and needs no superuser.
+ * Loads a dump (`dump.ts`) into an empty database. The migrations of the dump create the tables, and one transaction
+ * fills them. A schema marks the load until then, so that no server starts on an unfinished database. The same
+ * transaction drops the foreign keys and adds them again, which checks every row and needs no superuser.
  */
-import { createReadStream, existsSync } from "node:fs";
-import { readFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { open, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createGunzip } from "node:zlib";
 import pg from "pg";
 import { copyIn } from "./copy.ts";
 import { clientOptions, type Connection } from "./db.ts";
-import { described, type Dump, qualified, tablesOf, workerMigration } from "./dump.ts";
+import { described, type Dump, qualified, setFormats, tablesOf, workerMigration } from "./dump.ts";
 import { migrate, readMigrations } from "./migrate.ts";
 import { becomeSoleServer } from "./sole-server.ts";
 
@@ -20,10 +20,10 @@ export class LoadError extends Error {
 
 const mark = "kontor_load_unfinished";
 
-/** Lies in a data directory while `kontor restore` fills it. */
+/** Name of the file that marks a data directory while `kontor restore` fills it. */
 export const restoreMark = "restore-unfinished";
 
-/** Fails in a data directory whose restore did not finish. */
+/** Throws if the data directory's restore did not finish. */
 export function refuseUnfinishedRestore(dataDir: string): void {
   if (!existsSync(join(dataDir, restoreMark))) return;
   throw new LoadError(
@@ -31,7 +31,7 @@ export function refuseUnfinishedRestore(dataDir: string): void {
   );
 }
 
-/** Fails while a restore is not finished, or was cut off. */
+/** Throws while a restore runs, or after one was killed. */
 export async function refuseUnfinishedLoad(connection: Connection): Promise<void> {
   await withClient(connection, async (client) => {
     const { rowCount } = await client.query("select from pg_namespace where nspname = $1", [mark]);
@@ -42,7 +42,7 @@ export async function refuseUnfinishedLoad(connection: Connection): Promise<void
   });
 }
 
-/** Fails unless nothing of any Kontor is in the database. Changes nothing. */
+/** Throws if the database has tables of Kontor. Changes nothing. */
 export async function refuseFullDatabase(connection: Connection): Promise<void> {
   await refuseUnfinishedLoad(connection);
   await withClient(connection, async (client) => {
@@ -58,9 +58,9 @@ export async function refuseFullDatabase(connection: Connection): Promise<void> 
   });
 }
 
-/** Reads `dump.json`, and fails where this code is older than the dump. */
+/** Reads `dump.json`. Throws if this code is older than the dump. */
 export async function readDump(directory: string): Promise<Dump> {
-  const dump = JSON.parse(await readFile(join(directory, "dump.json"), "utf8")) as Dump;
+  const dump = parseDump(await readFile(join(directory, "dump.json"), "utf8"));
   const known = new Set(readMigrations().map(({ name }) => name));
   const unknown = dump.migrations.find((name) => !known.has(name));
   if (unknown !== undefined) {
@@ -69,6 +69,15 @@ export async function readDump(directory: string): Promise<Dump> {
     );
   }
   return dump;
+}
+
+function parseDump(text: string): Dump {
+  const dump = JSON.parse(text) as Dump;
+  // A file name must not lead outside of the dump's directory.
+  if (dump.format === 1 && dump.tables.every(({ file }) => /^[\w.-]+$/.test(file))) return dump;
+  throw new LoadError(
+    "the dump in the backup has a format that this Kontor cannot read: restore with a newer one",
+  );
 }
 
 /** Loads the dump in `directory` into the empty database, as the only server of the host. */
@@ -90,6 +99,7 @@ export async function loadDatabase(connection: Connection, directory: string, ho
         throw new LoadError("the backup has a newer queue of jobs: restore with a newer Kontor");
       }
       await client.query("begin");
+      await setFormats(client);
       await fill(client, dump, directory);
       await client.query(`drop schema ${mark}`);
       if (isLost) throw new LoadError("another server took over the database during the load");
@@ -116,12 +126,18 @@ async function fill(client: pg.Client, dump: Dump, directory: string): Promise<v
   for (const { place, name } of keys) {
     await client.query(`alter table ${place} drop constraint ${pg.escapeIdentifier(name)}`);
   }
-  // Rows that the migrations put there are in the dump as well.
+  // The dump also has the rows that migrations insert.
   const names = dump.tables.map(qualified);
   if (names.length > 0) await client.query(`truncate ${names.join(", ")}`);
   for (const name of names) await client.query(`alter table ${name} disable trigger user`);
   for (const table of dump.tables) {
-    const rows = createReadStream(join(directory, table.file)).pipe(createGunzip());
+    // Opened here, because `pipe` does not forward errors: a missing file would crash the process.
+    const file = await open(join(directory, table.file));
+    const rows = createGunzip();
+    file
+      .createReadStream()
+      .on("error", (error) => rows.destroy(error))
+      .pipe(rows);
     await copyIn(client, `copy ${described(table)} from stdin`, rows);
   }
   for (const name of names) await client.query(`alter table ${name} enable trigger user`);

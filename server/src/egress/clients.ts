@@ -66,7 +66,7 @@ export class Clients {
     this.#byAddress.delete(address);
   }
 
-  /** Reads the machine's list anew and ends its connections to hosts that are no longer on it. */
+  /** Reads the machine's allowlist again and closes its connections to hosts that are no longer on it. */
   async reload(machine: string): Promise<void> {
     const clients = [...this.#byAddress.values()].filter((client) => client.machine === machine);
     await Promise.all(clients.map((client) => client.reload()));
@@ -81,7 +81,7 @@ export class Clients {
   }
 }
 
-/** `target`: `host:port` or the name that was looked up, where it is known. */
+/** `target`: `host:port`, or the name of a DNS query. Absent if unknown. */
 export type TellDenied = (client: Client, denial: Denial, target?: string) => void;
 
 export class Client {
@@ -91,7 +91,7 @@ export class Client {
   denied = 0;
   readonly #allowlistOf: ClientDeps["allowlistOf"];
   readonly #sockets = new Set<Socket>();
-  /** Destination of each connection that was judged. */
+  /** Destination of each connection that was checked against the allowlist. */
   readonly #destinations = new Map<Socket, { name: string; port: number }>();
   readonly #gone = new AbortController();
   #allowed: Promise<readonly Entry[]> | undefined;
@@ -106,31 +106,31 @@ export class Client {
     return this.#gone.signal;
   }
 
-  /** Read once, and again after each change of the list. */
+  /** The allowlist: read once, then again after each change. */
   async allowed(): Promise<readonly Entry[]> {
     for (;;) {
       const reading = (this.#allowed ??= this.#read());
       const list = await reading;
-      // A list that changed during the read is read anew.
+      // The list changed during the read, so it is read again.
       if (this.#allowed === reading) return list;
     }
   }
 
-  /** Judges where a connection leads; a later change of the list ends it where the host is no longer allowed. */
+  /** Checks a connection's destination. A later change of the list closes it if the host is no longer allowed. */
   async judge(socket: Socket, host: string, port: number): Promise<string> {
     for (;;) {
       const reading = (this.#allowed ??= this.#read());
       const list = await reading;
       if (this.#allowed !== reading) continue;
       const name = judgeName(list, host, port);
-      // Without an await since the comparison: `reload` either sees this connection or the list is the new one.
+      // No await since the comparison: either `reload` sees this connection, or the list is the new one.
       if (!this.#destinations.has(socket)) socket.once("close", () => this.#destinations.delete(socket));
       this.#destinations.set(socket, { name, port });
       return name;
     }
   }
 
-  /** A list that cannot be read allows nothing: all connections end, and the next one reads it again. */
+  /** An unreadable list allows nothing: all connections close, and the next one reads the list again. */
   async reload(): Promise<void> {
     this.#allowed = undefined;
     const list = await this.allowed().catch((): readonly Entry[] => []);

@@ -130,7 +130,7 @@ export function asDenial(error: unknown, host: string): Denial {
   return error instanceof Denial ? error : new Denial("unreachable", host);
 }
 
-/** A name has 253 characters at most, a port five. */
+/** Host names have at most 253 characters, ports at most five. */
 export function targetText(target: string): string {
   return plain(target).toLowerCase().slice(0, 260);
 }

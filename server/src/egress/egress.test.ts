@@ -23,7 +23,7 @@ const log: string[] = [];
 const denials: string[] = [];
 let lists: Record<string, readonly string[]> = {};
 const reads = new EventEmitter();
-/** Holds reads of lists that begin now. */
+/** Delays the reads of lists that start from now on. */
 let readsWait: Promise<void> | undefined;
 
 let egress: Egress;
@@ -378,7 +378,7 @@ test("a machine that is restricted no more loses what it has open; another keeps
   other.destroy();
 });
 
-test("reloading a list ends connections to hosts that left it and keeps the others", async () => {
+test("closes connections to hosts that left a reloaded list, and keeps the others", async () => {
   names["kept.test"] = ["127.0.0.1"];
   const [echoed, kept] = [`echo.test:${portOf(echo)}`, `kept.test:${portOf(echo)}`];
   lists["m1"] = [echoed, kept];
@@ -398,7 +398,7 @@ test("reloading a list ends connections to hosts that left it and keeps the othe
   (await openTunnel(echoed)).destroy();
 });
 
-test("a reload during the read of a list judges the waiting connection by the new list", async () => {
+test("checks a waiting connection against the new list when a reload interrupts the read", async () => {
   const old = Promise.withResolvers<void>();
   readsWait = old.promise;
   const begun = once(reads, "begin");
@@ -411,7 +411,7 @@ test("a reload during the read of a list judges the waiting connection by the ne
   expect(await answer).toContain("egress_not_allowed");
 });
 
-test("reloading a list that cannot be read ends all connections of the machine", async () => {
+test("closes all connections of a machine when its reloaded list cannot be read", async () => {
   const socket = await openTunnel(`echo.test:${portOf(echo)}`);
   const closed = once(socket, "close");
   delete lists["m1"];
@@ -419,7 +419,7 @@ test("reloading a list that cannot be read ends all connections of the machine",
   await closed;
 });
 
-test("reports what each machine was denied, as host and port, and nothing that merely failed", async () => {
+test("reports each machine's denied targets as host and port, and no failed connection", async () => {
   await connect("EVIL.test:8443");
   await get("http://evil.test/path?secret=1");
   await connect("127.0.0.1:22", OTHER_MACHINE);

@@ -99,7 +99,7 @@ export class Egress {
     this.#clients?.shut(address);
   }
 
-  /** The machine's list changed: it holds from now on, for connections that are open as well. */
+  /** Applies a changed list to the machine, also to its open connections. */
   async reload(machine: string): Promise<void> {
     await this.#clients?.reload(machine);
   }

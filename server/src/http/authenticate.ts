@@ -26,9 +26,9 @@ const nobody: Actor = {
 
 interface Services {
   findActor: FindActor;
-  /** Where browsers reach the server from outside, if anywhere. */
+  /** Public address of the server. Null if none is set. */
   publicOrigin: string | null;
-  /** Counts an unknown credential by its address; throws when the address exceeds the limit. */
+  /** Counts an unknown credential for the client's address. Throws when the address exceeds the limit. */
   countUnknown: (address: string) => void;
 }
 

@@ -140,8 +140,8 @@ export interface Replay<P = unknown, Q = unknown, B = unknown> {
   /** As things are by then, answered as the first would have been. Undefined: it came to nothing, and is begun anew. */
   render: (input: { actor: Actor; params: P; made: readonly [Made, ...Made[]] }) => unknown;
   /**
-   * Streams what the first request made, beside its own stream or after it. Absent: a request that streams can only be
-   * repeated once its first one has ended.
+   * Streams the first request's result to a repeated request, during the first stream or after it. If absent, a
+   * streaming request can be repeated only after the first one has ended.
    */
   stream?: (
     input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [Made, ...Made[]] },

@@ -90,8 +90,8 @@ export class IdempotencyKeys {
   }
 
   /**
-   * What became of the first one, or undefined: this request is the first, and must be finished or released.
-   * `isBeside`: what the first one made is answered while it still runs.
+   * Returns the first request's outcome. Undefined means that this request is the first; finish or release it.
+   * `isBeside` also returns a result while the first request still runs.
    */
   async begin(request: KeyedRequest, isBeside = false): Promise<Outcome | undefined> {
     if (this.#running.has(nameOf(request))) return this.#stored(request, isBeside);

@@ -290,7 +290,7 @@ function commonRows(route: Route): ErrorRow<never[]>[] {
     ...(route.idempotent ? [idempotencyConflict, idempotencyInProgress] : []),
     ...(route.bodyType === "stream" ? [lengthRequired, payloadTooLarge] : []),
     ...(takesBody ? [payloadTooLarge, unsupportedMediaType] : []),
-    // A route that counts no requests still counts unknown credentials.
+    // A route without a rate limit still counts unknown credentials.
     ...(route.rateLimit === "none" && route.scope === "public" ? [] : [rateLimited]),
     ...(mayStreamEvents(route) || route.socket ? [tooManyStreams] : []),
   ] as ErrorRow<never[]>[];

@@ -193,11 +193,13 @@ function wrongFormat(issue: z.core.$ZodIssueInvalidStringFormat): Words {
   const own = authored(issue.message);
   const known = formats[issue.format];
   if (known) return { type: known[0], message: known[1], plain: own ?? known[2] };
+  // A regular expression is no sentence for a person.
+  if (own !== undefined) return { type: "value_error", message: `Value error, ${own}`, plain: own };
   const pattern = issue.pattern ?? issue.format;
   return {
     type: "string_pattern_mismatch",
     message: `String should match pattern '${pattern}'`,
-    plain: own ?? `must match ${pattern}`,
+    plain: `must match ${pattern}`,
   };
 }
 

@@ -55,7 +55,7 @@ export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateR
   return { name: "address", perMinute };
 }
 
-/** The rule for unknown credentials, by address. A valid credential is not counted. */
+/** Limits unknown credentials by the client's address. Valid credentials are not counted. */
 export function unknownCredentialRule({ rateLimitUnknownCredentials: perMinute }: RateNumbers): RateRule {
   return { name: "unknown credentials", perMinute };
 }

@@ -62,7 +62,7 @@ export interface RouteServices {
   keys: IdempotencyKeys;
   /** Where browsers reach the server from outside, if anywhere. */
   publicOrigin: string | null;
-  /** Counts an unknown credential by its address; throws when the address exceeds the limit. */
+  /** Counts an unknown credential for the client's address. Throws when the address exceeds the limit. */
   countUnknown: (address: string) => void;
   log: Pick<Logger, "error">;
   /** Takes entries of the audit log; must not throw. */
@@ -123,7 +123,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       const isMasked = await hidesSecrets(visitOf(request));
       const encode = (result: unknown) => encoders(result, isMasked);
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      // Before the work, whose response could not be streamed otherwise.
+      // Reserved before the work starts, because a later refusal could not be sent.
       const giveUp = wantsStream(route, input)
         ? request.server.streams.reserve(request, request.actor)
         : undefined;
@@ -269,7 +269,7 @@ export function countAddress(counting: Counting, address: string | undefined): v
   countBy(counting, addressRule, address);
 }
 
-/** Counts a request whose credential was looked up and is unknown. */
+/** Counts a request whose credential is unknown. */
 export function countUnknown(counting: Counting, address: string | undefined): void {
   countBy(counting, unknownCredentialRule, address);
 }

@@ -1,7 +1,9 @@
 import pg from "pg";
 import { expect, onTestFinished, test } from "vitest";
+import { z } from "zod";
 import { clientOptions } from "#db/db.ts";
 import { testDatabase } from "../../test/harness.ts";
+import { InvalidInput, problemsOf } from "./problems.ts";
 import { renderError } from "./render-error.ts";
 
 const { connection } = await testDatabase({ empty: true });
@@ -18,4 +20,14 @@ test("renders a 503 with Retry-After when every database connection is busy", as
     body: { code: "unavailable", detail: "Every database connection is busy at the moment." },
     isFault: false,
   });
+});
+
+test("names a text that does not fit its pattern by the schema's own sentence", () => {
+  const words = "must be lower-case letters";
+  const schema = z.object({ name: z.string().regex(/^[a-z]+$/, { error: words }) });
+  const { error } = schema.safeParse({ name: "No" });
+  const problems = error!.issues.flatMap((issue) => problemsOf(issue, schema, "body"));
+  expect(renderError("platform", new InvalidInput(problems), "req").body.detail).toEqual([
+    { loc: ["body", "name"], msg: `Value error, ${words}`, type: "value_error" },
+  ]);
 });

@@ -456,7 +456,7 @@ test("counts requests without a credential by address, on routes and on sites", 
   }
 });
 
-test("counts unknown credentials by address, and lets a valid one from there through", async () => {
+test("counts unknown credentials by address, and accepts a valid one from a limited address", async () => {
   const limited = await createHttpServer(
     { config: testConfig({ rateLimitUnknownCredentials: "2" }), db: database.db, clock, log: silentLog },
     { platform: routesOf("platform", "/api/v1"), sandbox: [], agent: [] },
@@ -473,7 +473,7 @@ test("counts unknown credentials by address, and lets a valid one from there thr
     expect(await get(bearer("bad"))).toEqual([429, "60"]);
     expect(await get({ cookie: "kontor_session=bad" })).toEqual([429, "60"]);
     expect(await get(bearer("good"))).toEqual([200, undefined]);
-    // A request without a credential is a 401 as before, and other addresses are not affected.
+    // A request without a credential gets 401 as before. Other addresses are not limited.
     expect(await get({})).toEqual([401, undefined]);
     expect(await get(bearer("bad"), "192.0.2.2")).toEqual([401, undefined]);
   } finally {

@@ -29,11 +29,11 @@ function newJobs(options: { limit: number; perOwner?: number }) {
   return { jobs, begun, deferred, ends, run, endNext, stop: () => stops.abort() };
 }
 
-test("begins the one job of an owner before the twenty waiting of another, in the worker that is free", async () => {
+test("starts an owner's single job before another owner's twenty waiting jobs, in the worker that becomes free", async () => {
   const { jobs, begun, deferred, run, endNext } = newJobs({ limit: 1 });
   const worker = run("a0");
   const waiting = [...Array.from({ length: 20 }, (_, n) => `a${n + 1}`), "b1"];
-  // Each returns its worker.
+  // Each waiting job frees its worker.
   for (const id of waiting) await run(id);
   expect([begun, deferred, jobs.hasWaiting]).toEqual([["a0"], waiting, true]);
   for (let n = 0; n < 22; n += 1) await endNext();
@@ -50,7 +50,7 @@ test("leaves free places to other owners", async () => {
   await Promise.all(workers);
 });
 
-test("runs jobs of one id one after the other, and drops all but one that wait", async () => {
+test("runs jobs with the same id one after the other, and keeps one waiting job of them", async () => {
   const { begun, deferred, run, endNext } = newJobs({ limit: 2 });
   const worker = run("a1");
   for (let n = 0; n < 3; n += 1) await run("a1");
@@ -62,7 +62,7 @@ test("runs jobs of one id one after the other, and drops all but one that wait",
   expect(begun).toEqual(["a1", "a1"]);
 });
 
-test("begins no waiting job once the server stops", async () => {
+test("starts no waiting job once the server stops", async () => {
   const { begun, run, endNext, stop } = newJobs({ limit: 1 });
   const worker = run("a1");
   await run("a2");
@@ -70,4 +70,50 @@ test("begins no waiting job once the server stops", async () => {
   await endNext();
   await worker;
   expect(begun).toEqual(["a1"]);
+});
+
+test("runs the waiting jobs after a job that fails", async () => {
+  const jobs = new FairJobs({ limit: 1 });
+  const { signal } = new AbortController();
+  const begun: string[] = [];
+  const first = Promise.withResolvers<void>();
+  const job = (id: string, work: () => Promise<void>, defer = async () => {}) => ({
+    owner: id,
+    id,
+    work: () => (begun.push(id), work()),
+    defer,
+  });
+  const worker = jobs.run(
+    job("a", () => first.promise),
+    signal,
+  );
+  const lost = async () => Promise.reject(new Error("the database is away"));
+  await expect(
+    jobs.run(
+      job("b", async () => {}, lost),
+      signal,
+    ),
+  ).rejects.toThrow("away");
+  first.reject(new Error("no luck"));
+  await expect(worker).rejects.toThrow("no luck");
+  expect([begun, jobs.hasWaiting]).toEqual([["a", "b"], false]);
+});
+
+test("starts a waiting job whose worker was lost when its own job comes again", async () => {
+  const { jobs, begun, deferred, ends, run, stop } = newJobs({ limit: 1 });
+  const worker = run("a1");
+  await run("b1");
+  // The worker leaves without the waiting job.
+  stop();
+  ends.shift()?.();
+  await worker;
+  expect([begun, deferred]).toEqual([["a1"], ["b1"]]);
+  const again = jobs.run(
+    { owner: "b", id: "b1", work: async () => {}, defer: async () => void deferred.push("again") },
+    new AbortController().signal,
+  );
+  expect(begun).toEqual(["a1", "b1"]);
+  ends.shift()?.();
+  await again;
+  expect([deferred, jobs.hasWaiting]).toEqual([["b1"], false]);
 });

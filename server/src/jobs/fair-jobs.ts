@@ -1,15 +1,15 @@
 /**
- * Long jobs that begin in turns of their owners (`FairQueue`). A job that has to wait returns at once, so that it holds
- * no worker from jobs of other kinds; the worker whose job ends goes on with the next in turn. The order is in memory.
- * A job that waits, or that another job's worker carries out, is therefore added once more for later (`defer`), and
- * comes again after the end of this process.
+ * Runs long jobs in the order of `FairQueue`: their owners take turns. A job that has to wait returns at once and
+ * frees its worker for jobs of other kinds. A worker whose job ends runs the next waiting job. The order is in memory
+ * only, so each waiting job is also added to the job table for later (`defer`). It runs from there if this process
+ * dies.
  */
 import { FairQueue, type FairQueueOptions } from "#lib/fair-queue.ts";
 
 export interface FairJob {
   owner: string;
   id: string;
-  /** It may run in the worker of another job, so it handles its own errors. */
+  /** Runs in any job's worker, so it handles its own errors. */
   work: (signal: AbortSignal) => Promise<void>;
   /** Adds the job for later. */
   defer: () => Promise<void>;
@@ -29,24 +29,35 @@ export class FairJobs {
   }
 
   /**
-   * Carries the job out once it is its turn, and then those that wait, until none may begin. Jobs of one id run one after
+   * Runs the job when its turn comes, then the waiting jobs until none may start. Jobs with the same id run one after
    * the other, and at most one of them waits.
    */
   async run(job: FairJob, signal: AbortSignal): Promise<void> {
-    if (this.#waiting.has(job.id)) return job.defer();
-    this.#waiting.add(job.id);
-    this.#queue.add(job.owner, job, job.id);
+    const isNew = !this.#waiting.has(job.id);
+    if (isNew) {
+      this.#waiting.add(job.id);
+      this.#queue.add(job.owner, job, job.id);
+    }
     let turn = this.#queue.next();
-    if (!turn) return job.defer();
+    const errors: unknown[] = [];
+    try {
+      if (turn?.item.id !== job.id) await job.defer();
+    } catch (error) {
+      errors.push(error);
+    }
     while (turn) {
       const { id, work } = turn.item;
       this.#waiting.delete(id);
       try {
         await work(signal);
+      } catch (error) {
+        // The waiting jobs need this worker, so an error does not end it.
+        errors.push(error);
       } finally {
         turn.end();
       }
       turn = signal.aborted ? undefined : this.#queue.next();
     }
+    if (errors.length > 0) throw errors[0];
   }
 }

@@ -1,4 +1,4 @@
-/** The order of `FairQueue` (lib) for a queue that is a table: the payers of workspaces take turns. */
+/** Applies the order of `FairQueue` (lib) to a queue that is a table. The payers of workspaces take turns. */
 import { type Expression, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 
@@ -21,15 +21,15 @@ export interface NextEntry {
 export interface TurnOptions {
   /** `RecentOwners.list`: payers whose work ended within the last hour. */
   recent: readonly string[];
-  /** Number of places. A payer leaves one of them free while work of another runs, or ended within the last hour. */
+  /** Number of places. A payer leaves one free while another payer's work runs, or ended within the last hour. */
   places: number | "unbounded";
 }
 
 /**
- * Next is the payer with the fewest running rows; of equals, the one that comes first in `recent`, and before all of
- * those a payer that is not in it; then the row that waits longest. The caller holds off others that
- * take from the same queue, and checks that the row still waits when it takes it.
- * Rows of workspaces that a suspension holds stay in the queue.
+ * Returns the next row to run. The payer with the fewest running rows comes first. Among equals, a payer that is not in
+ * `recent` comes first, then the others in the order of `recent`. Each payer's oldest row comes first.
+ * The caller locks the queue, and checks that the row still waits before it takes it. Rows of suspended workspaces stay
+ * in the queue.
  */
 export async function nextInTurn(
   tx: Db,

@@ -1,14 +1,14 @@
 import { expect, test } from "vitest";
 import { FairQueue, RecentOwners, type Turn } from "./fair-queue.ts";
 
-/** Starts the next entry; its name is the owner and a number. */
+/** Starts the next entry. An entry's name is its owner and a number. */
 function startNext(queue: FairQueue<string>): Turn<string> {
   const turn = queue.next();
   if (!turn) throw new Error("no entry may run");
   return turn;
 }
 
-test("starts the one entry of an owner before the twenty waiting of another", () => {
+test("starts an owner's single entry before another owner's twenty waiting entries", () => {
   const queue = new FairQueue<string>({ limit: 1 });
   for (let n = 1; n <= 21; n += 1) queue.add("a", `a${n}`);
   const running = startNext(queue);
@@ -24,7 +24,7 @@ test("prefers the owner with the fewest running entries", () => {
   expect(queue.next()).toBeUndefined();
 });
 
-test("does not let an owner with one waiting entry at a time hold off another owner", () => {
+test("does not let an owner that adds one entry at a time block another owner", () => {
   const queue = new FairQueue<string>({ limit: 1 });
   queue.add("b", "b1");
   queue.add("b", "b2");
@@ -38,7 +38,7 @@ test("does not let an owner with one waiting entry at a time hold off another ow
   expect(order).toEqual(["b1", "a1", "b2", "a2"]);
 });
 
-test("runs entries of one key one after the other, and the owner's other entries meanwhile", () => {
+test("runs entries with the same key one after the other, beside the owner's other entries", () => {
   const queue = new FairQueue<string>({ limit: 3 });
   queue.add("a", "a1", "store");
   queue.add("a", "a2", "store");
@@ -50,7 +50,7 @@ test("runs entries of one key one after the other, and the owner's other entries
   expect(startNext(queue).item).toBe("a2");
 });
 
-test("leaves one place free while another owner's work is recent, and none without another owner", () => {
+test("leaves one place free while another owner has recent work, and uses every place otherwise", () => {
   const queue = new FairQueue<string>({ limit: 2, leavesOne: true });
   for (const name of ["a1", "a2", "a3", "a4", "a5"]) queue.add("a", name);
   const turns = [startNext(queue), startNext(queue)];
@@ -66,7 +66,7 @@ test("leaves one place free while another owner's work is recent, and none witho
   expect(startNext(queue).item).toBe("a3");
 });
 
-test("removes a waiting entry, and no running one", () => {
+test("removes a waiting entry, and keeps a running one", () => {
   const queue = new FairQueue<string>({ limit: 1 });
   const removeFirst = queue.add("a", "a1");
   const removeSecond = queue.add("a", "a2");

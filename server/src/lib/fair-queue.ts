@@ -1,18 +1,19 @@
 /**
- * The order in which work of several owners begins. Next is the owner with the fewest running entries; of equals, the
- * owner whose last work ended longest ago within the last hour; then the entry that waits longest. Waiting entries do
- * not count: an owner with a single waiting entry would else hold off an owner with two for ever.
+ * Decides the order in which work of several owners starts. The owner with the fewest running entries comes first.
+ * Among equals, the owner whose last work ended longest ago comes first, then the entry that waits longest. Only ends
+ * within the last hour count. Waiting entries do not count: otherwise an owner with one waiting entry at a time would
+ * block an owner with two for ever.
  *
- * Queues in memory are a `FairQueue`; queues in tables use the same order by `nextInTurn` (jobs).
+ * Queues in memory use `FairQueue`. Queues in tables use `nextInTurn` (jobs), which gives the same order.
  */
 
-/** Earlier ends are forgotten. */
+/** Older ends are forgotten. */
 const rememberedMs = 60 * 60_000;
 
 /** Owners whose work ended within the last hour. */
 export class RecentOwners {
   readonly #now: () => number;
-  /** In the order of the ends. */
+  /** Ordered by the time of the end. */
   readonly #ends = new Map<string, { atMs: number; number: number }>();
   #count = 0;
 
@@ -20,26 +21,26 @@ export class RecentOwners {
     this.#now = now;
   }
 
-  /** Work of this owner ended. */
+  /** Records that work of this owner ended. */
   note(owner: string): void {
     this.#forgetOld();
     this.#ends.delete(owner);
     this.#ends.set(owner, { atMs: this.#now(), number: (this.#count += 1) });
   }
 
-  /** Greater for a later end; 0 without an end within the last hour. */
+  /** A higher number means a later end. 0 means no end within the last hour. */
   rank(owner: string): number {
     this.#forgetOld();
     return this.#ends.get(owner)?.number ?? 0;
   }
 
-  /** Whether work of any other owner ended within the last hour. */
+  /** True if work of another owner ended within the last hour. */
   hasOther(owner: string): boolean {
     this.#forgetOld();
     return this.#ends.size > (this.#ends.has(owner) ? 1 : 0);
   }
 
-  /** The owner whose work ended longest ago comes first. */
+  /** Lists owners, the one whose work ended longest ago first. */
   list(): string[] {
     this.#forgetOld();
     return [...this.#ends.keys()];
@@ -55,11 +56,11 @@ export class RecentOwners {
 }
 
 export interface FairQueueOptions {
-  /** Most entries that run at once. */
+  /** Maximum of entries that run at once. */
   limit: number;
-  /** Most running entries of one owner. Unbounded by default. */
+  /** Maximum of running entries for each owner. Unbounded by default. */
   perOwner?: number;
-  /** An owner leaves one place free while work of another runs, or ended within the last hour. */
+  /** An owner leaves one place free while another owner's work runs, or ended within the last hour. */
   leavesOne?: boolean;
 }
 
@@ -70,10 +71,10 @@ interface Entry<T> {
   key: string | undefined;
 }
 
-/** Returned for an entry that runs. */
+/** An entry that has started. */
 export interface Turn<T> {
   item: T;
-  /** Frees the place of the entry. */
+  /** Releases the entry's place. */
   end: () => void;
 }
 
@@ -84,7 +85,7 @@ export class FairQueue<T> {
   readonly #recent = new RecentOwners();
   readonly #running = new Map<string, number>();
   readonly #runningKeys = new Set<string>();
-  /** Entries of an owner are in the order of arrival. */
+  /** Waiting entries by owner, in the order of arrival. */
   readonly #waiting = new Map<string, Set<Entry<T>>>();
   #free: number;
   #count = 0;
@@ -113,7 +114,7 @@ export class FairQueue<T> {
     return () => this.#remove(owner, entry);
   }
 
-  /** Undefined while no entry waits that may run. */
+  /** Starts the next entry. Undefined if no waiting entry may run. */
   next(): Turn<T> | undefined {
     if (this.#free === 0) return undefined;
     let best: { owner: string; entry: Entry<T>; place: readonly number[] } | undefined;

@@ -8,7 +8,7 @@ export interface FairSemaphoreOptions {
   limit: number;
   /** Default 1. */
   perOwner?: number;
-  /** An owner leaves one place free while work of another runs, or ended within the last hour. */
+  /** An owner leaves one place free while another owner's work runs, or ended within the last hour. */
   leavesOne?: boolean;
   /** Most waiting tasks of an owner, and the error for one more. Unbounded by default. */
   queue?: { max: number; refuse: () => Error };

@@ -90,7 +90,7 @@ export class Watcher<News = never> {
   }
 }
 
-/** One watcher for each database that rows are followed in. */
+/** Holds one watcher for each database. */
 export class Watchers<Db extends object> {
   readonly #watchers = new WeakMap<Db, Watcher>();
   readonly #everyMs: number;
@@ -112,8 +112,8 @@ export class Watchers<Db extends object> {
 }
 
 /**
- * Reads a row page by page for one reader until `read` returns undefined or the signal aborts. `isAll` tells that nothing
- * is left to read until the next change.
+ * Reads a row page by page for one reader until `read` returns undefined or the signal aborts. `isAll` means that the
+ * reader has everything until the next change.
  */
 export async function* readWatched<Page extends { isAll: boolean }>(
   watch: Watch<never>,

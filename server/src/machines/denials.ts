@@ -1,25 +1,25 @@
 /**
- * Connections that the egress proxy denied, by machine: for the calls that ran meanwhile, and for events. Kept in memory
- * and bounded, because a machine chooses the names that it dials.
+ * Records the connections that the egress proxy denied to each machine. Calls and events report them. The record is in
+ * memory and bounded, because a machine chooses the names that it dials.
  */
 import type { Clock } from "#lib/clock.ts";
 
 export interface DeniedConnection {
-  /** `host:port`; a host alone where the machine looked its name up. */
+  /** `host:port`. A DNS query gives the host name only. */
   target: string;
   /** The proxy's reason, such as `not_allowed`. */
   code: string;
 }
 
 export interface DenialWatch {
-  /** Different targets since the watch began, in order. */
+  /** Distinct targets since the watch started, in order. */
   targets(): string[];
   close(): void;
 }
 
-/** Of one call or command. */
+/** Maximum of targets for one call or command. */
 export const maxTargets = 20;
-/** Of one machine; a loop of retries pushes out older denials. */
+/** Maximum of denials kept for one machine. New denials replace the oldest. */
 const maxRecent = 256;
 
 interface Track {
@@ -44,7 +44,7 @@ export class Denials {
     for (const listener of this.#listeners) listener(machine, denied);
   }
 
-  /** Collects what is denied from now on; a watch outlives its machine. */
+  /** Collects denials from now on. A watch may outlive its machine. */
   watch(machine: string): DenialWatch {
     const { watches } = this.#track(machine);
     const targets = new Set<string>();
@@ -52,7 +52,7 @@ export class Denials {
     return { targets: () => [...targets], close: () => watches.delete(targets) };
   }
 
-  /** Different targets that were denied from one moment to another, both included. */
+  /** Lists distinct targets denied between two moments, both included. */
   between(machine: string, from: Date, to: Date): string[] {
     const within = this.#tracks.get(machine)?.recent.filter(({ at }) => at >= from && at <= to) ?? [];
     return [...new Set(within.map(({ target }) => target))].slice(0, maxTargets);

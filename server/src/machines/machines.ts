@@ -36,13 +36,13 @@ const beatEveryMs = 5_000;
 
 /** The egress proxy, as owners of restricted machines use it. */
 export interface MachineEgress {
-  /** The machine's allowlist changed: the new one holds when this returns, for open connections as well. */
+  /** Applies a changed allowlist. The new list is in force on return, also for open connections. */
   reload(machine: string): Promise<void>;
 }
 
 export class Machines {
   readonly host: Host;
-  /** Absent where nothing serves restricted machines. */
+  /** Absent if this host serves no restricted machines. */
   readonly egress: MachineEgress | undefined;
   readonly denials: Denials;
   readonly capacity: Capacity;
@@ -67,11 +67,11 @@ export class Machines {
   constructor(deps: {
     host: Host;
     egress?: MachineEgress | undefined;
-    /** New where absent. */
+    /** Record of denied connections. Default: a new, empty record. */
     denials?: Denials | undefined;
     capacity: Capacity;
     poolCeiling: number;
-    /** From a workspace's suspension until its machines are frozen. */
+    /** Seconds between a workspace's suspension and the freeze of its machines. */
     suspensionGraceSeconds: number;
     logsDirectory: string;
     db: Db;

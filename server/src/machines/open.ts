@@ -37,7 +37,7 @@ export async function openMachines(deps: {
   log: Logger;
   /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
   egress?: EgressDoor & MachineEgress;
-  /** Filled by `egress`. */
+  /** Record that `egress` writes to. */
   denials?: Denials;
   /** A test's own; that of the configuration where absent. */
   driver?: Driver;

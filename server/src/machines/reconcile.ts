@@ -30,7 +30,7 @@ interface Found {
 
 export type Verdict = "keep" | "hold" | "adopt" | "ended" | "undo" | "remove";
 
-/** What to do about one row; pure, and the table above. `isSuspended`: nothing of its workspace may run. */
+/** Decides the action for one row by the table above; pure. `isSuspended`: the workspace is suspended. */
 export function judge(row: MachineRow, found: Found | undefined, isSuspended = false): Verdict {
   if (row.desired === "removed") return "remove";
   if (row.snapshot_id !== null) return "undo";

@@ -37,7 +37,7 @@ test("only the last minute is kept", () => {
   expect(one.samples[0]?.at.getTime()).toBe(140_000);
 });
 
-test("begins no reading of a machine while the one before is under way", async () => {
+test("does not start a reading of a machine while the previous reading is in flight", async () => {
   vi.useFakeTimers();
   onTestFinished(() => void vi.useRealTimers());
   const begun: PromiseWithResolvers<ReturnType<typeof reading>>[] = [];

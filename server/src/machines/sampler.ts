@@ -17,7 +17,7 @@ export interface Sample {
 }
 
 interface Track {
-  /** Two readings of one machine never overlap: the later could return first. */
+  /** Readings of one machine never overlap, because the later one could return first. */
   isReading?: boolean;
   last: MachineStats | undefined;
   samples: Sample[];

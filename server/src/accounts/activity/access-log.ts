@@ -8,7 +8,7 @@ import type { Db } from "#db/db.ts";
 import { isPassing } from "#db/passing.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
-import { type ActivityTarget, systemActor, withoutSecrets } from "./activity.ts";
+import { type ActivityTarget, deletedLabel, systemActor, withoutSecrets } from "./activity.ts";
 
 /** Looks up the workspaces of targets of one kind. */
 export type WorkspacesOf = (
@@ -29,11 +29,11 @@ export interface AccessNote {
   isAccess?: boolean;
 }
 
-/** Days after which entries are deleted; null keeps them. */
+/** Retention in days. Null keeps entries for ever. */
 export interface Retention {
-  /** For all entries. */
+  /** Retention of all entries. */
   days: number | null;
-  /** For reads and runs. */
+  /** Retention of reads and runs. */
   accessDays: number | null;
 }
 
@@ -92,7 +92,7 @@ export class AccessLog {
     await this.#writing;
   }
 
-  /** Deletes older entries, now and every hour. */
+  /** Deletes expired entries now and every hour. */
   startPruning(retention: Retention): void {
     const prune = () =>
       this.prune(retention).catch((error: unknown) =>
@@ -160,12 +160,16 @@ export class AccessLog {
     await sql`
       insert into activity (at, actor_kind, actor_id, actor_label, actor_role, person_id, person_email, action,
         target_kind, target_id, target_label, workspace_id, ip, detail, is_access)
-      select clock_timestamp() - make_interval(secs => r.age_ms / 1000), actor_kind, actor_id, actor_label, actor_role,
-        person_id, u.email, action, target_kind, target_id, target_label, workspace_id, ip, detail, is_access
+      select clock_timestamp() - make_interval(secs => r.age_ms / 1000), actor_kind, actor_id,
+        case when actor_kind = 'user' and u.id is null then ${deletedLabel} else actor_label end, actor_role,
+        person_id, u.email, action, target_kind, target_id,
+        case when target_kind = 'user' and target_id is not null and t.id is null then ${deletedLabel}
+          else target_label end, workspace_id, ip, detail, is_access
       from json_to_recordset(${JSON.stringify(rows)}::json) as r(age_ms float8, actor_kind text, actor_id text,
         actor_label text, actor_role text, person_id uuid, action text, target_kind text, target_id text,
         target_label text, workspace_id uuid, ip text, detail jsonb, is_access boolean)
-      left join users u on u.id = r.person_id`.execute(this.#db);
+      left join users u on u.id = r.person_id
+      left join users t on r.target_kind = 'user' and t.id::text = r.target_id`.execute(this.#db);
   }
 
   /** Runs one query per kind of look-up, for any number of entries. */

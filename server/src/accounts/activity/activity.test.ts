@@ -143,7 +143,7 @@ test.each([
   [{ days: null, accessDays: 10 }, ["new", "old"]],
   [{ days: 20, accessDays: 365 }, ["new"]],
   [{ days: null, accessDays: null }, ["new", "old", "read"]],
-])("deletes entries past the retention %j, and no others", async (retention, kept) => {
+])("deletes the entries older than the retention %j, and no others", async (retention, kept) => {
   const owner = await person();
   const log = new AccessLog(app);
   for (const id of ["old", "new"]) await recordActivity(db, owner, "thing.changed", thing(id), owner.home);

@@ -13,6 +13,9 @@ export interface ActivityTarget {
   label: string | null;
 }
 
+/** Replaces the address of a deleted person. */
+export const deletedLabel = "deleted account";
+
 /** `action` is `<noun>.<deed in the past>`, as "project.created". Whoever witnesses the request is told as well. */
 export async function recordActivity(
   tx: Db,

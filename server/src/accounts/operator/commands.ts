@@ -15,7 +15,7 @@ import { setPlan, setSuspended } from "../workspaces.ts";
 import { requireTeam, requireUser, requireWorkspaceOf } from "./find.ts";
 
 export interface OperatorApp extends Pick<App, "db" | "clock"> {
-  /** What keeps an account from being deleted. */
+  /** Resources that block the deletion of an account. */
   holdings: readonly Holding[];
 }
 export type Options = Readonly<Record<string, string | boolean | undefined>>;

@@ -86,7 +86,7 @@ export function cookie(secret: string, maxAgeSeconds: number, publicUrl: string 
   return `${sessionCookie}=${secret}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secureAttribute(publicUrl)}`;
 }
 
-/** Of a session that is over. */
+/** The cookie that removes an ended session. */
 export const endedCookie = (publicUrl: string | null): string => cookie("", 0, publicUrl);
 
 export const secureAttribute = (publicUrl: string | null): string =>

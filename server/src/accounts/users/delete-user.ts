@@ -1,36 +1,33 @@
 /**
- * Deletes an account: the person, the personal workspace, sessions, tokens and invitations. Refused while the workspace
- * holds anything that runs or that somebody built, and while a team would be left without an owner. The audit log keeps
- * what the person did, without the address.
+ * Deletes an account: the person, the personal workspace, sessions, tokens and invitations. Throws while the workspace
+ * has resources, or while the person is a team's only owner. The audit log keeps the person's actions without the
+ * address.
  */
 import { sql } from "kysely";
 import { type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
-import { recordActivity } from "../activity/activity.ts";
+import { deletedLabel, recordActivity } from "../activity/activity.ts";
 import { forgetActors } from "../find-actor.ts";
 import { type Holding, leftInWorkspace } from "../holdings.ts";
 import { isPassword } from "../passwords.ts";
 import { passwordWrong, userNotFound } from "./users.ts";
 
 export const accountNotEmpty = defineError("account_not_empty", 409, (left: readonly string[]) => ({
-  detail: `The account still holds ${left.join(", ")}; delete them first.`,
+  detail: `The account still has ${left.join(", ")}. Delete them, then retry.`,
   meta: { left },
 }));
 export const accountOwnsTeams = defineError("account_owns_teams", 409, (teams: readonly string[]) => ({
-  detail: `The account is the only owner of ${teams.join(", ")}; make another member an owner, or delete the team, first.`,
+  detail: `The account is the only owner of ${teams.join(", ")}. Make another member an owner or delete the team, then retry.`,
   meta: { teams },
 }));
 export const lastOperator = defineError(
   "last_operator",
   409,
   () =>
-    "This is the server's only operator; create another one first: kontor user create <email> --operator.",
+    "The account is the server's only operator. Create another one: kontor user create <email> --operator.",
 );
-
-/** In place of an address in the audit log. */
-const deletedLabel = "deleted account";
 
 interface DeletedUser {
   id: string;
@@ -40,23 +37,25 @@ interface DeletedUser {
   workspace_id: string;
 }
 
-/** The caller's own account. Throws `password_wrong`, `account_not_empty`, `account_owns_teams`, `last_operator`. */
+/** Deletes the caller. Throws `password_wrong`, `account_not_empty`, `account_owns_teams`, `last_operator`. */
 export async function deleteOwnAccount(
   app: Pick<App, "db">,
   actor: Actor,
   { password, holdings }: { password: string; holdings: readonly Holding[] },
 ): Promise<void> {
-  const { password_hash: hash } = await app.db
+  const user = await app.db
     .selectFrom("users")
     .select("password_hash")
     .where("id", "=", actor.userId)
-    .executeTakeFirstOrThrow();
-  if (!(await isPassword(password, hash))) throw passwordWrong();
+    .executeTakeFirst();
+  // Another request has just deleted the account.
+  if (!user) return;
+  if (!(await isPassword(password, user.password_hash))) throw passwordWrong();
   await transaction(app.db, (tx) => deleteUser(tx, actor, { id: actor.userId, holdings }));
   forgetActors(app);
 }
 
-/** The operator's way: by address. */
+/** Deletes a user by email address, for the operator. */
 export async function deleteUserByEmail(
   app: Pick<App, "db">,
   actor: Actor,
@@ -68,18 +67,19 @@ export async function deleteUserByEmail(
       .select("id")
       .where("email", "=", email.toLowerCase())
       .executeTakeFirst();
-    if (!user) throw userNotFound(email);
-    await deleteUser(tx, actor, { id: user.id, holdings });
+    if (!user || !(await deleteUser(tx, actor, { id: user.id, holdings }))) throw userNotFound(email);
   });
   forgetActors(app);
 }
 
+/** Returns false if the user no longer exists. */
 async function deleteUser(
   tx: Transaction,
   actor: Actor,
   { id, holdings }: { id: string; holdings: readonly Holding[] },
-): Promise<void> {
+): Promise<boolean> {
   const user = await lockUser(tx, id);
+  if (!user) return false;
   if (user.is_operator && (await countOperators(tx)) === 1) throw lastOperator();
   const teams = await teamsOnlyOwnedBy(tx, id);
   if (teams.length > 0) throw accountOwnsTeams(teams);
@@ -88,12 +88,13 @@ async function deleteUser(
   await recordActivity(tx, actor, "user.deleted", { kind: "user", id, label: deletedLabel }, null);
   await forgetAddress(tx, user);
   await tx.deleteFrom("team_invitations").where("email", "=", user.email).execute();
-  // The workspace, sessions, tokens and memberships go with their person.
+  // Foreign keys delete the workspace, sessions, tokens and memberships.
   await tx.deleteFrom("users").where("id", "=", id).execute();
+  return true;
 }
 
-/** Nothing is created in the workspace, and no team loses another owner, until the transaction ends. */
-async function lockUser(tx: Transaction, id: string): Promise<DeletedUser> {
+/** Locks the workspaces, so that until commit nothing is created in them and no team loses another owner. */
+async function lockUser(tx: Transaction, id: string): Promise<DeletedUser | undefined> {
   await tx
     .selectFrom("workspaces")
     .select("id")
@@ -106,7 +107,7 @@ async function lockUser(tx: Transaction, id: string): Promise<DeletedUser> {
     .orderBy("id")
     .forUpdate()
     .execute();
-  // Of two operators who delete themselves at once, the second waits and is refused.
+  // If two operators delete themselves at the same time, the second waits and is refused.
   await tx
     .selectFrom("users")
     .select("id")
@@ -125,7 +126,7 @@ async function lockUser(tx: Transaction, id: string): Promise<DeletedUser> {
       "workspaces.id as workspace_id",
     ])
     .where("users.id", "=", id)
-    .executeTakeFirstOrThrow();
+    .executeTakeFirst();
 }
 
 async function countOperators(tx: Transaction): Promise<number> {
@@ -143,7 +144,7 @@ async function teamsOnlyOwnedBy(tx: Transaction, id: string): Promise<string[]> 
   return rows.map(({ name }) => name);
 }
 
-/** The address and name leave the audit log; the ids stay, so that entries still belong together. */
+/** Removes the address and name from the audit log. The ids stay, so that entries of one person stay related. */
 async function forgetAddress(tx: Transaction, user: DeletedUser): Promise<void> {
   await tx.updateTable("activity").set({ person_email: null }).where("person_id", "=", user.id).execute();
   await tx
@@ -154,7 +155,14 @@ async function forgetAddress(tx: Transaction, user: DeletedUser): Promise<void> 
   await tx
     .updateTable("activity")
     .set({ target_label: deletedLabel })
-    .where("target_kind", "=", "user")
-    .where("target_id", "=", user.id)
+    .where((eb) =>
+      eb.or([
+        eb.and([eb("target_kind", "=", "user"), eb("target_id", "=", user.id)]),
+        // A personal workspace has the name of its person.
+        eb.and([eb("target_kind", "=", "workspace"), eb("target_id", "=", user.workspace_id)]),
+        // Refused sign-ins and invitations have only the address.
+        eb("target_label", "=", user.email),
+      ]),
+    )
     .execute();
 }

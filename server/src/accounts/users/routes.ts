@@ -10,7 +10,11 @@ import { passwordWrong } from "./users.ts";
 
 const AccountDelete = z
   .object({
-    current_password: z.string().min(1).max(1024).describe("The password of the account, as a confirmation."),
+    current_password: z
+      .string()
+      .min(1)
+      .max(1024)
+      .describe("Current password of the account, to confirm the deletion."),
   })
   .meta({ id: "AccountDelete" });
 
@@ -28,10 +32,10 @@ export const userRoutes = (
       tag: "Session",
       summary: "Delete the caller's account",
       description:
-        "Deletes the person, the personal workspace, all sessions, tokens and invitations. Projects, functions, " +
-        "sandboxes and the like are deleted first, by their own calls: while there are any, the answer is 409 " +
-        "`account_not_empty` and names them. A team keeps its other owners. The audit log keeps what the person did, " +
-        "without name and address. Needs a session or a token with full access.",
+        "Deletes the person, the personal workspace, and all sessions, tokens and invitations. Delete projects, " +
+        "functions, sandboxes and other resources first: while any exists, the response is 409 " +
+        "`account_not_empty` and names them. A team keeps its other owners. The audit log keeps the person's actions " +
+        "without name and address. Requires a session or a token with full access.",
       scope: null,
       extension: true,
       whileSuspended: true,

@@ -141,7 +141,7 @@ test("ends a stream whose reader takes no more bytes", async () => {
   expect(floods.length).toBeGreaterThan(0);
 });
 
-/** A server with two streams per token, and a socket whose work waits until the test lets it go on. */
+/** Starts a server with two streams per token, and a socket route whose work waits for the test. */
 async function socketServer() {
   const began: string[] = [];
   const mayGoOn = Promise.withResolvers<void>();
@@ -183,7 +183,7 @@ async function socketServer() {
   );
   onTestFinished(() => server.close());
   const port = await server.listen({ host: "127.0.0.1", port: 0 });
-  /** Resolves with "open", or with the status and code of the refusal. */
+  /** Resolves to "open", or to the status and code of the refusal. */
   const connect = async (id: string) => {
     const headers = { authorization: "Bearer a@1" };
     const socket = new WebSocket(`ws://127.0.0.1:${port}/v1/terminal/${id}`, { headers });
@@ -199,7 +199,7 @@ async function socketServer() {
   return { connect, began, goOn: mayGoOn.resolve };
 }
 
-test("refuses a socket past the limit before its work begins, and counts those that are opening", async () => {
+test("refuses a socket beyond the limit before its work starts, and counts sockets that are opening", async () => {
   const { connect, began, goOn } = await socketServer();
   const first = await connect("a");
   const second = await connect("b");
@@ -214,7 +214,7 @@ test("refuses a socket past the limit before its work begins, and counts those t
   await expect.poll(async () => (await connect("e")).outcome, { timeout: 10_000 }).toBe("open");
 });
 
-test("gives up the place of a socket whose work fails", async () => {
+test("releases the place of a socket when its work fails", async () => {
   const { connect, goOn } = await socketServer();
   goOn();
   for (let time = 0; time < 5; time++)

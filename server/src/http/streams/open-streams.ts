@@ -28,7 +28,7 @@ const checkEveryMs = 2_000;
 
 export class OpenStreams {
   readonly #streams = new Set<OpenStream>();
-  /** Places for streams that are about to open, by the request that opens them. */
+  /** Reserved places, by the request that will open the stream. */
   readonly #reserved = new Map<object, Actor>();
   readonly #findActors: FindActors;
   readonly #log: Pick<Logger, "warn">;
@@ -44,9 +44,9 @@ export class OpenStreams {
   }
 
   /**
-   * Reserves a place before the work for a stream begins, so that the stream is not refused afterwards. Throws when the
-   * credential, or its home workspace, already has all streams that its plan allows. Returns a function that gives up
-   * the place unless the stream has opened.
+   * Reserves a place before a stream's work starts, so that the stream is not refused afterwards. Throws if the
+   * credential or its home workspace has no place left. Returns a function that releases the place unless the stream
+   * has opened.
    */
   reserve(request: object, actor: Actor): () => void {
     this.#requireRoom(actor);
@@ -54,7 +54,7 @@ export class OpenStreams {
     return () => void this.#reserved.delete(request);
   }
 
-  /** Takes the place that the request reserved, or a free one; throws when there is none. */
+  /** Acquires the request's reserved place, or a free one. Throws if none is free. */
   claim(request: object, actor: Actor): void {
     if (!this.#reserved.delete(request)) this.#requireRoom(actor);
   }

@@ -1,36 +1,43 @@
 /**
- * Responses whose reader takes too few bytes, or none, end: they hold a place among the streams, a file, a connection
- * to the store or a channel of a machine.
+ * Ends responses whose client reads too slowly. Each such response holds a stream place, a file, a connection to the
+ * store or a channel of a machine.
  */
 import type { ServerResponse } from "node:http";
 
-/** As for git: bytes count in large chunks once the kernel has accepted them, so the window is long. */
+/** The same rate as git. The window is long because the kernel accepts bytes in large chunks. */
 const window = { bytesPerSecond: 1024, windowMs: 120_000 };
 
 export interface SlowReaderOptions {
-  /** True for a response that is silent at times. It ends only while written bytes wait for the reader. */
+  /** True for a response that may be silent. It ends only while written bytes wait for the client. */
   mayBeSilent?: boolean;
   windowMs?: number | undefined;
 }
 
-/** Destroys the response at the end of a window in which it fell below the minimum. Call it once headers are written. */
+/**
+ * Destroys the response if it falls below the minimum rate in a window that starts and ends with waiting bytes. Call it
+ * after the headers are written.
+ */
 export function endWithSlowReader(
   response: ServerResponse,
   { mayBeSilent = false, windowMs = window.windowMs }: SlowReaderOptions = {},
 ): void {
   const bytesPerWindow = (window.bytesPerSecond * windowMs) / 1000;
   let before = written(response);
+  let hasWaited = false;
   const timer = setInterval(() => {
     const moved = written(response) - before;
     before += moved;
-    const least = response.writableNeedDrain ? bytesPerWindow : mayBeSilent ? 0 : 1;
+    // Bytes that were written at the end of a silent window had no time to move.
+    const isSlow = response.writableNeedDrain && hasWaited;
+    hasWaited = response.writableNeedDrain;
+    const least = isSlow ? bytesPerWindow : mayBeSilent ? 0 : 1;
     if (moved < least) response.destroy();
   }, windowMs).unref();
   response.once("close", () => clearInterval(timer));
   if (response.destroyed) clearInterval(timer);
 }
 
-/** Bytes handed to the connection. A write to a full connection waits, so the number stands still with its reader. */
+/** Bytes written to the connection. The number does not grow while the client reads nothing. */
 function written({ socket }: ServerResponse): number {
   return socket?.bytesWritten ?? 0;
 }

@@ -50,7 +50,7 @@ export class DiskGuard {
     log: Logger;
     /** Zero turns the guard off. */
     reserveBytes: number;
-    /** Whether a machine stays frozen for a reason of its workspace. */
+    /** True if a machine stays frozen because its workspace is suspended. */
     isSuspended?: (machine: string) => boolean;
     /** Called for a machine that was frozen or ended. */
     announce: (hold: DiskHold) => Promise<void>;

@@ -1,4 +1,4 @@
-/** SQL for suspended workspaces, as far as their machines are concerned. */
+/** SQL for the machines of suspended workspaces. */
 import type { Db } from "#db/db.ts";
 
 export interface SuspendedRow {
@@ -7,7 +7,7 @@ export interface SuspendedRow {
   held_since: Date | null;
 }
 
-/** Workspaces that are suspended, and those that were and are still held. */
+/** Lists workspaces that are suspended, or whose machines are still held. */
 export function findSuspended(db: Db): Promise<SuspendedRow[]> {
   return db
     .selectFrom("workspaces")
@@ -26,7 +26,7 @@ export async function markHeld(db: Db, id: string, at: Date): Promise<void> {
     .execute();
 }
 
-/** False where another look has released it. */
+/** False if another pass has released the workspace. */
 export async function release(tx: Db, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("workspaces")

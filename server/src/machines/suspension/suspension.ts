@@ -1,11 +1,11 @@
 /**
  * Freezes the machines of suspended workspaces, and thaws them once the suspension ends.
  *
- * Every few seconds the workspaces that are suspended for longer than the grace are marked as held, and their machines
- * are frozen: processes, memory and files stay as they are. When an operator ends the suspension, deadlines move by the
- * time the workspace was held, in the transaction that removes the mark, and the machines go on. The mark comes before
- * the freeze, and goes before the thaw: a server that ends between the two is followed by one that finds the mark and
- * freezes, or finds none and thaws as it adopts its machines.
+ * A pass runs every few seconds. It marks each workspace whose grace period is over as held, then freezes its machines.
+ * Processes, memory and files stay as they are. When an operator ends the suspension, one transaction removes the mark
+ * and moves deadlines by the time that the workspace was held. The machines are thawed after it. A server that dies in
+ * between leaves the mark in the right state: the next server freezes the machines of a marked workspace, and thaws the
+ * others as it adopts them.
  */
 import type { Transaction } from "kysely";
 import type { Logger } from "pino";
@@ -17,7 +17,7 @@ import type { MachineOwners } from "../owners.ts";
 import { findMachine, type MachineRow, machinesOfHost } from "../store.ts";
 import { findSuspended, markHeld, release } from "./store.ts";
 
-/** Moves the deadlines of a workspace by the time that it was held. */
+/** Moves a workspace's deadlines by the time that it was held. */
 export type MoveDeadlines = (
   tx: Transaction<Database>,
   held: { workspaceId: string; ms: number },
@@ -33,10 +33,12 @@ interface Deps {
 
 export class Suspension {
   readonly #deps: Deps;
-  /** Workspaces whose machines are to be frozen. */
+  /** Workspaces whose machines must be frozen. */
   #held: ReadonlySet<string> = new Set();
-  /** Machines that are frozen, or were to be thawed and could not be yet. */
+  /** Frozen machines, including those whose thaw failed so far. */
   readonly #frozen = new Map<string, { workspaceId: string }>();
+  /** Workspaces of machines; a machine never changes its owner. A suspension may last for months. */
+  readonly #workspaces = new Map<string, string>();
   readonly #moves: MoveDeadlines[] = [];
   readonly #listeners: ((machine: string) => void)[] = [];
   #looking: Promise<void> | undefined;
@@ -45,17 +47,17 @@ export class Suspension {
     this.#deps = deps;
   }
 
-  /** Called before a workspace's machines go on. */
+  /** Registers a function that runs before a workspace's machines are thawed. */
   onRelease(move: MoveDeadlines): void {
     this.#moves.push(move);
   }
 
-  /** Called when a machine is frozen. */
+  /** Registers a function that runs when a machine is frozen. */
   onHold(listener: (machine: string) => void): void {
     this.#listeners.push(listener);
   }
 
-  /** Whether nothing of the workspace may run. From memory: a few seconds late at most. */
+  /** True if the workspace is held. The value comes from memory and is at most a few seconds old. */
   isHeld(workspaceId: string): boolean {
     return this.#held.has(workspaceId);
   }
@@ -64,12 +66,12 @@ export class Suspension {
     return [...this.#held];
   }
 
-  /** Whether the machine is frozen because its workspace is suspended. */
+  /** True if the machine is frozen because its workspace is suspended. */
   holds(machine: string): boolean {
     return this.#frozen.has(machine);
   }
 
-  /** Reads who is suspended, and freezes nothing: before the machines of an earlier server are adopted. */
+  /** Reads the suspended workspaces without freezing machines. Runs before an earlier server's machines are adopted. */
   async read(): Promise<void> {
     const { db, clock, graceSeconds } = this.#deps;
     const now = clock.now();
@@ -80,7 +82,7 @@ export class Suspension {
     this.#held = new Set(held.map(({ id }) => id));
   }
 
-  /** One look at all workspaces and machines. Two calls share one look. */
+  /** Runs one pass over all workspaces and machines. Concurrent calls share one pass. */
   look(owners: MachineOwners): Promise<void> {
     this.#looking ??= this.#look(owners).finally(() => (this.#looking = undefined));
     return this.#looking;
@@ -95,41 +97,69 @@ export class Suspension {
 
   async #freezeAll(owners: MachineOwners): Promise<void> {
     const { db, host } = this.#deps;
-    for (const row of await machinesOfHost(db, host.id)) {
-      if (this.#frozen.has(row.id) || host.isStarting(row.id)) continue;
-      await this.#try(row, "a machine of a suspended workspace could not be frozen yet", async () => {
+    const whatFailed = "freezing a machine of a suspended workspace failed; it is retried";
+    // Runs in parallel, because a freeze waits for a snapshot of its machine.
+    const freezing: Promise<void>[] = [];
+    const states = new Map((await host.list()).map(({ machine, state }) => [machine, state]));
+    const rows = await machinesOfHost(db, host.id);
+    const known = new Set(rows.map(({ id }) => id));
+    for (const id of this.#workspaces.keys()) if (!known.has(id)) this.#workspaces.delete(id);
+    for (const row of rows) {
+      // A claim, wake or snapshot that started before the suspension may thaw its machine afterwards.
+      const isFrozen = this.#frozen.has(row.id) && states.get(row.id) === "frozen";
+      if (isFrozen || host.isStarting(row.id)) continue;
+      await this.#try(row, whatFailed, async () => {
         const workspaceId = await this.#heldWorkspaceOf(owners, row);
-        if (workspaceId === undefined) return;
-        await host.freeze({ ...orderFor(row), hostEpoch: host.epoch });
-        this.#frozen.set(row.id, { workspaceId });
-        for (const listener of this.#listeners) listener(row.id);
+        if (workspaceId !== undefined)
+          freezing.push(this.#try(row, whatFailed, () => this.#freeze(row, workspaceId)));
       });
     }
+    await Promise.all(freezing);
   }
 
-  /** Whether the machine belongs to a workspace of which nothing may run. */
+  async #freeze(row: MachineRow, workspaceId: string): Promise<void> {
+    const { host } = this.#deps;
+    await host.freeze({ ...orderFor(row), hostEpoch: host.epoch });
+    this.#frozen.set(row.id, { workspaceId });
+    for (const listener of this.#listeners) listener(row.id);
+  }
+
+  /** True if the machine belongs to a held workspace. */
   async isToBeHeld(owners: MachineOwners, row: MachineRow): Promise<boolean> {
     return (await this.#heldWorkspaceOf(owners, row)) !== undefined;
   }
 
-  /** Owners are asked while a workspace is held, and not about machines that go: they may know those no more. */
+  /** Queries owners only while a workspace is held. Skips machines being removed, which owners may no longer know. */
   async #heldWorkspaceOf(owners: MachineOwners, row: MachineRow): Promise<string | undefined> {
     if (this.#held.size === 0 || !mayFreeze(row)) return undefined;
-    const workspaceId = await workspaceOf(owners, row);
+    const workspaceId = this.#workspaces.get(row.id) ?? (await workspaceOf(owners, row));
+    if (workspaceId !== undefined) this.#workspaces.set(row.id, workspaceId);
     return workspaceId !== undefined && this.isHeld(workspaceId) ? workspaceId : undefined;
   }
 
   async #releaseAll(): Promise<void> {
-    const { db, clock, log } = this.#deps;
-    for (const { id, suspended_at, held_since } of await findSuspended(db)) {
-      // Suspended anew within the grace counts as an end: what was held goes on until the grace is over.
+    for (const { id, suspended_at, held_since } of await findSuspended(this.#deps.db)) {
+      // A new suspension ends the old one: its machines run until the new grace period is over.
       if (held_since === null || (suspended_at !== null && this.isHeld(id))) continue;
-      const ms = Math.max(0, clock.now().getTime() - held_since.getTime());
+      await this.#release(id, held_since);
+    }
+  }
+
+  /** A failure of one workspace does not stop the others. The next pass retries it. */
+  async #release(id: string, since: Date): Promise<void> {
+    const { db, clock, log } = this.#deps;
+    const ms = Math.max(0, clock.now().getTime() - since.getTime());
+    try {
       await db.transaction().execute(async (tx) => {
         if (!(await release(tx, id))) return;
         for (const move of this.#moves) await move(tx, { workspaceId: id, ms });
       });
-      log.info({ workspace: id, heldMs: ms }, "a workspace goes on after its suspension");
+      log.info({ workspace: id, heldMs: ms }, "a workspace was resumed after its suspension");
+    } catch (error) {
+      log.error(
+        { workspace: id, err: error },
+        "resuming a workspace after its suspension failed; it is retried",
+      );
     }
   }
 
@@ -139,15 +169,15 @@ export class Suspension {
       const row = await findMachine(db, id);
       if (row === undefined || row.desired === "removed") this.#frozen.delete(id);
       if (row === undefined || row.desired === "removed" || this.isHeld(workspaceId)) continue;
-      await this.#try(row, "a machine could not be thawed after a suspension yet", async () => {
-        // One that its owner holds, such as an app that sleeps, stays frozen.
+      await this.#try(row, "thawing a machine after a suspension failed; it is retried", async () => {
+        // A machine that its owner keeps frozen, such as a sleeping app, stays frozen.
         if (row.desired === "running") await host.thaw({ ...orderFor(row), hostEpoch: host.epoch });
         this.#frozen.delete(id);
       });
     }
   }
 
-  /** One machine that fails keeps no other: the next look tries it again. */
+  /** A failure of one machine does not stop the others. The next pass retries it. */
   async #try(row: MachineRow, whatFailed: string, work: () => Promise<void>): Promise<void> {
     try {
       await work();
@@ -157,7 +187,7 @@ export class Suspension {
   }
 }
 
-/** A build ends by its own deadline; a machine in the pool is nobody's. */
+/** Excludes builds, which end by their own deadline, and pooled machines, which belong to no workspace. */
 const mayFreeze = ({ owner_kind, desired, snapshot_id }: MachineRow): boolean =>
   owner_kind !== "pool" && owner_kind !== "build" && desired !== "removed" && snapshot_id === null;
 
