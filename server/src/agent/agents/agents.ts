@@ -68,7 +68,7 @@ export async function get(app: Needs, actor: Actor, reference: string): Promise<
   return render(app.db, await getAgent(app.db, actor, reference));
 }
 
-/** Renames, describes, pauses, archives. How it behaves is a new version's matter. */
+/** Renames, describes, pauses or archives an agent. A new version changes its behavior. */
 export async function update(
   app: Needs,
   actor: Actor,

@@ -1,6 +1,6 @@
 /**
- * Deletes agents, versions and aliases that nothing uses. The deletion of an agent or a version holds the counts of the
- * workspace, which every invoke asks for before it commits: an invoke is either seen here, or finds nothing to run.
+ * Deletes unused agents, versions and aliases. Deleting an agent or a version locks the workspace's counts, as every
+ * invoke does before it commits. An invoke therefore either blocks the deletion, or fails because the agent is gone.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -29,7 +29,7 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** How many runs a refusal names. */
+/** Maximum of runs that a refusal names. */
 const namedMax = 10;
 
 export async function removeAgent(app: Needs, actor: Actor, reference: string): Promise<void> {
@@ -62,7 +62,7 @@ export async function removeVersion(
   });
 }
 
-/** Schedules and webhooks run the alias `prod`: it stays while there are any. */
+/** Deletes an alias. Throws for `prod` while the agent has schedules or webhooks, which run it. */
 export async function removeAlias(app: Needs, actor: Actor, reference: string, name: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const agent = await lockReachable(tx, actor, reference);
@@ -81,7 +81,7 @@ export async function removeAlias(app: Needs, actor: Actor, reference: string, n
   });
 }
 
-/** The counts first and the agent's row after them: the order of an invoke. */
+/** Locks the counts first and then the agent's row, as an invoke does. */
 async function whileHeld(
   app: Needs,
   actor: Actor,

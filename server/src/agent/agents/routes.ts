@@ -126,7 +126,7 @@ export const agentsRoutes = (app: App): Route[] => [
     operationId: "deleteAgent",
     summary: "Delete an agent",
     description:
-      "With its versions, aliases, sessions, runs, usage, memory, schedules and webhooks. Refused while a run of it is active. Archive it to keep these.",
+      "Deletes the agent with its versions, aliases, sessions, runs, usage, memory, schedules and webhooks. Refused while a run is active. Archive the agent to keep its data.",
     scope: "agents:write",
     extension: true,
     params: AgentParams,
@@ -185,7 +185,7 @@ export const agentsRoutes = (app: App): Route[] => [
     operationId: "deleteAgentVersion",
     summary: "Delete a version",
     description:
-      "Refused for the latest version, and while an alias points at it or a live session is pinned to it. Its number is not given again.",
+      "Refused for the latest version, and while an alias points at the version or a live session is pinned to it. The number is not used again.",
     scope: "agents:write",
     extension: true,
     params: VersionParams,
@@ -199,7 +199,7 @@ export const agentsRoutes = (app: App): Route[] => [
     path: "/v1/agents/{agent}/aliases/{name}",
     operationId: "deleteAgentAlias",
     summary: "Delete an alias",
-    description: "Refused for `prod` while the agent has schedules or webhooks, which run its version.",
+    description: "Refused for `prod` while the agent has schedules or webhooks, which run the alias.",
     scope: "agents:write",
     extension: true,
     params: AliasParams,

@@ -35,7 +35,7 @@ export const AgentUpdate = z
       .boolean()
       .optional()
       .describe(
-        "An archived agent is left out of lists and refuses every invoke with `agent_archived`. It keeps its name.",
+        "True archives the agent: lists leave it out, and every invoke is refused with `agent_archived`. It keeps its name.",
       ),
   })
   .meta({ id: "AgentUpdate" });
@@ -51,7 +51,7 @@ const agent = {
   paused: z.boolean(),
   archived: z.boolean(),
   archived_at: timestamp.nullable(),
-  worker_id: z.guid().describe("As who it acts on the platform."),
+  worker_id: z.guid().describe("Identity (UUID) under which the agent acts on the platform API."),
   aliases: z.array(Alias).describe("Its endpoints: what an invoke may ask for, and the version it gets."),
   latest_version: z.int(),
   created_at: timestamp,
@@ -68,12 +68,12 @@ export const AgentList = z
 export type AgentList = z.output<typeof AgentList>;
 
 export const AgentQuery = z.strictObject({
-  name: z.string().min(1).max(63).optional().describe("Agents whose name contains this text."),
+  name: z.string().min(1).max(63).optional().describe("Text that the agent's name contains."),
   paused: z.stringbool({ truthy: ["true"], falsy: ["false"] }).optional(),
   archived: z
     .enum(["false", "true", "all"])
     .default("false")
-    .describe("Archived agents alone with `true`, all agents with `all`."),
+    .describe("`false` lists active agents, `true` archived ones, `all` both."),
   ...pageQuery,
 });
 export type AgentQuery = z.output<typeof AgentQuery>;

@@ -64,14 +64,14 @@ export function lockAgent(
   return byReference(tx, reference, workspaceIds).forUpdate().executeTakeFirst();
 }
 
-/** Newest first. */
+/** Lists agents, newest first. */
 export function listAgents(
   db: Db,
   workspaceIds: readonly string[],
   wanted: {
     archived?: boolean | undefined;
     paused?: boolean | undefined;
-    /** Part of a name. */
+    /** Text that the name contains. */
     name?: string | undefined;
     before?: Position | undefined;
     limit: number;
@@ -91,7 +91,7 @@ export function listAgents(
   return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
 }
 
-/** Agents in use, without the archived ones. */
+/** Counts agents without archived ones. */
 export async function countAgents(db: Db, workspaceId: string): Promise<number> {
   const { count } = await db
     .selectFrom("agents")
@@ -102,7 +102,7 @@ export async function countAgents(db: Db, workspaceId: string): Promise<number> 
   return Number(count);
 }
 
-/** With all that belongs to it: versions, aliases, sessions, runs, memory, schedules and webhooks. */
+/** Deletes an agent. Foreign keys delete its versions, aliases, sessions, runs, memory, schedules and webhooks. */
 export async function deleteAgent(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("agents").where("id", "=", id).execute();
 }
@@ -239,7 +239,7 @@ export async function pointAlias(
     .execute();
 }
 
-/** False if there is no such alias. */
+/** Deletes an alias. Returns false if it does not exist. */
 export async function deleteAlias(tx: Db, agentId: string, name: string): Promise<boolean> {
   const deleted = await tx
     .deleteFrom("agent_aliases")

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0021_agents.sql and 0066_agent_removal.sql say what they mean. */
+/** Columns as stored. migrations/0021_agents.sql and 0066_agent_removal.sql describe them. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentsTable {

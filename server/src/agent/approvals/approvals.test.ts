@@ -95,6 +95,7 @@ test("a call that has to be asked for waits until a person approves it, and is m
     error_message: null,
     finish_reason: null,
     output_truncated: false,
+    sign_in: [],
     approval: {
       request_id: expect.stringMatching(/^apr_/),
       tool: sell,
@@ -181,6 +182,53 @@ test("what is denied is not done, and the model is told", async () => {
   expect(await settled(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "denied" }] });
   expect(paths()).toEqual([]);
   expect(model.asked[1].messages.at(-1).content).toContain("denied");
+});
+
+test("sends the reason of a denial to the model, and deletes it with the run's text", async () => {
+  const { runId, requestId } = await waiting();
+  const path = `/v1/agents/runs/${runId}/approvals/${requestId}`;
+  const reason = "Too dear; ask for a discount.";
+  const unfit = await owner.post(path, { decision: "approve", reason });
+  expect(unfit).toMatchObject({ status: 400, json: { code: "invalid_request" } });
+  expect((await owner.post(path, { decision: "deny", reason })).status).toBe(200);
+  await settled(runId);
+  expect(model.asked[1].messages.at(-1).content).toBe(`A person denied this call: ${reason}`);
+  const resolved = async (query = "") =>
+    (await events(runId, query)).find(
+      ({ type }) => type === (query ? "tool-approval-response" : "approval.resolved"),
+    );
+  expect(await resolved()).toMatchObject({ outcome: "denied", reason });
+  expect(await resolved("?format=ui")).toMatchObject({ approved: false, reason });
+  await sql`update agent_runs set output_expires_at = now() - interval '1 second' where id = ${runId}`.execute(
+    host.app.db,
+  );
+  await forgetOutputs(host.app, new Date());
+  expect(await resolved()).not.toHaveProperty("reason");
+  expect((await approvalRow(requestId)).decided_by).not.toHaveProperty("reason");
+});
+
+test("expires no approval while its workspace is held, also when the run is read", async () => {
+  const { runId, requestId } = await waiting();
+  const hold = (since: Date | null) =>
+    host.app.db
+      .updateTable("workspaces")
+      .set({ held_since: since })
+      .where("id", "=", owner.workspaceId)
+      .execute();
+  await hold(new Date());
+  try {
+    await lapse(requestId);
+    expect(await run(runId)).toMatchObject({
+      status: "pending_approval",
+      approval: { request_id: requestId },
+    });
+    expect((await approvalRow(requestId)).status).toBe("pending");
+    // The suspension has ended, but the deadlines have not moved yet.
+    expect((await decide(runId, requestId, "approve")).status).toBe(200);
+  } finally {
+    await hold(null);
+  }
+  expect(await settled(runId)).toMatchObject({ status: "completed" });
 });
 
 test("a decision is made once: the same again is answered alike, another is refused", async () => {

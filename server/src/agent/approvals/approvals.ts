@@ -114,11 +114,17 @@ export async function raise(
 export async function close(
   tx: Db,
   id: string,
-  change: { status: Exclude<ApprovalStatus, "pending">; at: Date; by: Decider | null },
+  change: {
+    status: Exclude<ApprovalStatus, "pending">;
+    at: Date;
+    by: Decider | null;
+    reason?: string | undefined;
+  },
 ) {
-  await closeApproval(tx, id, change);
-  const { status: outcome, at, by } = change;
-  return { type: "approval.resolved", at, data: { request_id: id, outcome, by } };
+  const { status: outcome, at, by, reason } = change;
+  const told = reason === undefined ? {} : { reason };
+  await closeApproval(tx, id, { status: outcome, at, by: by && { ...by, ...told } });
+  return { type: "approval.resolved", at, data: { request_id: id, outcome, by, ...told } };
 }
 
 /** Of a run that is ended: nobody has to decide any more. Its row is locked. */
@@ -127,7 +133,7 @@ export async function cancelPending(tx: Db, runId: string, at: Date) {
   return Promise.all(pending.map(({ id }) => close(tx, id, { status: "cancelled", at, by: null })));
 }
 
-/** Questions that nobody decided before the run ended; it asks them anew when it is resumed. */
+/** Deletes a run's undecided approvals. The resumed run requests them again. */
 export function forgetCancelled(tx: Db, runId: string): Promise<void> {
   return deleteCancelled(tx, runId);
 }

@@ -15,7 +15,7 @@ import type { Run } from "../runs/schema.ts";
 import { goOn, lockRun } from "../runs/wait.ts";
 import { type ApprovalRecord, close } from "./approvals.ts";
 import { approvalDecided, approvalExpired, approvalNotFound } from "./errors.ts";
-import { expire } from "./expire.ts";
+import { expire, isLate } from "./expire.ts";
 import { type ApprovalStatus, type Decision, decisions } from "./states.ts";
 import { agentOf, findApproval } from "./store.ts";
 
@@ -25,7 +25,7 @@ export async function decide(
   runs: AgentRuns,
   actor: Actor,
   { run_id: runId, request_id: id }: { run_id: string; request_id: string },
-  decision: Decision,
+  { decision, reason }: { decision: Decision; reason?: string | undefined },
 ): Promise<Run> {
   const wanted = decisions[decision];
   const now = app.clock.now();
@@ -36,12 +36,12 @@ export async function decide(
     const approval = await findApproval(tx, runId, id);
     if (!approval) throw approvalNotFound();
     if (approval.status !== "pending") return approval.status;
-    if (approval.expires_at <= now) {
+    if (await isLate(tx, approval, now)) {
       await expire(tx, approval, now);
       lapsesNow = true;
       return "expired";
     }
-    await settle(tx, actor, approval, { status: wanted, at: now });
+    await settle(tx, actor, approval, { status: wanted, at: now, reason });
     return wanted;
   });
   await reached("agent.approval.decided");
@@ -60,10 +60,10 @@ async function settle(
   tx: Db,
   actor: Actor,
   approval: ApprovalRecord,
-  change: { status: "approved" | "denied"; at: Date },
+  { reason, ...change }: { status: "approved" | "denied"; at: Date; reason: string | undefined },
 ): Promise<void> {
   const by = { kind: actor.kind, id: actor.id, label: actor.label };
-  await goOn(tx, approval.run_id, [await close(tx, approval.id, { ...change, by })]);
+  await goOn(tx, approval.run_id, [await close(tx, approval.id, { ...change, by, reason })]);
   const target = { kind: "agent_run", id: approval.run_id, label: await agentOf(tx, approval.run_id) };
   await recordActivity(tx, actor, `agent_approval.${change.status}`, target, approval.workspace_id, {
     request_id: approval.id,

@@ -8,7 +8,7 @@ import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import { endFromOutside } from "../runs/end.ts";
 import { goOn, lockRun } from "../runs/wait.ts";
 import { type ApprovalRecord, close } from "./approvals.ts";
-import { findApproval, findDue, moveDeadlines } from "./store.ts";
+import { findApproval, findDue, isHeld, moveDeadlines } from "./store.ts";
 
 const atOnce = 100;
 
@@ -31,10 +31,15 @@ export function expireIfDue(db: Db, runId: string, id: string, now: Date): Promi
   return transaction(db, async (tx) => {
     const run = await lockRun(tx, runId);
     const approval = run && (await findApproval(tx, runId, id));
-    if (approval?.status !== "pending" || approval.expires_at > now) return false;
+    if (approval?.status !== "pending" || !(await isLate(tx, approval, now))) return false;
     await expire(tx, approval, now);
     return true;
   });
+}
+
+/** The time of a suspension does not count. A deadline during it moves when it ends. */
+export async function isLate(tx: Db, approval: ApprovalRecord, now: Date): Promise<boolean> {
+  return approval.expires_at <= now && !(await isHeld(tx, approval));
 }
 
 /** Of one that is pending and late, with its run's row locked. */

@@ -30,12 +30,12 @@ export const approvalRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "decideAgentApproval",
     summary: "Approve or deny a call",
     description:
-      "Answers the run, which goes on at once: with the call that was approved, argument by argument, or with the model told that it was denied. The same decision again changes nothing.",
+      "Answers the run, which goes on at once: with the call that was approved, argument by argument, or with the model told that it was denied, and for which reason. The same decision again changes nothing.",
     scope: "agents:invoke",
     params: ApprovalParams,
     body: Decide,
     responses: { 200: Run },
     errors: [runNotFound, approvalNotFound, approvalDecided, approvalExpired],
-    handler: ({ actor, params, body }) => decide(app, runs, actor, params, body.decision),
+    handler: ({ actor, params, body }) => decide(app, runs, actor, params, body),
   }),
 ];

@@ -11,7 +11,19 @@ export const ApprovalParams = z.strictObject({
 });
 
 export const Decide = z
-  .strictObject({ decision: z.enum(["approve", "deny"] satisfies Decision[]) })
+  .strictObject({
+    decision: z.enum(["approve", "deny"] satisfies Decision[]),
+    reason: z
+      .string()
+      .min(1)
+      .max(2_000)
+      .optional()
+      .describe("Reason of the denial. The model reads it with the denial."),
+  })
+  .refine(({ decision, reason }) => decision === "deny" || reason === undefined, {
+    error: "belongs to `deny`; leave it out of an approval",
+    path: ["reason"],
+  })
   .meta({ id: "AgentApprovalDecision" });
 
 /** As a run shows what it waits for. */

@@ -1,6 +1,7 @@
 /** All SQL of approvals. Whoever decides has asked for the run's row first, and for the approval's after it. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#db/db.ts";
+import { storableJson } from "../storable.ts";
 import type { ApprovalStatus } from "./states.ts";
 import type { AgentApprovalsTable, Decider } from "./tables.ts";
 
@@ -60,7 +61,7 @@ export async function closeApproval(
     .set({
       status: change.status,
       decided_at: change.at,
-      decided_by: change.by && JSON.stringify(change.by),
+      decided_by: change.by && storableJson(change.by),
     })
     .where("id", "=", id)
     .execute();
@@ -81,7 +82,18 @@ export function findDue(db: Db, now: Date, limit: number): Promise<Pick<Approval
     .execute();
 }
 
-/** Of all approvals of a workspace that nobody has decided. */
+/** True if the approval's workspace is held, so its deadlines have not moved yet. */
+export async function isHeld(db: Db, { workspace_id }: Pick<ApprovalRow, "workspace_id">): Promise<boolean> {
+  const row = await db
+    .selectFrom("workspaces")
+    .select("id")
+    .where("id", "=", workspace_id)
+    .where("held_since", "is not", null)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Moves the deadlines of a workspace's undecided approvals. */
 export async function moveDeadlines(tx: Db, workspaceId: string, ms: number): Promise<void> {
   await tx
     .updateTable("agent_approvals")
@@ -154,7 +166,7 @@ export async function agentOf(db: Db, runId: string): Promise<string> {
 export async function forgetArguments(tx: Db, runIds: readonly string[]): Promise<void> {
   await tx
     .updateTable("agent_approvals")
-    .set({ arguments: "null" })
+    .set({ arguments: "null", decided_by: sql`(decided_by::jsonb - 'reason')::json` })
     .where("run_id", "=", anyOf(runIds))
     .execute();
 }

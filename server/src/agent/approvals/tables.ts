@@ -7,6 +7,8 @@ export interface Decider {
   kind: string;
   id: string;
   label: string;
+  /** Text for the model; deleted with the run's other text an hour after its end. */
+  reason?: string;
 }
 
 export interface AgentApprovalsTable {

@@ -37,7 +37,7 @@ test("a run says where its end user signs in, and the next one calls as them", a
     const url = `${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`;
     const { frames, text } = await readFrames(url, { token: owner.token });
     const told: Json = model.asked[1].messages.at(-1).content;
-    return { told, text, link: frames.find(({ event }) => event === "connection.auth_required")?.data };
+    return { told, text, json, link: frames.find(({ event }) => event === "connection.auth_required")?.data };
   };
   const before = await ask("ada");
   expect(before.link).toMatchObject({
@@ -46,12 +46,22 @@ test("a run says where its end user signs in, and the next one calls as them", a
     authorize_url: expect.stringMatching(/\/connect\/[\w-]{32}$/),
     expires_in: expect.any(Number),
   });
+  // The waiting invoke returns it too.
+  const { expires_in: _, ...link } = before.link;
+  const signIn = {
+    toolset_id: link.toolset_id,
+    end_user_id: "ada",
+    authorize_url: link.authorize_url,
+    expires_at: expect.stringMatching(/Z$/),
+  };
+  expect(before.json.sign_in).toEqual([signIn]);
+  expect((await owner.get(`/v1/agents/runs/${before.json.run_id}`)).json.sign_in).toEqual([signIn]);
   // A link is a person's, and no model's.
   expect(before.told).not.toContain("/connect/");
   expect((await new TestBrowser().signIn(before.link.authorize_url, "ada-at-the-shop")).status).toBe(200);
   const after = await ask("ada");
   expect(after.told).toContain('{"account":"ada-at-the-shop"}');
-  expect(after.link).toBeUndefined();
+  expect([after.link, after.json.sign_in]).toEqual([undefined, []]);
   expect((await ask("bob")).link).toMatchObject({ end_user_id: "bob" });
   expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
 

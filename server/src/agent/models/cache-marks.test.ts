@@ -4,7 +4,7 @@ import { callModel } from "./call.ts";
 
 const model = await startModelServer();
 
-test("marks the system's words and the last message for Anthropic's prompt cache", async () => {
+test("marks the system prompt and the last message for Anthropic's prompt cache", async () => {
   model.script([{ status: 400 }]);
   const address = {
     credentialId: "mcr_1",

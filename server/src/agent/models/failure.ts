@@ -11,16 +11,29 @@ export class ModelFailure extends Error {
    */
   readonly kind: "overloaded" | "away" | "too_long" | "refused";
   readonly retryAfterMs: number | null;
+  /** True if a server responded with an HTTP error, so the address is right. */
+  readonly isFromServer: boolean;
 
-  constructor(kind: ModelFailure["kind"], message: string, retryAfterMs: number | null = null) {
+  constructor(
+    kind: ModelFailure["kind"],
+    message: string,
+    {
+      retryAfterMs = null,
+      isFromServer = false,
+    }: { retryAfterMs?: number | null; isFromServer?: boolean } = {},
+  ) {
     super(message);
     this.kind = kind;
     this.retryAfterMs = retryAfterMs;
+    this.isFromServer = isFromServer;
   }
 }
 
 /** Worth another try: too early, a conflict, a time-out, or the server's own fault. */
 const isPassing = (status: number): boolean => [408, 409, 425].includes(status) || status >= 500;
+
+/** Status codes of an overloaded provider. OpenAI also sends 503, Anthropic 529. */
+const isOverload = (status: number): boolean => [429, 503, 529].includes(status);
 
 /** `secret`: what a careless server may repeat. */
 export function explain(error: unknown, secret: string): ModelFailure {
@@ -32,10 +45,8 @@ export function explain(error: unknown, secret: string): ModelFailure {
     const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
     if ([400, 413, 422].includes(statusCode) && isTooLong(`${error.message} ${error.responseBody ?? ""}`))
       return new ModelFailure("too_long", said);
-    // 529: Anthropic's word for "overloaded".
-    if (statusCode === 429 || statusCode === 529)
-      return new ModelFailure("overloaded", said, retryAfter(responseHeaders));
-    return new ModelFailure(isPassing(statusCode) ? "away" : "refused", said, retryAfter(responseHeaders));
+    const kind = isOverload(statusCode) ? "overloaded" : isPassing(statusCode) ? "away" : "refused";
+    return new ModelFailure(kind, said, { retryAfterMs: retryAfter(responseHeaders), isFromServer: true });
   }
   const cause = causeOf(error);
   if (cause instanceof AnswerUnfit)

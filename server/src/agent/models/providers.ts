@@ -72,8 +72,8 @@ export function streamOf(
 }
 
 /**
- * Anthropic caches a prompt up to its marks alone: the system's words with the tools before them, and all of the
- * conversation, which the next step repeats. Other providers cache by themselves.
+ * Anthropic caches a prompt only up to its marks. The first mark covers the tools and the system prompt, the second the
+ * whole conversation, which the next step repeats. Other providers cache by themselves.
  */
 export function withCacheMarks(
   { provider }: Pick<ModelAddress, "provider">,

@@ -14,7 +14,7 @@ export async function newestRuns(db: Db, agentIds: readonly string[]): Promise<M
   return new Map(rows.map((row) => [row.agent_id, row]));
 }
 
-/** Ids of active runs of an agent, at most `limit`. */
+/** Lists ids of an agent's active runs, at most `limit`. */
 export function activeOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
   return findActiveOfAgent(db, agentId, limit);
 }

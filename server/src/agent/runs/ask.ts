@@ -22,10 +22,12 @@ import type { RunWriter } from "./writer.ts";
 const triesOfEach = 3;
 /** A provider with a longer Retry-After is skipped in this round. */
 const pauseMaxMs = 2_000;
-/** From this on a wait holds no worker: the run is left until then. */
+/** A wait of at least this length parks the run, so that it holds no worker. */
 const parkedFromMs = 2_000;
 /** Longest wait between rounds when no provider sends Retry-After. */
 const waitMaxMs = 60_000;
+/** A server whose fault passes is back within a minute or so: four waits are 4 to 32 s. */
+const faultWaitsMax = 4;
 
 export interface Asking {
   config: AgentConfig;
@@ -38,7 +40,7 @@ export interface Asking {
   fetch: Fetch;
   /** Of the first pause; each is twice the one before. */
   pauseMs: number;
-  /** How often in a row the run waited for this step. */
+  /** Number of consecutive waits before this step. */
   waits: number;
   /** Deadline of the run, as a time of `performance.now()`. */
   deadline: number;
@@ -70,22 +72,23 @@ export async function askAgainShorter(
 
 /**
  * Tries the model and its fallbacks. If none responds and at least one is overloaded, waits and retries until the run's
- * deadline; throws a `ModelBusy` for a long wait. Throws a `RunFailure`.
+ * deadline; if one has a fault that may pass, a few times. Throws a `ModelBusy` for a long wait. Throws a `RunFailure`.
  */
 export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
   for (let round = asking.waits; ; round += 1) {
     const outcome = await askEach(app, asking);
     if ("answer" in outcome) return outcome;
-    const { last, tooLong, overloaded } = outcome;
+    const { last, tooLong, overloaded, fault } = outcome;
     if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
     if (tooLong) throw new PromptTooLong(tooLong.message);
-    if (!overloaded) throw new RunFailure("model_error", last.message);
+    const busy = overloaded ?? (round < faultWaitsMax ? fault : undefined);
+    if (!busy) throw new RunFailure("model_error", last.message);
     // Never less than the backoff: a server that asks for no wait each time would fill the log of the run.
     const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
-    const pauseMs = Math.max(overloaded.retryAfterMs ?? 0, backoffMs);
+    const pauseMs = Math.max(busy.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
     if (performance.now() + waitMs >= asking.deadline)
-      throw new RunFailure("model_rate_limited", overloaded.message);
+      throw new RunFailure(overloaded ? "model_rate_limited" : "model_error", busy.message);
     const until = new Date(app.clock.now().getTime() + waitMs);
     if (waitMs >= parkedFromMs) throw new ModelBusy(asking.step, until, Math.ceil(waitMs));
     asking.writer.add("model.waiting", { step: asking.step, retry_at: until.toISOString() });
@@ -98,6 +101,8 @@ interface Failures {
   tooLong: ModelFailure | undefined;
   /** The overloaded model with the shortest Retry-After. */
   overloaded: ModelFailure | undefined;
+  /** The same of those whose server responded with an error that may pass. A wrong address is none. */
+  fault: ModelFailure | undefined;
 }
 
 /** Runs a round: tries each candidate a few times, with short pauses. */
@@ -109,7 +114,12 @@ async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promis
     asking.workspaceId,
     candidates.map(({ credential_id }) => credential_id),
   );
-  const failures: Failures = { last: undefined, tooLong: undefined, overloaded: undefined };
+  const failures: Failures = {
+    last: undefined,
+    tooLong: undefined,
+    overloaded: undefined,
+    fault: undefined,
+  };
   for (const { id, credential_id } of candidates) {
     const credential = known.get(credential_id);
     if (!credential) continue;
@@ -132,6 +142,7 @@ async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promis
     failures.last = last;
     if (last?.kind === "too_long") failures.tooLong = last;
     if (last?.kind === "overloaded") failures.overloaded = sooner(failures.overloaded, last);
+    if (last?.kind === "away" && last.isFromServer) failures.fault = sooner(failures.fault, last);
   }
   return failures;
 }

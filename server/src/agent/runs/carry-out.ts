@@ -173,7 +173,7 @@ async function takeStep(
       words,
     },
   );
-  going.run = { ...run, ...advanced };
+  going.run = { ...run, ...advanced, model_waits: 0 };
   going.calls = calls.map((call, position) => requested(run.id, step, position, call));
   conversation.add(words);
   await reached("agent.step.committed");
@@ -182,7 +182,7 @@ async function takeStep(
   return end === undefined;
 }
 
-/** Those of the config, once more for each time that the run was resumed. */
+/** Limits of the config, granted again for each resume. */
 function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
   const times = resumes + 1;
   return {

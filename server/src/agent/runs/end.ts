@@ -74,5 +74,7 @@ export async function endFromOutside(
   if (!run || isOver(run.status)) return undefined;
   const cancelled = run.status === "pending_approval" ? await cancelPending(tx, id, at) : [];
   const { event, change } = failed(failure, at);
-  return overrule(tx, id, [...before, ...cancelled, event], change);
+  // A wait for a model is counted when it begins.
+  const leftMs = run.status === "queued" && run.retry_at ? run.retry_at.getTime() - at.getTime() : 0;
+  return overrule(tx, id, [...before, ...cancelled, event], { ...change, activeMs: Math.min(0, -leftMs) });
 }

@@ -23,6 +23,14 @@ export const sessionBusy = defineError("session_busy", 409, (runId: string) => (
   detail: "A run is going in this session already; try again when it ended.",
   meta: { run_id: runId, retry_after: 1 },
 }));
+export const sessionPinned = defineError(
+  "session_pinned",
+  409,
+  ({ pinned, wanted }: { pinned: number | null; wanted: number }) => ({
+    detail: `The session is pinned to version ${pinned}. Leave out \`qualifier\` to go on with it, or send \`upgrade: true\` to pin it to version ${wanted}.`,
+    meta: { version: pinned },
+  }),
+);
 export const approvalPending = defineError("approval_pending", 409, (runId: string) => ({
   detail: "The session waits for an approval; decide it first.",
   meta: { run_id: runId },

@@ -13,7 +13,7 @@ export class RunFailure extends Error {
   }
 }
 
-/** Every model is overloaded; the run is parked until one may be asked again. */
+/** Thrown when every model is overloaded. The run is parked until a model may be called again. */
 export class ModelBusy extends Error {
   override readonly name = "ModelBusy";
   readonly step: number;
@@ -45,7 +45,7 @@ export function failureOf(error: unknown): RunFailure {
 
 const resume = "then resume the run with POST /v1/agents/runs/{run_id}/resume";
 
-/** What helps against each error; empty where its message says so itself. */
+/** Cure of each error. Empty if the message has it. */
 const cures: Readonly<Record<RunErrorCode, string>> = {
   cancelled: "",
   model_error: `Check the model's id, its credential and its address, ${resume}.`,
@@ -63,7 +63,7 @@ const cures: Readonly<Record<RunErrorCode, string>> = {
   internal: "Resume the run with POST /v1/agents/runs/{run_id}/resume; the server's log has the cause.",
 };
 
-/** The message of an error with its cure. */
+/** Returns an error's message with its cure. */
 export function withCure({ code, message }: { code: RunErrorCode; message: string }): string {
   const sentence = /[.!?]$/.test(message.trimEnd()) ? message.trimEnd() : `${message.trimEnd()}.`;
   return `${sentence} ${cures[code]}`.trim();

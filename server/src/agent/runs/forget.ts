@@ -18,10 +18,10 @@ export async function forgetOutputs(
     for (const run of ids) {
       if (signal?.aborted) return;
       try {
-        await transaction(db, (tx) => expireOutput(tx, run)).catch(async (error: unknown) => {
+        await transaction(db, (tx) => expireOutput(tx, run, { now })).catch(async (error: unknown) => {
           if (isPassing(error)) throw error;
           log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");
-          await transaction(db, (tx) => expireOutput(tx, run, true));
+          await transaction(db, (tx) => expireOutput(tx, run, { now, isBroken: true }));
         });
       } catch (error) {
         left += 1;

@@ -11,6 +11,8 @@ import { newId } from "#lib/ids.ts";
 import { getVersion, workspaceOf } from "../agents/agents.ts";
 import { type AskedAgent, askedAgent } from "../agents/asked.ts";
 import { type AgentConfig, defaultIdleMinutes } from "../agents/config.ts";
+import { firstAlias } from "../agents/limits.ts";
+import { parseVersion } from "../agents/names.ts";
 import { findCredentials } from "../credentials/credentials.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { Conversation } from "../sessions/conversation.ts";
@@ -28,6 +30,7 @@ import {
   approvalPending,
   credentialMissing,
   sessionBusy,
+  sessionPinned,
   tooManyRuns,
 } from "./errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
@@ -57,7 +60,7 @@ export async function invoke(
   input: Invoke,
   trigger: Trigger = { type: "api", id: null },
 ): Promise<string> {
-  const agent = await askedAgent(app.db, actor, reference, input.qualifier);
+  const agent = await askedAgent(app.db, actor, reference, input.qualifier ?? firstAlias);
   const workspace = requireNotSuspended(workspaceOf(actor, agent));
   if (agent.archived_at) throw agentArchived();
   if (agent.paused) throw agentPaused(false);
@@ -70,7 +73,7 @@ export async function invoke(
   return begun.id;
 }
 
-/** The agent or its version was deleted since it was read, and the foreign keys of the new rows say so. */
+/** True if a foreign key failed because the agent or its version was deleted after it was read. */
 function refuseDeleted(error: unknown): never {
   const { code, constraint } = error as { code?: string; constraint?: string };
   if (code !== "23503") throw error;
@@ -145,6 +148,7 @@ function inOld(db: Db, asking: Asking): Promise<Entered> {
       endUserId: input.end_user_id,
       hasHistory: input.messages !== undefined,
     });
+    if (!input.upgrade) requirePinnedTo(session.version, input.qualifier);
     const { version, config } = input.upgrade
       ? requireVersion(agent)
       : await getVersion(tx, agent, String(session.version));
@@ -161,6 +165,13 @@ function inOld(db: Db, asking: Asking): Promise<Entered> {
     };
     return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
   });
+}
+
+/** An alias may have moved since the session began, and the session stays; a version that is named by its number is meant. */
+function requirePinnedTo(pinned: number | null, qualifier: string | undefined): void {
+  const wanted = qualifier === undefined ? undefined : parseVersion(qualifier);
+  if (typeof wanted !== "object" || !("version" in wanted) || wanted.version === pinned) return;
+  throw sessionPinned({ pinned, wanted: wanted.version });
 }
 
 function beginningOf(

@@ -38,13 +38,13 @@ export type RunChange = Partial<
     | "retry_at"
   >
 > & {
-  /** Whole ones. */
+  /** Whole ones; negative for time that was counted and did not pass. */
   activeMs?: number;
   /** It goes on after a decision. */
   isResumed?: true;
-  /** It goes on after it failed. */
+  /** The run is resumed after a failure. */
   isReopened?: true;
-  /** It waits so long for a model; the time counts as the run's. */
+  /** Milliseconds that the run waits for a model. They count as run time. */
   waitMs?: number;
 };
 
@@ -107,7 +107,7 @@ export function overrule(
   return changeRun(tx, isActive, events, change, {});
 }
 
-/** A failed run goes on. The caller holds its row. */
+/** Queues a failed run again. The caller holds its row. */
 export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | undefined> {
   return changeRun(
     tx,
@@ -121,7 +121,6 @@ export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | 
       output_expires_at: null,
       finished_at: null,
       retry_at: null,
-      isResumed: true,
       isReopened: true,
     },
     {},
@@ -165,7 +164,7 @@ function changes(
 ): RawBuilder<unknown>[] {
   const added = {
     last_event_id: events,
-    ...(activeMs + waitMs > 0 ? { active_ms: activeMs + waitMs } : {}),
+    ...(activeMs + waitMs !== 0 ? { active_ms: activeMs + waitMs } : {}),
     ...(waitMs > 0 ? { model_waits: 1 } : {}),
     ...(isResumed ? { resumed: 1 } : {}),
     ...(isReopened ? { resumes: 1 } : {}),
@@ -180,7 +179,9 @@ function changes(
       : {}),
   };
   return [
-    ...(step ? [sql`model_waits = 0`] : []),
+    ...(step || isReopened ? [sql`model_waits = 0`] : []),
+    // The processes that it lost before its failure no longer count against it.
+    ...(isReopened ? [sql`resumed = attempts`] : []),
     ...Object.entries(columns).map(([name, value]) => sql`${sql.ref(name)} = ${value}`),
     ...Object.entries(added).map(
       ([name, more]) => sql`${sql.ref(name)} = ${sql.ref(name)} + ${more}::bigint`,

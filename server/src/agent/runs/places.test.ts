@@ -48,7 +48,7 @@ test("a workspace with much to do keeps no other waiting, and has its turn as it
   }
 });
 
-test("a run of a suspended workspace takes no further step, and goes on from there afterwards", async () => {
+test("stops a suspended workspace's run before its next step, and continues it afterwards", async () => {
   const person = await host.person();
   const held: string[] = [];
   let asked = 0;

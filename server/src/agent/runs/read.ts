@@ -40,7 +40,9 @@ export async function getOutcome(
   if (approval && approval.expires_at > now) return { row, approval };
   // Decided on meanwhile, or late: by now somebody else may have found that as well.
   if (approval && (await expireIfDue(app.db, id, approval.id, now))) await runs.lapsed(id);
-  return { row: await getRun(app, actor, id), approval: undefined };
+  const after = await getRun(app, actor, id);
+  const isWaiting = after.status === "pending_approval";
+  return { row: after, approval: isWaiting ? (await pendingByRun(app.db, [id])).get(id) : undefined };
 }
 
 export async function list(

@@ -1,4 +1,4 @@
-/** A process that is killed after a run was resumed, and what the next one makes of it. */
+/** A server that is killed after a run was resumed, and the run in the next server. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
@@ -12,7 +12,7 @@ import { AgentRuns } from "./runs.ts";
 const key = randomBytes(32);
 const model = await startModelServer();
 const shop = await startToolServer();
-// It takes requests and carries out nothing: what it commits is taken up by others.
+// This server accepts requests and executes no runs. Other servers execute them.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 const { json: toolset } = await owner.post("/v1/agent-toolsets", {
@@ -39,7 +39,7 @@ async function work(runId: string): Promise<void> {
 }
 
 test.each(["agent.run.taken", "agent.step.begins", "agent.step.answered", "agent.step.commits"])(
-  "a resumed run whose server is killed at %s is completed by the next, with each tool call made once",
+  "completes a resumed run in the next server after a kill at %s, with each tool call made once",
   async (point) => {
     shop.asked = [];
     const call = { calls: [{ name: "shop__sell", arguments: '{"id":"7"}' }] };

@@ -1,9 +1,11 @@
-/** Failed runs that are resumed from their last whole step. */
+/** Failed runs that are resumed from their last complete step. */
+import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startToolServer } from "../testing/tool-server.ts";
+import { expireOutput } from "./store.ts";
 
 const model = await startModelServer();
 const shop = await startToolServer();
@@ -46,12 +48,12 @@ const eventsOf = async (id: string) =>
     ({ data }) => data,
   );
 
-test("resumes a failed run after its last tool call, which is not made again", async () => {
+test("resumes a failed run after its last tool call without repeating the call", async () => {
   shop.asked = [];
   model.script([call, refusal]);
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
-  // The cause and the cure, in the answer itself.
+  // The response has the cause and the cure.
   expect(json.error_message).toMatch(/no such model.*\/resume/s);
   model.script([{ text: ["Sold."] }]);
   expect(await resumed(json.run_id)).toMatchObject({
@@ -78,12 +80,12 @@ test("resumes a failed run after its last tool call, which is not made again", a
     "step.completed",
     "run.completed",
   ]);
-  // The session goes on with what the run said.
+  // The session continues with the run's output.
   const { session_id } = json;
   expect((await owner.post("/v1/agents/selling/invoke", { input: "And?", session_id })).status).toBe(200);
 });
 
-test("shows the reader of the UI stream one message without the failure it was resumed from", async () => {
+test("streams one message without the earlier failure to a UI client of a resumed run", async () => {
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   model.script([{ text: ["Hello."] }]);
@@ -104,7 +106,7 @@ test("grants the limits of the version once more", async () => {
   expect(await resumed(json.run_id)).toMatchObject({ status: "completed", output: "Sold." });
 });
 
-test("asks a person anew about a call that was cancelled undecided, and never makes it unasked", async () => {
+test("requests approval again for a call that was cancelled undecided, and never makes it without approval", async () => {
   shop.asked = [];
   model.script([call, { text: ["Done."] }]);
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it." });
@@ -121,7 +123,7 @@ test("asks a person anew about a call that was cancelled undecided, and never ma
   expect(shop.asked).toHaveLength(1);
 });
 
-test("tells the model that nobody knows the outcome of a call that a cancellation cut off", async () => {
+test("reports an unknown outcome to the model for a call that a cancellation cut off", async () => {
   shop.asked = [];
   shop.answer = () => {};
   model.script([call, { text: ["Done."] }]);
@@ -136,7 +138,7 @@ test("tells the model that nobody knows the outcome of a call that a cancellatio
   expect(shop.asked).toHaveLength(1);
 });
 
-test("refuses what can't be resumed, and says why", async () => {
+test("refuses to resume a run that cannot be resumed, and gives the reason", async () => {
   model.script([{ text: ["Hi."] }]);
   const done = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
   const refused = async (id: string) => (await owner.post(`/v1/agents/runs/${id}/resume`)).json;
@@ -167,7 +169,7 @@ test("refuses what can't be resumed, and says why", async () => {
   await owner.call("PATCH", "/v1/agents/plain", { paused: false });
 });
 
-test("resumes a run once where two ask for it at once", async () => {
+test("resumes a run once for two concurrent requests", async () => {
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   model.script([{ text: ["Hello."] }]);
@@ -175,4 +177,60 @@ test("resumes a run once where two ask for it at once", async () => {
   const answers = await Promise.all([owner.post(path), owner.post(path)]);
   expect(answers.map(({ status }) => status).filter((status) => status === 200)).not.toHaveLength(0);
   expect(await settled(json.run_id)).toMatchObject({ status: "completed", resumes: 1 });
+});
+
+test("resumes a run that lost many processes, and restarts its backoff", async () => {
+  model.script([refusal]);
+  const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
+  await sql`update agent_runs set attempts = 40, model_waits = 12 where id = ${json.run_id}`.execute(
+    host.app.db,
+  );
+  model.script([...[1, 2, 3].map(() => ({ status: 429 })), { text: ["Hello."] }]);
+  expect(await resumed(json.run_id)).toMatchObject({ status: "completed", attempts: 41 });
+});
+
+test("keeps the text of a run that was resumed since a sweep found it", async () => {
+  model.script([call, refusal]);
+  const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
+  const now = new Date();
+  model.script([{ text: ["Sold."] }]);
+  await resumed(json.run_id);
+  await expireOutput(host.app.db, json.run_id, { now });
+  expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.output).toBe("Sold.");
+  const { frames } = await readFrames(`${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`, {
+    token: owner.token,
+  });
+  expect(frames.filter(({ data }) => data.expired)).toEqual([]);
+});
+
+test("shows a call as running while its run makes it", async () => {
+  shop.asked = [];
+  const made = Promise.withResolvers<void>();
+  shop.answer = (_, response) => void made.promise.then(() => response.writeHead(200).end("{}"));
+  model.script([call, { text: ["Sold."] }]);
+  const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it.", wait_s: 0 });
+  await expect.poll(() => shop.asked.length, { timeout: 20_000 }).toBe(1);
+  const during = (await owner.get(`/v1/agents/runs/${json.run_id}`)).json;
+  expect(during.tools_called).toMatchObject([{ status: "running", duration_ms: null }]);
+  made.resolve();
+  shop.answer = undefined;
+  expect(await settled(json.run_id)).toMatchObject({ tools_called: [{ status: "completed" }] });
+});
+
+test("returns 404 for a run whose session is deleted during its resume", async () => {
+  model.script([refusal]);
+  const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
+  const isWaiting = async () => {
+    const { rows } = await sql`select from pg_locks where not granted`.execute(host.app.db);
+    return rows.length > 0;
+  };
+  let resuming: Promise<Json> | undefined;
+  // Each holds what the other one waits for: the session here, and the run there.
+  await host.app.db.transaction().execute(async (tx) => {
+    await sql`select from agent_sessions where id = ${json.session_id} for update`.execute(tx);
+    resuming = owner.post(`/v1/agents/runs/${json.run_id}/resume`);
+    await expect.poll(isWaiting, { timeout: 20_000, interval: 5 }).toBe(true);
+    await sql`delete from agent_sessions where id = ${json.session_id}`.execute(tx);
+  });
+  expect(await resuming).toMatchObject({ status: 404, json: { code: "run_not_found" } });
 });

@@ -1,13 +1,13 @@
 /**
- * A failed run goes on from its last whole step, as the same run: one statement takes back its end, and whichever process
- * looks first takes it up. The journal of its calls is the one it had, so a call that ended is not made again, and one
- * that was cut off is repeated only if its tool says so.
+ * Resumes a failed run from its last complete step, as the same run. One statement queues it again, and the first
+ * process that polls executes it. The run keeps its journal, so a finished call is not made again. A call that was cut
+ * off is repeated only if its tool is safe to repeat.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { planLimits } from "#accounts/plans.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import type { Db } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
 import { workspaceOf } from "../agents/agents.ts";
 import { askedAgent } from "../agents/asked.ts";
@@ -15,6 +15,7 @@ import { forgetCancelled } from "../approvals/approvals.ts";
 import { awaitsAnswer, holdCounts, take } from "../sessions/sessions.ts";
 import { requireNotParking } from "../vm/view.ts";
 import { agentArchived, agentPaused, runNotFound, runNotResumable, tooManyRuns } from "./errors.ts";
+import { whole } from "./erase.ts";
 import { reopen } from "./journal.ts";
 import { get, getRun } from "./read.ts";
 import type { AgentRuns } from "./runs.ts";
@@ -22,10 +23,10 @@ import type { Run } from "./schema.ts";
 import { isOver, type RunErrorCode } from "./states.ts";
 import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "./store.ts";
 
-/** Each one grants the limits of the version once more. */
+/** Maximum of resumes. Each one grants the version's limits again. */
 const resumesMax = 20;
 
-/** Why a run that failed with one of these does not go on. */
+/** Error codes after which a run cannot be resumed, with the reason. */
 const forGood: Partial<Record<RunErrorCode, string>> = {
   output_invalid: "its answers do not fit the schema. Invoke again in the session.",
   session_ended: "its session has ended. Begin a new one: invoke without `session_id`.",
@@ -45,7 +46,7 @@ export async function resume(
     if (agent.archived_at) throw agentArchived();
     if (agent.paused || agent.is_all_paused) throw agentPaused(agent.is_all_paused);
     const allowed = planLimits[workspace.plan].runsInFlight;
-    const isResumed = await transaction(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
+    const isResumed = await whole(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
     await reached("agent.run.resumed");
     if (isResumed) {
       runs.begin(id);
@@ -55,7 +56,7 @@ export async function resume(
   return get(app, runs, actor, id);
 }
 
-/** False where somebody else resumed it meanwhile. */
+/** Returns false if another request has resumed the run. */
 async function reopenRun(
   tx: Db,
   { id, workspace_id: workspaceId }: Pick<RunRow, "id" | "workspace_id">,

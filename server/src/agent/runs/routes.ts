@@ -31,6 +31,7 @@ import {
   runNotFound,
   runNotResumable,
   sessionBusy,
+  sessionPinned,
   tooManyRuns,
 } from "./errors.ts";
 import { follow } from "./follow.ts";
@@ -63,7 +64,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "invokeAgent",
     summary: "Run an agent",
     description:
-      "200 with the outcome where it is there within `wait_s` or a person has to decide, 202 where it is not. With `stream: true` the answer is the run's events. A caller who hangs up does not stop the run. With the same `Idempotency-Key` and body the same run is streamed again from its beginning, or from `Last-Event-ID`, also while the first stream goes on. A `traceparent` header makes the run part of that trace.",
+      "Returns 200 with the outcome if the run ends within `wait_s` or needs an approval, else 202. With `stream: true` the response streams the run's events. Closing the connection does not stop the run. A request with the same `Idempotency-Key` and body streams the same run again, from its start or from `Last-Event-ID`, also during the first stream. A `traceparent` header adds the run to that trace.",
     scope: "agents:invoke",
     params: AgentParams,
     query: InvokeQuery,
@@ -81,6 +82,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
       agentArchived,
       agentPaused,
       sessionBusy,
+      sessionPinned,
       sessionParking,
       approvalPending,
       planLimit,
@@ -162,7 +164,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "resumeAgentRun",
     summary: "Resume a failed run",
     description:
-      "It goes on as the same run from its last whole step: no tool call that ended is made again, and the limits of its version are granted once more. The stream goes on with `run.resumed` after `run.failed`. Possible within an hour of the failure, in a live session without a later run. A run that is active is answered as it is.",
+      "Continues the same run from its last complete step. Finished tool calls are not made again, and the version's limits are granted again. The stream continues with `run.resumed` after `run.failed`. Possible within an hour of the failure, in a live session without a later run. An active run is returned unchanged.",
     scope: "agents:invoke",
     extension: true,
     params: RunParams,
@@ -243,7 +245,7 @@ async function invokeStreamed(
 }
 
 function byApi({ headers }: FastifyRequest, note: RouteInput<unknown, unknown, unknown>["note"]): Trigger {
-  // The run takes a while: a retry during it, or after this server died, is told of it and begins no other.
+  // A retry during the run, or after a crash of this server, gets the same run and does not start another.
   const isKeyed = headers["idempotency-key"] !== undefined;
   return {
     type: "api",

@@ -57,6 +57,7 @@ test("an agent that is asked answers, and the run says what it took", async () =
       approval: null,
       finish_reason: "stop",
       output_truncated: false,
+      sign_in: [],
     },
   ]);
   expect(model.asked).toMatchObject([
@@ -101,6 +102,20 @@ test("a session remembers what was said, and stays with its version until it is 
     version: 2,
     status: "idle",
   });
+});
+
+test("refuses another version's number in a session, and accepts the session's own", async () => {
+  const name = await agent();
+  await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
+  const { json } = await invoke(name, { qualifier: "v1" });
+  const again = { session_id: json.session_id };
+  const refused = await invoke(name, { ...again, qualifier: "2" });
+  expect(refused).toMatchObject({ status: 409, json: { code: "session_pinned", version: 1 } });
+  expect((await invoke(name, { ...again, qualifier: "1" })).status).toBe(200);
+  // An alias may have moved since the session started.
+  expect((await invoke(name, { ...again, qualifier: "prod" })).status).toBe(200);
+  const moved = await invoke(name, { ...again, qualifier: "2", upgrade: true });
+  expect((await owner.get(`/v1/agents/runs/${moved.json.run_id}`)).json.version).toBe(2);
 });
 
 test("a new session begins with the history it is given, an old one takes none", async () => {
@@ -210,6 +225,24 @@ test("fails a run whose model stays overloaded past the run's time", async () =>
   const { json } = await invoke(await agent({ limits: { max_seconds: 1 } }));
   expect(json).toMatchObject({ status: "failed", output: null });
   expect(["model_rate_limited", "limit_time"]).toContain(json.error_code);
+});
+
+test("retries while the model's server fails, and fails the run when it does not recover", async () => {
+  const faults = Array.from({ length: 7 }, () => ({ status: 500 }));
+  model.script([...faults, { text: ["at last"] }]);
+  expect((await invoke(await agent())).json).toMatchObject({ status: "completed", output: "at last" });
+  expect(model.asked).toHaveLength(8);
+  model.script([{ status: 502 }]);
+  const { json } = await invoke(await agent());
+  expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
+  // Four waits between five rounds of three tries each.
+  expect(model.asked).toHaveLength(15);
+});
+
+test("fails at once when no server responds at the model's address", async () => {
+  const { json } = await invoke(await agent(await modelConfig(owner)));
+  expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
+  expect((await eventsOf(json.run_id)).map(({ type }) => type)).not.toContain("model.waiting");
 });
 
 test("what was said before a break is void, and the log says so", async () => {

@@ -354,7 +354,7 @@ export class AgentRuns {
     await this.#commitLast(writer, event, change);
   }
 
-  /** The run is a row until its model may be asked again; a look of any process takes it up then. */
+  /** Parks the run as a row until its model may be called again. Any process that polls then executes it. */
   #park({ step, until, waitMs }: ModelBusy, writer: RunWriter): Promise<void> {
     const data = { step, retry_at: until.toISOString() };
     const event = { type: "model.waiting", at: this.#app.clock.now(), data };

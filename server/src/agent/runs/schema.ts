@@ -7,7 +7,7 @@ import type { PendingApproval } from "../approvals/approvals.ts";
 import { Approval, toApproval } from "../approvals/schema.ts";
 import { finishReasons, runErrorCodes, runStatuses } from "./states.ts";
 import type { Called } from "../calls/calls.ts";
-import type { EventRow, RunView } from "./store.ts";
+import type { EventRow, RunView, SignInAsked } from "./store.ts";
 import { speaking, words } from "./words.ts";
 
 const timestamp = z.iso.datetime();
@@ -25,8 +25,10 @@ export const Invoke = z
       .string()
       .min(1)
       .max(64)
-      .default("prod")
-      .describe("The version of a new session: an alias, a number, or `latest`."),
+      .optional()
+      .describe(
+        "Version of a new session: an alias, a number, or `latest`. Default `prod`. A number other than the session's own is refused with `session_pinned` unless `upgrade` is true.",
+      ),
     ephemeral: z
       .boolean()
       .optional()
@@ -44,12 +46,30 @@ const outcome = {
   session_id: z.string(),
   status: z.enum(runStatuses),
   error_code: z.enum(runErrorCodes).nullable(),
-  error_message: z.string().nullable().describe("Cause of a failed run, and what helps."),
+  error_message: z
+    .string()
+    .nullable()
+    .describe("Cause and cure of a failed run. Null for a run that did not fail."),
   output: z
     .string()
     .nullable()
     .describe("For an hour. Null in a list where it takes more than 64 KiB; the run has it."),
   approval: Approval.describe("While the run is `pending_approval`."),
+};
+
+const signIn = {
+  sign_in: z
+    .array(
+      z.object({
+        toolset_id: z.string(),
+        end_user_id: z.string().nullable(),
+        authorize_url: z.string().describe("Link that this person opens to sign in. It works once."),
+        expires_at: timestamp,
+      }),
+    )
+    .describe(
+      "Links for toolsets that the run could not use before a person signs in. Without expired links, and empty in a list.",
+    ),
 };
 
 const finish = {
@@ -67,7 +87,7 @@ const finish = {
 };
 
 export const InvokeResponse = z
-  .object({ ...outcome, session_created: z.boolean(), ...finish })
+  .object({ ...outcome, session_created: z.boolean(), ...finish, ...signIn })
   .meta({ id: "AgentInvokeResponse" });
 export type InvokeResponse = z.output<typeof InvokeResponse>;
 
@@ -84,7 +104,9 @@ export const Run = z
         call_id: z.string(),
         tool: z.string(),
         toolset_id: z.string().nullable(),
-        status: z.enum(["completed", "failed", "denied", "expired", "unknown"]),
+        status: z
+          .enum(["running", "completed", "failed", "denied", "expired", "unknown"])
+          .describe("`unknown` if the call was cut off, and whether it took effect is not known."),
         started_at: timestamp.nullable(),
         duration_ms: z.int().nullable(),
       }),
@@ -99,17 +121,20 @@ export const Run = z
     }),
     attempts: z
       .int()
-      .describe("How often it was taken up: at first, after a decision, after a process that was gone."),
+      .describe(
+        "Number of times that a process took the run: first, then after a decision, a wait for a model, a resume or a crash.",
+      ),
     waiting_for_model: z
       .object({ retry_at: timestamp })
       .nullable()
-      .describe("When a run that waits for an overloaded model asks it again. Null otherwise."),
-    resumes: z.int().describe("How often it was resumed after it failed."),
+      .describe("Time of the next call to an overloaded model. Null if the run does not wait for one."),
+    resumes: z.int().describe("Number of times that the run was resumed after a failure."),
     created_at: timestamp,
     started_at: timestamp.nullable(),
     finished_at: timestamp.nullable(),
     last_event_id: z.int(),
     ...finish,
+    ...signIn,
   })
   .meta({ id: "AgentRun" });
 export type Run = z.output<typeof Run>;
@@ -174,7 +199,7 @@ export function toRun(
     version: row.version,
     end_user_id: row.end_user_id,
     trigger: { type: row.trigger_type, id: row.trigger_id },
-    tools_called: calls.map(toCalled),
+    tools_called: calls.map((call) => toCalled(call, row.status)),
     steps: row.steps,
     tokens: tokensOf(row),
     attempts: row.attempts,
@@ -187,7 +212,16 @@ export function toRun(
     last_event_id: row.last_event_id,
     finish_reason: row.finish_reason,
     output_truncated: row.finish_reason === "length",
+    sign_in: (row.sign_ins ?? []).flatMap((asked) => toSignIn(asked, now)),
   };
+}
+
+/** Leaves out expired links. */
+function toSignIn(asked: SignInAsked, now: Date): Run["sign_in"] {
+  const { toolset_id, end_user_id, authorize_url, expires_in } = asked;
+  const expiresAt = new Date(Date.parse(asked.at) + expires_in * 1000);
+  if (expiresAt <= now) return [];
+  return [{ toolset_id, end_user_id, authorize_url, expires_at: expiresAt.toISOString() }];
 }
 
 export function toInvokeResponse(
@@ -206,17 +240,18 @@ export function toInvokeResponse(
     approval: run.approval,
     finish_reason: run.finish_reason,
     output_truncated: run.output_truncated,
+    sign_in: run.sign_in,
   };
 }
 
-function toCalled(call: Called): Run["tools_called"][number] {
+function toCalled(call: Called, runStatus: Run["status"]): Run["tools_called"][number] {
   const { started_at, finished_at, status } = call;
+  const isOpen = status === "requested" || status === "running";
   return {
     call_id: call.id,
     tool: call.tool,
     toolset_id: call.toolset_id,
-    // One that is under way has no outcome that anybody knows.
-    status: status === "requested" || status === "running" ? "unknown" : status,
+    status: isOpen ? (runStatus === "running" ? "running" : "unknown") : status,
     started_at: started_at?.toISOString() ?? null,
     duration_ms: started_at && finished_at ? finished_at.getTime() - started_at.getTime() : null,
   };

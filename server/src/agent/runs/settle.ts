@@ -9,8 +9,7 @@ import { reached } from "#lib/kill-points.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentConfig } from "../agents/config.ts";
-import { approvalsByCall, question, raise } from "../approvals/approvals.ts";
-import type { ApprovalStatus } from "../approvals/states.ts";
+import { type ApprovalRecord, approvalsByCall, question, raise } from "../approvals/approvals.ts";
 import { began, type Call, type CallChange, callsOf, ended, type Outcome } from "../calls/calls.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
@@ -27,6 +26,9 @@ import type { RunWriter } from "./writer.ts";
 /** Of one step. */
 const callsAtOnce = 8;
 const previewCharacters = 500;
+/** Tells a model to shorten its call, because it would repeat a call that the output limit cuts off. */
+const unfitArguments =
+  "The arguments are not a JSON object. If a limit of output tokens cut them off, call again with shorter ones.";
 
 /** `waiting`: nothing of the run is this process's any more. */
 export async function settleCalls(
@@ -56,7 +58,7 @@ export async function settleCalls(
         const { tools, why } = place < callsAtOnce ? atFirst : await usable();
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
-        const decision = approvals?.get(call.id)?.status;
+        const decision = approvals?.get(call.id);
         const settled = await settle(
           app,
           config,
@@ -115,7 +117,7 @@ interface Asked {
   /** Why its toolset can't be used. */
   missing: string | undefined;
   /** Undefined where nobody was asked. */
-  decision: ApprovalStatus | undefined;
+  decision: Pick<ApprovalRecord, "status" | "decided_by"> | undefined;
 }
 
 /** The run's last transaction here: the question, and a run that nobody carries out. */
@@ -170,7 +172,7 @@ async function settle(
   if (call.status !== "requested" && call.status !== "running")
     return { told: told({ status: call.status, result: call.result ?? "" }) };
   const refusal = await refusalOf(asked);
-  if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision !== "approved")
+  if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision?.status !== "approved")
     return undefined;
   const { status, result } = refusal ?? (await carryOutCall(app, config, call, tool!, work));
   const outcome = { status, result: storableText(result) };
@@ -194,17 +196,21 @@ async function settle(
 async function refusalOf({ owner, call, tool, missing, decision }: Asked): Promise<Outcome | undefined> {
   if (call.status === "running" && !tool?.isRepeatable)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
-  if (decision === "denied") return { status: "denied", result: "A person denied this call." };
-  if (decision === "expired")
+  if (decision?.status === "denied") return { status: "denied", result: denial(decision.decided_by?.reason) };
+  if (decision?.status === "expired")
     return { status: "expired", result: "Nobody decided on this call in time; it was not made." };
   if (missing !== undefined) return { status: "failed", result: `The tool can't be used: ${missing}.` };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
-  if (call.arguments === null) return { status: "failed", result: "The arguments are not a JSON object." };
+  if (call.arguments === null) return { status: "failed", result: unfitArguments };
   const faults = await faultsOf(owner, tool.parameters, call.arguments);
   return faults.length > 0
     ? { status: "failed", result: `The arguments do not fit: ${faults.join("; ")}` }
     : undefined;
+}
+
+function denial(reason: string | undefined): string {
+  return reason === undefined ? "A person denied this call." : `A person denied this call: ${reason}`;
 }
 
 async function carryOutCall(

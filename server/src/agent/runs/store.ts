@@ -12,8 +12,17 @@ import { speaking, words } from "./words.ts";
 export type RunRow = Selectable<AgentRunsTable>;
 export type EventRow = Selectable<AgentEventsTable>;
 
-/** With the agent's name. */
-export type RunView = RunRow & { agent: string };
+/** Sign-in link, as stored in an event of the run. */
+export interface SignInAsked {
+  toolset_id: string;
+  end_user_id: string | null;
+  authorize_url: string;
+  expires_in: number;
+  at: string;
+}
+
+/** A run with the agent's name. `sign_ins`: the last link of each toolset, only for a single run. */
+export type RunView = RunRow & { agent: string; sign_ins?: SignInAsked[] | null };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
@@ -33,7 +42,7 @@ export function findActive(
     .execute();
 }
 
-/** Active runs of an agent, the oldest first. */
+/** Lists an agent's active runs, oldest first. */
 export async function findActiveOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_runs")
@@ -91,6 +100,13 @@ const views = (db: Db) =>
 
 export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Promise<RunView | undefined> {
   return views(db)
+    .select(
+      sql<SignInAsked[] | null>`(
+        select json_agg(asked.data order by asked.seq) from (
+          select distinct on (e.data ->> 'toolset_id') e.seq, e.data::jsonb || jsonb_build_object('at', e.at) as data
+          from agent_events as e where e.run_id = agent_runs.id and e.type = 'connection.auth_required'
+          order by e.data ->> 'toolset_id', e.seq desc) as asked)`.as("sign_ins"),
+    )
     .where("agent_runs.id", "=", id)
     .where("agent_runs.workspace_id", "=", among(workspaceIds))
     .executeTakeFirst();
@@ -101,13 +117,13 @@ export function findRunLocked(
   tx: Db,
   id: string,
   workspaceIds?: readonly string[],
-): Promise<Pick<RunRow, "id" | "status"> | undefined> {
-  let query = tx.selectFrom("agent_runs").select(["id", "status"]).where("id", "=", id);
+): Promise<Pick<RunRow, "id" | "status" | "retry_at"> | undefined> {
+  let query = tx.selectFrom("agent_runs").select(["id", "status", "retry_at"]).where("id", "=", id);
   if (workspaceIds) query = query.where("workspace_id", "=", among(workspaceIds));
   return query.forUpdate().executeTakeFirst();
 }
 
-/** All of its row, and nobody else's to change until this transaction ends. */
+/** Reads and locks a run's whole row until the transaction ends. */
 export function lockWholeRun(tx: Db, id: string): Promise<RunRow | undefined> {
   return tx.selectFrom("agent_runs").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -221,7 +237,7 @@ export async function findOrphans(
     carriedOut: readonly string[];
     limit: number;
     ofOneMax: number;
-    /** Workspaces that are suspended. */
+    /** Suspended workspaces. */
     held: readonly string[];
   },
 ): Promise<string[]> {
@@ -253,7 +269,7 @@ const isFree = ({ processId, hostId }: { processId: string; hostId: string | nul
     select from processes where processes.id = agent_runs.process_id
       and seen_at > now() - interval '6.5 seconds' and host_id is distinct from ${hostId}))`;
 
-/** It waits for no model any more. */
+/** True if the run no longer waits for a model. */
 const isDue = sql<boolean>`(retry_at is null or retry_at <= now())`;
 
 const isOutside = (workspaceIds: readonly string[]) =>
@@ -378,8 +394,23 @@ export async function findExpiring(db: Db, now: Date, limit: number): Promise<st
   return rows.map(({ id }) => id);
 }
 
-/** What a run said goes; its events and their numbers stay, of a broken one without any word of their own. */
-export async function expireOutput(tx: Db, id: string, isBroken = false): Promise<void> {
+/**
+ * Deletes the text of a run. Events and sequence numbers stay; events of a broken run lose all fields. Does nothing if
+ * the run was resumed after it was found.
+ */
+export async function expireOutput(
+  tx: Db,
+  id: string,
+  { now, isBroken = false }: { now: Date; isBroken?: boolean },
+): Promise<void> {
+  const expired = await tx
+    .updateTable("agent_runs")
+    .set({ expired: true, output: null })
+    .where("id", "=", id)
+    .where("output_expires_at", "<", now)
+    .returning("id")
+    .executeTakeFirst();
+  if (!expired) return;
   await tx
     .updateTable("agent_events")
     .set({
@@ -393,7 +424,6 @@ export async function expireOutput(tx: Db, id: string, isBroken = false): Promis
     .execute();
   await forgetCalls(tx, [id]);
   await forgetApprovals(tx, [id]);
-  await tx.updateTable("agent_runs").set({ expired: true, output: null }).where("id", "=", id).execute();
 }
 
 // ---- erasing

@@ -20,7 +20,7 @@ function invoke(key: string, more: object = {}, options: { lastEventId?: number;
   });
 }
 
-test("streams the same run again for the same key, from its beginning or from Last-Event-ID", async () => {
+test("streams the same run again for the same key, from its start or from Last-Event-ID", async () => {
   model.script([{ text: ["Once ", "upon a time."] }]);
   const first = await invoke("again");
   const second = await invoke("again");
@@ -32,12 +32,12 @@ test("streams the same run again for the same key, from its beginning or from La
   expect(model.asked).toHaveLength(1);
 });
 
-test("streams the same run beside the first stream, and after its reader hung up", async () => {
+test("streams the same run during the first stream, and after its client disconnects", async () => {
   const held = Promise.withResolvers<void>();
   model.script([{ text: ["Once."], until: held.promise }]);
   const gone = await invoke("beside", {}, { most: 1 });
   const readers = Promise.all([invoke("beside"), invoke("beside")]);
-  // Both are let in before the model has said anything.
+  // Both streams open before the model has responded.
   await expect.poll(() => model.asked.length, { timeout: 20_000 }).toBe(1);
   held.resolve();
   const [one, other] = await readers;
@@ -47,7 +47,7 @@ test("streams the same run beside the first stream, and after its reader hung up
   expect(model.asked).toHaveLength(1);
 });
 
-test("refuses another body for the key of a stream", async () => {
+test("refuses the key of a stream with another body", async () => {
   model.script([{ text: ["Once."] }]);
   await invoke("body");
   const { status, text } = await invoke("body", { input: "Something else." });

@@ -1,4 +1,4 @@
-import { uiMessageChunkSchema } from "ai";
+import { readUIMessageStream, uiMessageChunkSchema, type UIMessageChunk } from "ai";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
@@ -166,10 +166,7 @@ test("as a UI message stream it is what the AI SDK's own schema takes, also afte
     "reasoning-end",
     "text-start",
     "text-delta",
-    "text-end",
-    "finish-step",
-    "data-step-reset",
-    "start-step",
+    "reset-step",
     "reasoning-start",
     "reasoning-delta",
     "reasoning-end",
@@ -183,6 +180,20 @@ test("as a UI message stream it is what the AI SDK's own schema takes, also afte
   const failed = await invoke();
   const types = (await chunksOf(failed.json.run_id)).map(({ data }) => data.type);
   expect(types.slice(-2)).toEqual(["error", "finish"]);
+});
+
+test("shows a retried answer once to the AI SDK's own reader", async () => {
+  model.script([{ text: ["half ", "an answer"], cutAfter: 1, delayMs: 60 }, { text: ["whole"] }]);
+  const { json } = await invoke();
+  const chunks = (await chunksOf(json.run_id)).map(({ data }) => data as UIMessageChunk);
+  expect(chunks).toContainEqual({ type: "reset-step" });
+  let last: Json;
+  const onError = (error: unknown) => {
+    throw error;
+  };
+  for await (const message of readUIMessageStream({ stream: ReadableStream.from(chunks), onError }))
+    last = message;
+  expect(last.parts).toMatchObject([{ type: "step-start" }, { type: "text", text: "whole", state: "done" }]);
 });
 
 test("a UI message stream is gone on with at any of its events", async () => {

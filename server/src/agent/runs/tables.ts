@@ -34,9 +34,9 @@ export interface AgentRunsTable {
   attempts: Generated<number>;
   /** How often it was taken anew for no fault: after a decision, or from a process that stopped as it should. */
   resumed: Generated<number>;
-  /** How often it was resumed after it failed. */
+  /** Number of resumes after a failure. */
   resumes: Generated<number>;
-  /** Waits for an overloaded model until then. */
+  /** Time until which the run waits for an overloaded model. */
   retry_at: Generated<Date | null>;
   model_waits: Generated<number>;
   created_at: Date;

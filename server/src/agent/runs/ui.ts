@@ -1,13 +1,12 @@
 /**
  * The log of a run as the AI SDK's UI message stream, version 1, in which the parts of a message have a beginning and
- * an end of their own. A step that is void after a retry can't be taken back there: its text is closed, and a data
- * part says that it is void.
+ * an end of their own. `reset-step` removes the parts of a step that is retried; the retry continues in the same step.
  */
 import type { RunEvent } from "./schema.ts";
 
 export type UiChunk = { type: string } & Record<string, unknown>;
 
-/** The chunks of each event. A failure that the run was resumed from is no end of the message, and is left out. */
+/** Converts events to chunks. A failure before a resume does not end the message, so it is left out. */
 export async function* toUi(
   events: AsyncIterable<RunEvent>,
 ): AsyncGenerator<{ seq: number; chunks: UiChunk[] }> {
@@ -23,6 +22,8 @@ export async function* toUi(
 export class UiEncoder {
   #isStarted = false;
   #isInStep = false;
+  /** True if the open step was reset and has no parts. */
+  #isReset = false;
   /** What is being said, to be closed. */
   #open: { kind: "text" | "reasoning"; id: string } | undefined;
   /** Calls that somebody was asked about, by the question, and those that were not approved. */
@@ -39,8 +40,9 @@ export class UiEncoder {
     const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
     switch (event.type) {
       case "step.started":
-        chunks.push(...this.#endStep(), { type: "start-step" });
+        if (!this.#isReset) chunks.push(...this.#endStep(), { type: "start-step" });
         this.#isInStep = true;
+        this.#isReset = false;
         break;
       case "reasoning.delta":
         chunks.push(...this.#turnTo("reasoning", `reasoning-${event.seq}`));
@@ -86,7 +88,7 @@ export class UiEncoder {
         });
         break;
       case "approval.resolved":
-        chunks.push(this.#resolve(text("request_id"), text("outcome")));
+        chunks.push(this.#resolve(text("request_id"), text("outcome"), text("reason")));
         break;
       case "tool.failed":
         if (this.#denied.has(text("call_id"))) {
@@ -101,7 +103,11 @@ export class UiEncoder {
         });
         break;
       case "step.reset":
-        chunks.push(...this.#endStep(), { type: "data-step-reset", data: { step: event["step"] } });
+        if (!this.#isInStep) break;
+        // `reset-step` removes the open part too, so an end of that part would be an error.
+        this.#open = undefined;
+        this.#isReset = true;
+        chunks.push({ type: "reset-step" });
         break;
       case "run.completed":
         chunks.push(...this.#endStep(), { type: "finish" });
@@ -118,11 +124,11 @@ export class UiEncoder {
     return chunks;
   }
 
-  #resolve(approvalId: string, outcome: string): UiChunk {
+  #resolve(approvalId: string, outcome: string, why: string): UiChunk {
     const approved = outcome === "approved";
     if (!approved) this.#denied.add(this.#asked.get(approvalId) ?? "");
-    const reason = approved || outcome === "denied" ? {} : { reason: outcome };
-    return { type: "tool-approval-response", approvalId, approved, ...reason };
+    const reason = why || (approved || outcome === "denied" ? undefined : outcome);
+    return { type: "tool-approval-response", approvalId, approved, ...(reason ? { reason } : {}) };
   }
 
   #turnTo(kind: "text" | "reasoning", id: string): UiChunk[] {
@@ -142,6 +148,7 @@ export class UiEncoder {
     const chunks = this.#close();
     if (this.#isInStep) chunks.push({ type: "finish-step" });
     this.#isInStep = false;
+    this.#isReset = false;
     return chunks;
   }
 }

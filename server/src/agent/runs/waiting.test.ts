@@ -1,4 +1,4 @@
-/** Runs that wait for an overloaded model: a row, and no worker. */
+/** Runs that wait for an overloaded model hold no worker. */
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
@@ -19,7 +19,7 @@ async function begin(): Promise<string> {
   return json.run_id as string;
 }
 
-/** Until the run waits, by a process that stops then. */
+/** Executes the run in a server that stops once the run waits. */
 async function park(id: string): Promise<void> {
   const first = new AgentRuns(host.app, { pauseMs: 5 });
   try {
@@ -32,7 +32,7 @@ async function park(id: string): Promise<void> {
   }
 }
 
-test("parks a run that waits for its model, and completes it in the next server", async () => {
+test("parks a run while its model is overloaded, and completes it in the next server", async () => {
   model.script([busy, { text: ["Hi."] }]);
   const id = await begin();
   await park(id);
@@ -56,21 +56,32 @@ test("parks a run that waits for its model, and completes it in the next server"
   const [waiting, ...more] = events.filter(({ type }) => type === "model.waiting");
   expect(more).toEqual([]);
   expect(waiting).toMatchObject({ step: 1, retry_at: row.retry_at!.toISOString() });
-  // It was not asked before its time.
+  // The model was not called before `retry_at`.
   const started = events.filter(({ type }) => type === "run.started");
   expect(started).toHaveLength(2);
   expect(Date.parse(started[1]!.at)).toBeGreaterThanOrEqual(Date.parse(waiting!.retry_at));
 });
 
-test("cancels a run that is parked", async () => {
-  model.script([busy]);
+test("cancels a parked run", async () => {
+  model.script([{ status: 429, headers: { "retry-after": "600" } }]);
   const id = await begin();
   await park(id);
+  const activeMs = async () =>
+    (
+      await host.app.db
+        .selectFrom("agent_runs")
+        .select("active_ms")
+        .where("id", "=", id)
+        .executeTakeFirstOrThrow()
+    ).active_ms;
+  expect(await activeMs()).toBeGreaterThanOrEqual(600_000);
   const { json } = await owner.post(`/v1/agents/runs/${id}/cancel`);
   expect(json).toMatchObject({ status: "failed", error_code: "cancelled", waiting_for_model: null });
+  // The rest of the wait is not counted.
+  expect(await activeMs()).toBeLessThan(600_000);
 });
 
-test("fails a run whose time does not last until its model may be asked again", async () => {
+test("fails a run when its time limit ends before its model may be called again", async () => {
   model.script([{ status: 429, headers: { "retry-after": "3600" } }]);
   const id = await begin();
   const runs = new AgentRuns(host.app, { pauseMs: 5 });
@@ -81,4 +92,30 @@ test("fails a run whose time does not last until its model may be asked again", 
     await runs.stop();
   }
   expect(await run(id)).toMatchObject({ status: "failed", error_code: "model_rate_limited" });
+});
+
+test("parks a run while its model's server responds that it is unavailable", async () => {
+  model.script([{ status: 503, headers: { "retry-after": "3" } }]);
+  const id = await begin();
+  await park(id);
+  expect(await run(id)).toMatchObject({ status: "queued", error_code: null });
+});
+
+test("restarts its backoff after a step", async () => {
+  model.script([
+    { calls: [{ name: "none", arguments: "{}" }] },
+    ...[1, 2, 3].map(() => ({ status: 429 })),
+    { text: ["Hi."] },
+  ]);
+  const id = await begin();
+  // Simulates many waits of the first step.
+  await host.app.db.updateTable("agent_runs").set({ model_waits: 12 }).where("id", "=", id).execute();
+  const runs = new AgentRuns(host.app, { pauseMs: 5 });
+  try {
+    await runs.start();
+    await expect.poll(async () => (await run(id)).finished_at, { timeout: 20_000 }).not.toBeNull();
+  } finally {
+    await runs.stop();
+  }
+  expect(await run(id)).toMatchObject({ status: "completed", attempts: 1 });
 });

@@ -7,7 +7,8 @@ export const speaking: readonly string[] = [
   "tool.completed",
   "tool.failed",
   "approval.requested",
+  "approval.resolved",
   "run.completed",
 ];
 
-export const words: readonly string[] = ["delta", "text", "output", "arguments", "result_preview"];
+export const words: readonly string[] = ["delta", "text", "output", "arguments", "result_preview", "reason"];

@@ -16,14 +16,14 @@ export interface Going {
   calls: Call[] | undefined;
 }
 
-/** The work on a run stops and nothing is wrong with it: it goes on later from its last whole step. */
+/** Thrown to interrupt a healthy run. It continues later from its last complete step. */
 export class Interrupted extends Error {}
 
 export interface Work {
   writer: RunWriter;
   /** Aborted with the reason to stop for. */
   stop: AbortController;
-  /** Whether the run's workspace is suspended: no step begins then. */
+  /** True if the run's workspace is suspended, so that no step may start. */
   isHeld: () => boolean;
   /** To models and to tools: checked addresses alone. */
   fetch: Fetch;

@@ -166,7 +166,7 @@ function wholeSecond(at: Date): Date {
   return new Date(Math.floor(at.getTime() / 1000) * 1000);
 }
 
-/** How many schedules an agent has. */
+/** Counts an agent's schedules. */
 export async function schedulesOf(db: Db, agentId: string): Promise<number> {
   return (await listViews(db, agentId)).length;
 }

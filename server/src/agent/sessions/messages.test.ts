@@ -19,7 +19,7 @@ const { json: toolset } = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.id }] };
 await owner.post("/v1/agents", { name: "clerk", config });
 
-test("reads the messages of a session page by page, with the whole result of a tool", async () => {
+test("lists a session's messages page by page, with complete tool results", async () => {
   const long = "x".repeat(5_000);
   shop.answer = (_, response) => response.writeHead(200, { "content-type": "text/plain" }).end(`${long}end`);
   model.script([{ calls: [{ name: "shop__find", arguments: "{}" }] }, { text: ["Found."] }]);

@@ -45,7 +45,7 @@ export const sessionRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "listAgentSessionMessages",
     summary: "Messages of a session, oldest first",
     description:
-      "With whole tool results. Empty when the session has ended. A page takes at most 4 MiB, or one message.",
+      "Lists messages with complete tool results. Empty if the session has ended. A page has at most 4 MiB, or one larger message.",
     scope: "agents:read",
     extension: true,
     params: SessionParams,

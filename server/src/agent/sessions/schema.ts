@@ -28,7 +28,7 @@ export const Session = z
     version: z
       .int()
       .nullable()
-      .describe("The version it is pinned to. Null if the session has ended and the version was deleted."),
+      .describe("Version that the session is pinned to. Null if it has ended and the version was deleted."),
     status: z.enum(["idle", "busy", "ended"]),
     active_run_id: z.string().nullable(),
     created_at: timestamp,
@@ -54,7 +54,9 @@ export const SessionList = z
 export type SessionList = z.output<typeof SessionList>;
 
 export const MessageQuery = z.strictObject({
-  end_user_id: EndUserId.optional().describe("Answers 404 if the session is with another end user."),
+  end_user_id: EndUserId.optional().describe(
+    "End user of the session. A session of another end user returns 404.",
+  ),
   after: z.int().min(0).max(2_147_483_647).default(0).describe("`next_after` of the previous page."),
   limit: z.int().min(1).max(100).default(50),
 });
@@ -63,12 +65,15 @@ export type MessageQuery = z.output<typeof MessageQuery>;
 export const SessionMessage = z
   .object({
     seq: z.int(),
-    run_id: z.string().nullable().describe("Null for history that the session began with."),
+    run_id: z
+      .string()
+      .nullable()
+      .describe("Run that added the message. Null for history given at the start of the session."),
     kind: z
       .enum(["seed", "input", "answer", "repair", "tools"])
-      .describe("`tools` holds the whole results of tool calls, as the model is told them."),
+      .describe("Kind of message. `tools` has the complete results of tool calls, as sent to the model."),
     role: z.string(),
-    content: z.unknown().describe("A text or parts, in the form in which models are told of them."),
+    content: z.unknown().describe("Text or parts, in the format sent to models."),
   })
   .meta({ id: "AgentSessionMessage" });
 export const MessageList = z
@@ -79,7 +84,7 @@ export const MessageList = z
   .meta({ id: "AgentSessionMessageList" });
 export type MessageList = z.output<typeof MessageList>;
 
-/** Without what a model thought, which providers seal. */
+/** Converts a message to JSON, without the model's reasoning, which providers encrypt. */
 export function toMessage({ seq, run_id, kind, message }: SaidMessage): MessageList["items"][number] {
   const { role, content } = withoutThoughts(message as Message);
   return { seq, run_id, kind, role, content };

@@ -33,7 +33,7 @@ import {
   type SessionRow,
 } from "./store.ts";
 
-/** Of one page of messages, unless one alone takes more. */
+/** Maximum size of a page of messages, unless a single message is larger. */
 const pageMaxBytes = 4 * 1024 ** 2;
 
 export async function list(
@@ -69,7 +69,7 @@ export async function get(
   return toSession(row, active.get(id), machines.get(id));
 }
 
-/** What was said, the oldest first; nothing is left of it when the session has ended. */
+/** Lists a session's messages, oldest first. An ended session has none. */
 export async function messages(
   app: Pick<App, "db">,
   actor: Actor,
@@ -107,12 +107,12 @@ export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
   return lockCounts(tx, workspaceId);
 }
 
-/** How many live sessions are pinned to a version. */
+/** Counts live sessions that are pinned to a version. */
 export function pinnedTo(db: Db, agentId: string, version: number): Promise<number> {
   return countPinned(db, agentId, version);
 }
 
-/** Whether a model can be asked next: the last message is no final answer. */
+/** True if a model can be called next, because the last message is not a final answer. */
 export async function awaitsAnswer(db: Db, id: string): Promise<boolean> {
   const last = await lastMessage(db, id);
   return last !== undefined && (last.kind !== "answer" || askedIn(last.message as Message).length > 0);

@@ -166,7 +166,7 @@ export async function lastMessages(db: Db, sessionId: string, maxBytes: number):
   return rows;
 }
 
-/** Messages after `seq`, as many as take at most `maxBytes`, and in any case one. */
+/** Lists messages after `seq`, up to `maxBytes` but at least one. */
 export async function messagesAfter(
   db: Db,
   sessionId: string,
@@ -181,7 +181,7 @@ export async function messagesAfter(
   return rows;
 }
 
-/** What was said last. */
+/** Finds the last message. */
 export function lastMessage(
   db: Db,
   sessionId: string,
@@ -195,7 +195,7 @@ export function lastMessage(
     .executeTakeFirst();
 }
 
-/** Live sessions that are pinned to this version. */
+/** Counts live sessions that are pinned to this version. */
 export async function countPinned(db: Db, agentId: string, version: number): Promise<number> {
   const { count } = await db
     .selectFrom("agent_sessions")

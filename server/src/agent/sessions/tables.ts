@@ -9,7 +9,7 @@ export interface AgentSessionsTable {
   agent_id: string;
   workspace_id: string;
   end_user_id: string | null;
-  /** Null: the session has ended, and its version was deleted after that. */
+  /** Null if the session has ended and its version was deleted. */
   version: number | null;
   last_message: Generated<number>;
   bytes: Generated<number>;

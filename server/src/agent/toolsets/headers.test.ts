@@ -49,13 +49,13 @@ async function patch(id: string, body: object, expected = 200): Promise<Json> {
   return json;
 }
 
-/** Headers of the request that a call of the toolset's tool sends, and the text the model gets. */
+/** Calls the toolset's tool. Returns the headers of its request and the text that the model gets. */
 async function callTool(set: Json): Promise<{ headers: Json; result: string }> {
   const name = `agent-${(made += 1)}`;
   const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id }] } };
   expect((await owner.post("/v1/agents", body)).status).toBe(201);
   tools.asked = [];
-  // The tool server repeats what it was sent.
+  // The tool server echoes the header.
   tools.answer = (_, response) =>
     response.writeHead(200).end(`got ${String(tools.asked[0]?.headers["x-key"])}`);
   model.script([{ calls: [{ name: `${set.name}__find`, arguments: "{}" }] }, { text: ["Done."] }]);
@@ -74,7 +74,7 @@ async function isStoredInClear(): Promise<boolean> {
   return texts.some((text) => text.includes(value));
 }
 
-test("sends the value with each call, and stores and returns it nowhere in clear", async () => {
+test("sends the value with each call, and never stores or returns it in plain text", async () => {
   const set = await toolset({ "X-Key": value }, "once");
   expect(set.http_tools).toEqual(hinted({ "X-Key": "…6789" }));
   expect(await callTool(set)).toMatchObject({ headers: { "x-key": value }, result: "got [secret]" });
@@ -96,7 +96,7 @@ test("keeps the stored value when an update sends its hint or a mask", async () 
 });
 
 test.each([["…0000"], ["********"], ["…"]])(
-  "refuses the mask %s where no stored value fits it",
+  "refuses the mask %s when no stored value matches it",
   async (mask) => {
     const set = await toolset({ "X-Key": value });
     const body = { http_tools: [tool("other", { "X-Key": mask })] };
@@ -105,7 +105,7 @@ test.each([["…0000"], ["********"], ["…"]])(
   },
 );
 
-test("drops the values at a move to another origin unless the request sends new ones", async () => {
+test("drops the values on a move to another origin unless the request sends new ones", async () => {
   const elsewhere = "http://127.0.0.1:9/";
   for (const [change, headers] of [
     [{}, undefined],
@@ -117,14 +117,14 @@ test("drops the values at a move to another origin unless the request sends new 
     expect(kept.http_tools).toEqual(hinted({ "X-Key": "…6789" }));
     const moved = await patch(set.id, { url: elsewhere, ...change });
     expect(moved.http_tools[0].headers).toEqual(headers);
-    // Back at the first origin, the values it had are gone.
+    // A move back to the first origin does not restore its values.
     const back = await patch(set.id, { url: tools.url });
     expect(back.http_tools[0].headers).toBeUndefined();
     expect((await callTool(set)).headers["x-key"]).toBeUndefined();
   }
 });
 
-test("seals values that an earlier version stored in clear, once", async () => {
+test("seals values that an earlier version stored in plain text, once", async () => {
   const set = await toolset({});
   const clear = [tool("find", { "X-Key": value, "X-Mask": "********" }), tool("plain")];
   await sql`update agent_toolsets set http_tools = ${JSON.stringify(clear)}::json where id = ${set.id}`.execute(
@@ -137,7 +137,7 @@ test("seals values that an earlier version stored in clear, once", async () => {
   expect((await callTool(set)).headers).toMatchObject({ "x-key": value, "x-mask": "********" });
 });
 
-test("answers a retry from the row after the migration removed the stored answer", async () => {
+test("responds to a retry from the row after the migration removed the stored response", async () => {
   const key = `before-the-migration-${(made += 1)}`;
   const set = await toolset({ "X-Key": value }, key);
   await sql`update idempotency_keys set body = to_jsonb(${JSON.stringify({ ...set, canary: value })}::text)

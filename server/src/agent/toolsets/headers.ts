@@ -1,4 +1,4 @@
-/** Header values of HTTP tools: one sealed column holds them, and `http_tools` holds a hint in place of each. */
+/** Seals header values of HTTP tools in one column. `http_tools` has a hint instead of each value. */
 import type { App } from "#app.ts";
 import { hintOf, isMask, isMaskOf } from "#lib/secret-hint.ts";
 import { invalidField } from "../errors.ts";
@@ -26,8 +26,8 @@ export function openHeaders(
 }
 
 /**
- * The columns of these tools. A mask keeps the stored value of the same tool and header. After a move to another origin
- * there are no stored values, and a header that is sent as a mask is dropped.
+ * Makes the columns of these tools. A mask keeps the stored value of the same tool and header. A move to another origin
+ * removes the stored values, and drops a header sent as a mask.
  */
 export function toolColumns(
   app: Needs,
@@ -45,7 +45,7 @@ export function toolColumns(
   return sealedColumns(app, id, resolved);
 }
 
-/** The tools without their headers. */
+/** Returns the tools without their headers. */
 export function withoutHeaders(tools: readonly HttpTool[]): HttpTool[] {
   return tools.map((tool) => {
     const bare = { ...tool };
@@ -55,8 +55,8 @@ export function withoutHeaders(tools: readonly HttpTool[]): HttpTool[] {
 }
 
 /**
- * Seals the values that rows of earlier versions hold in clear, one row per transaction: a start that is interrupted
- * continues with the next one.
+ * Seals plain-text values in rows of earlier versions, one row per transaction, so that the next start continues after
+ * an interruption.
  */
 export async function sealClearHeaders(app: Pick<App, "db" | "secrets">): Promise<void> {
   for (let after: string | undefined = ""; after !== undefined;) {
@@ -94,7 +94,7 @@ function valueOf(given: string, stored: string | undefined, [index, name]: [numb
   return given;
 }
 
-/** Header names are equal whatever their case (RFC 9110, section 5.1). */
+/** Finds a header. Header names are case-insensitive (RFC 9110, section 5.1). */
 function valueIn(headers: Headers | undefined, name: string): string | undefined {
   const lowered = name.toLowerCase();
   return Object.entries(headers ?? {}).find(([one]) => one.toLowerCase() === lowered)?.[1];

@@ -24,7 +24,7 @@ export async function callHttp(
 interface Asked {
   toolset: ToolsetRow;
   http: HttpTool;
-  /** The tool's own headers. */
+  /** Headers of this tool. */
   own: Readonly<Record<string, string>>;
 }
 
@@ -44,7 +44,9 @@ async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): P
     });
     const text = await readText(response, hideAll);
     if (response.ok) return { answer: { isOk: true, text } };
-    return { ...failed(`HTTP ${response.status}: ${text}`), refusal: refusalOf(response) };
+    const to = response.status < 400 ? response.headers.get("location") : null;
+    const redirect = to === null ? "" : `redirects to ${hideAll(to)}, which is not followed. `;
+    return { ...failed(`HTTP ${response.status}: ${redirect}${text}`), refusal: refusalOf(response) };
   } catch (error) {
     call.signal.throwIfAborted();
     if (timeout.aborted) return failed(`The tool did not answer within ${call.timeoutMs / 1000} s.`);
@@ -59,10 +61,10 @@ async function lettingIn({ address: { headers, token } }: Entry): Promise<Record
   return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
 }
 
-/** Headers whose values are no secrets; hiding them would blank ordinary words of a result. */
+/** Headers whose values are not secret. Hiding them would remove ordinary words from results. */
 const plainHeaders = /^(accept(-.*)?|cache-control|content-type|user-agent|prefer)$/i;
 
-/** The values as a server may repeat them; without the scheme as well, such as `Bearer`. */
+/** Lists the forms in which a server may echo the values, also without a scheme such as `Bearer`. */
 function secretsIn(headers: Readonly<Record<string, string>>): string[] {
   return Object.entries(headers)
     .filter(([name, value]) => !plainHeaders.test(name) && value.length >= 8)

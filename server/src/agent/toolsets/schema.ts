@@ -24,7 +24,7 @@ const HeaderName = z
   .string()
   .regex(/^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/, { error: "must be a header's name" })
   .refine((name) => !ownHeaders.test(name), { error: "is a header that is not yours to set" });
-/** Printable ASCII, or a hint as responses hold it. */
+/** Printable ASCII, or a hint as in responses. */
 const HeaderValue = z
   .string()
   .regex(/^(…[\x20-\x7e]{0,4}|[\x20-\x7e]{0,2000})$/, { error: "must be printable ASCII" });
@@ -53,7 +53,7 @@ export const HttpTool = z
       .record(HeaderName, HeaderValue)
       .optional()
       .describe(
-        "Headers of each request. Values are sealed at rest; responses hold a hint of at most four characters, such as `…6789`. An update that sends the hint, or `********`, keeps the stored value.",
+        "Headers of each request. Values are encrypted at rest. Responses show a hint of at most four characters, such as `…6789`. Send the hint or `********` in an update to keep the stored value.",
       ),
     body: z
       .enum(["json", "form", "none"])
@@ -145,7 +145,7 @@ export type ToolsetCreate = z.output<typeof ToolsetCreate>;
 export const ToolsetUpdate = z
   .strictObject({
     url: Url.optional().describe(
-      "At another origin the stored secret, client and headers of tools are removed, unless the same request sends new ones.",
+      "URL of the tool server. A change of origin removes the stored secret, client and tool headers, unless the same request sends new ones.",
     ),
     auth_header_name: HeaderName.nullable().optional(),
     auth_secret: z
@@ -176,7 +176,10 @@ const toolset = {
   oauth_per_end_user: z.boolean(),
   http_tools: z.array(
     z.looseObject({
-      headers: z.record(z.string(), z.string()).optional().describe("Hints in place of the values."),
+      headers: z
+        .record(z.string(), z.string())
+        .optional()
+        .describe("Headers with a hint instead of each value."),
     }),
   ),
   tool_overrides: z.record(z.string(), z.unknown()),

@@ -22,7 +22,7 @@ export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefi
     : { [auth_header_name.toLowerCase()]: secret };
 }
 
-/** The columns of a secret; an empty one removes it. */
+/** Makes the columns of a secret. An empty secret removes it. */
 export function secretColumns(app: Needs, id: string, secret: string) {
   if (secret === "") return { auth_secret_sealed: null, secret_hint: null };
   return {

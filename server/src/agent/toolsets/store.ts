@@ -108,7 +108,7 @@ export function changeToolset(tx: Db, id: string, change: ToolsetChange): Promis
     .executeTakeFirstOrThrow();
 }
 
-/** The next toolset, by id, whose header values are stored in clear. */
+/** Finds and locks the next toolset, by id, with plain-text header values. */
 export function lockNextUnsealed(tx: Db, afterId: string): Promise<ToolsetRow | undefined> {
   return tx
     .selectFrom("agent_toolsets")

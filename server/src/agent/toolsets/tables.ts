@@ -1,4 +1,4 @@
-/** Columns as they are stored; the migrations 0022, 0031 and 0064 describe them. */
+/** Columns as stored. Migrations 0022, 0031 and 0064 describe them. */
 import type { ColumnType, Generated } from "kysely";
 import type { CachedTool } from "../mcp/cached-tool.ts";
 import type { HttpTool, ToolOverride } from "./schema.ts";
@@ -15,7 +15,7 @@ export interface AgentToolsetsTable {
   auth_header_name: string | null;
   auth_secret_sealed: Buffer | null;
   secret_hint: string | null;
-  /** Holds hints in place of header values. */
+  /** Has hints instead of header values. */
   http_tools: Json<HttpTool[]>;
   http_headers_sealed: Buffer | null;
   tool_overrides: Json<Record<string, ToolOverride>>;

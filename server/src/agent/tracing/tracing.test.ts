@@ -274,7 +274,7 @@ test("what fails says how, and a try that failed is a span of its own", async ()
   await invoke(name);
   const all = await spansOf(3);
   expect(all.filter(({ kind }) => kind === 3).map(({ status }) => status)).toEqual([
-    { code: 2, message: "away" },
+    { code: 2, message: "overloaded" },
     { code: 2, message: "refused" },
   ]);
   const root = all.find((span) => span.name === `invoke_agent ${name}`);

@@ -19,7 +19,7 @@ export type Work = (app: App, place: Place, call: MachineCall) => Promise<ToolAn
 /** Over a call's own time: what ending its work and the last of its output may take. */
 const slackMs = 10_000;
 
-/** Action and detail of a call's entry in the audit log; the detail holds no content and no command. */
+/** Action and detail of a call's audit entry. The detail has no file content and no command. */
 export interface CallAudit {
   action: string;
   detail(values: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>>;

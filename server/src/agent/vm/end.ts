@@ -42,7 +42,7 @@ export async function endMachines(tx: Db, sessionIds: readonly string[]): Promis
   return ending.length;
 }
 
-/** The same for all sessions of an agent. The caller holds the counts of its workspace and deletes the agent. */
+/** Ends the machines of all sessions of an agent. The caller holds the workspace's counts and deletes the agent. */
 export async function endMachinesOfAgent(tx: Db, agentId: string): Promise<void> {
   await endSoon(tx, await markEndingOfAgent(tx, agentId));
 }

@@ -43,7 +43,7 @@ function answerOf(
   said: { stdout: Ends; stderr: Ends },
   seconds: number,
 ): ToolAnswer {
-  // The model can mend this: it asks for less at once.
+  // The model can use less memory in its next call.
   const why = frame.killed_by === "out_of_memory" ? " (the machine ran out of memory)" : "";
   if (frame.kind === "exec_exited")
     return { isOk: true, text: textOf(`exit code: ${frame.code}${why}`, said) };

@@ -25,7 +25,7 @@ export async function markEnding(tx: Db, sessionIds: readonly string[]): Promise
   return rows.map(({ session_id }) => session_id);
 }
 
-/** The machines of all sessions of an agent. */
+/** Marks the machines of all sessions of an agent. */
 export async function markEndingOfAgent(tx: Db, agentId: string): Promise<string[]> {
   const rows = await tx
     .updateTable("agent_machines")

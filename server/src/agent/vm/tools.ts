@@ -15,7 +15,7 @@ interface Kind {
   required: readonly string[];
   isRepeatable: boolean;
   work: Work;
-  /** The same actions as of requests to a sandbox. */
+  /** The same actions as requests to a sandbox. */
   audit: CallAudit;
 }
 

@@ -79,7 +79,7 @@ test("calls that need it at once get one machine, and files stay in it", async (
   expect(await sandboxes(session_id)).toHaveLength(1);
 });
 
-test("calls in the machine are in the audit log, without commands and contents", async () => {
+test("logs calls in the machine to the audit log, without commands and contents", async () => {
   const name = await agent({ template: "code-interpreter" });
   const canary = "canary-of-a-call";
   script(

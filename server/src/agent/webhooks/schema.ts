@@ -39,7 +39,7 @@ export type WebhookCreate = z.output<typeof WebhookCreate>;
 export const WebhookUpdate = z
   .strictObject({
     name: Name.optional(),
-    input_template: Template.optional(),
+    input_template: Template.nullable().optional().describe("Null resets it to `{{body}}`."),
     daily_cap: DailyCap.optional(),
     enabled: z.boolean().optional().describe("While it is false, deliveries get `webhook_disabled`."),
   })

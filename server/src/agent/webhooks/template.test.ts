@@ -101,4 +101,8 @@ describe("a template is judged when it is set", () => {
     "{{body.a b}}",
     "{{{body}}}",
   ])("%j does not", (template) => expect(whyNotTemplate(template)).toContain("is no place"));
+  test.each(["{{body", "{{ body.a } and {{body.b}}", "{{body.a.b}"])(
+    "%j does not: it is not closed",
+    (template) => expect(whyNotTemplate(template)).toMatch(/is (not closed|no place)/),
+  );
 });

@@ -8,6 +8,8 @@ export type Root = (typeof roots)[number];
 export type Delivered = Record<Root, unknown>;
 
 const place = /\{\{(.*?)\}\}/gs;
+/** Braces alone are text. */
+const openPlace = new RegExp(`\\{\\{\\s*(?:${roots.join("|")})\\b[\\w.-]{0,80}`);
 
 /** Why a template does not do; undefined where it does. */
 export function whyNotTemplate(template: string): string | undefined {
@@ -15,7 +17,8 @@ export function whyNotTemplate(template: string): string | undefined {
     if (!pathOf(inside))
       return `${whole.slice(0, 80)} is no place: a path begins with ${roots.join(", ")}, as in {{body.issue.title}}`;
   }
-  return undefined;
+  const [open] = openPlace.exec(template.replaceAll(place, "")) ?? [];
+  return open && `${open} is not closed: write }} after the path, as in {{body.issue.title}}`;
 }
 
 export interface FillLimits {

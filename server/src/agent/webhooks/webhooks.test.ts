@@ -77,6 +77,8 @@ test("a webhook tells its secret once, is changed and deleted, and each deed is 
     daily_cap: null,
   });
   expect(changed.json).toEqual({ ...json, input_template: "{{body.title}}", daily_cap: null });
+  const reset = await of.call("PATCH", path, { input_template: null });
+  expect(reset.json).toMatchObject({ input_template: "{{body}}" });
   const rotated = await of.post(`${path}/rotate`);
   expect(rotated).toMatchObject({ status: 200, json: { secret: expect.stringMatching(/^whsec_/) } });
   expect((await of.call("DELETE", path)).status).toBe(204);
@@ -93,6 +95,7 @@ test("a webhook tells its secret once, is changed and deleted, and each deed is 
     .execute();
   expect(deeds.map(({ action }) => action)).toEqual([
     "agent_webhook.created",
+    "agent_webhook.updated",
     "agent_webhook.updated",
     "agent_webhook.rotated",
     "agent_webhook.deleted",

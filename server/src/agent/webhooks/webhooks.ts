@@ -86,14 +86,16 @@ export async function update(
   id: string,
   input: WebhookUpdate,
 ): Promise<Webhook> {
-  requireTemplate(input.input_template);
+  requireTemplate(input.input_template ?? undefined);
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
     // Disabling a webhook needs no further scope.
     if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await changeWebhook(tx, agent.id, id, {
       ...(input.name === undefined ? {} : { name: input.name }),
-      ...(input.input_template === undefined ? {} : { input_template: input.input_template }),
+      ...(input.input_template === undefined
+        ? {}
+        : { input_template: input.input_template ?? defaultTemplate }),
       ...(input.daily_cap === undefined ? {} : { daily_cap: input.daily_cap }),
       ...(input.enabled === undefined ? {} : { enabled: input.enabled }),
     });
@@ -158,7 +160,7 @@ async function record(
   await recordActivity(tx, actor, deed, target, agent.workspace_id, { agent: agent.name, ...detail });
 }
 
-/** How many webhooks an agent has. */
+/** Counts an agent's webhooks. */
 export async function webhooksOf(db: Db, agentId: string): Promise<number> {
   return (await listWebhooks(db, agentId)).length;
 }
