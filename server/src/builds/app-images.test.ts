@@ -78,7 +78,7 @@ beforeEach(() => {
   builder.during = async () => {};
 });
 
-test("an image is found by the key of its build until it is pruned, in its own project alone", async () => {
+test("finds an image by its build key in its own project until the image is pruned", async () => {
   const project = await makeProject();
   const buildKey = Buffer.from("one");
   const find = (projectId: string, key: Buffer) => findEqualAppImage(app, projectId, key);
@@ -189,7 +189,7 @@ test("one who gives up while others are first leaves the queue", async () => {
   await first;
 });
 
-test("builds the one image of a payer before the twenty waiting of another", async () => {
+test("builds a payer's single image before another payer's twenty waiting images", async () => {
   const [busy, other] = [await makeProject(), await makeProject()];
   const begun: string[] = [];
   const ends: (() => void)[] = [];
@@ -198,7 +198,7 @@ test("builds the one image of a payer before the twenty waiting of another", asy
     return new Promise((resolve) => ends.push(resolve));
   };
   let waiting = 0;
-  // Another queue than that of the tests before.
+  // A different queue from that of the earlier tests.
   const one = { ...app, config: { ...config, buildConcurrency: 1 } };
   const build = (project: typeof busy, name: string) => {
     const context = join(dataDir, name);

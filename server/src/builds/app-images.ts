@@ -46,7 +46,7 @@ export interface ImageRequest {
 export interface AppBuildRequest extends ImageRequest {
   projectId: string;
   deploymentId: string;
-  /** Equal for builds that would make the same image. */
+  /** Key of the build's inputs. Builds with the same key make the same image. */
   buildKey?: Buffer;
 }
 
@@ -141,7 +141,7 @@ export async function buildImage<T>(
   const payer = await payerOf(app.db, request.workspaceId);
   return queue.run(payer, () => build(app, request, { output, signal }, keep), {
     signal,
-    // Layers and caches of a workspace are one store.
+    // Builds of one workspace share a store, so they run one at a time.
     key: request.workspaceId,
     onWait: () => output.write("Waiting for other builds to end.\n"),
   });
@@ -157,7 +157,7 @@ export async function findAppImage(
   return row && toBuiltImage(row);
 }
 
-/** The newest image of a build with that key that is kept on this host. */
+/** Finds the newest kept image with this build key on this host. */
 export async function findEqualAppImage(
   app: Pick<App, "db" | "machines">,
   projectId: string,

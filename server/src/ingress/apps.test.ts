@@ -163,6 +163,30 @@ function echoes(inside: http.Server): void {
   });
 }
 
+describe("traffic", () => {
+  test("counts requests, responses and both directions of a WebSocket for the app", async () => {
+    const traffic = { rxBytes: 0, txBytes: 0 };
+    const inside = await machine("m2", (request, response) =>
+      request.on("end", () => response.end("a".repeat(3000))).resume(),
+    );
+    echoes(inside);
+    const route = { environmentId: "e", state: "live", machine: "m2", port: 8080, traffic } as const;
+    routes.set(shop, route);
+    await get("/", { method: "POST", body: "b".repeat(5000) });
+    expect([traffic.rxBytes, traffic.txBytes]).toEqual([
+      expect.toSatisfy((bytes: number) => bytes > 5000 && bytes < 6000),
+      expect.toSatisfy((bytes: number) => bytes > 3000 && bytes < 3500),
+    ]);
+    const before = { ...traffic };
+    const socket = await webSocket(shop);
+    socket.write("c".repeat(2000));
+    let echoed = 0;
+    for await (const piece of socket) if ((echoed += (piece as Buffer).length) === 2000) break;
+    expect(traffic.rxBytes - before.rxBytes).toBeGreaterThan(2000);
+    expect(traffic.txBytes - before.txBytes).toBeGreaterThan(2000);
+  });
+});
+
 describe("names", () => {
   test("an app is served by its name; a name of ours that is none is nothing, and never the APIs'", async () => {
     expect((await get("/", { host: `${shop.toUpperCase()}:8443` })).body).toBe("one");

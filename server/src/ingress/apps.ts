@@ -15,17 +15,20 @@ import { type PageFacts, sendPage } from "./pages.ts";
 import { pass, refusalOf, Refused, type Sent, type Visit } from "./pass.ts";
 import { requestIdOf } from "./request-id.ts";
 import type { Site } from "./sites.ts";
+import type { Traffic } from "./traffic.ts";
 import type { Upstreams } from "./upstreams.ts";
 
 /** Where an environment is served at this moment. */
 export interface AppRoute {
   environmentId: string;
-  /** `down`: it should run and does not, or was never deployed. `suspended`: its account is, and so nothing runs. */
+  /** `down`: not running, or never deployed. `suspended`: the account is suspended, so the app is frozen. */
   state: "live" | "asleep" | "down" | "suspended";
   /** Null where it does not run. */
   machine: string | null;
   /** Null where nothing was ever deployed. */
   port: number | null;
+  /** Counts the bytes of the app's visitors. Absent or null if the app does not run. */
+  traffic?: Traffic | null;
 }
 
 /** What is asked of whoever knows apps. */
@@ -170,7 +173,7 @@ export class AppSites {
     let route = found;
     for (let attempt = 1; attempt <= attempts; attempt += 1) {
       if (visit.response.destroyed) return;
-      const { machine, port } = route;
+      const { machine, port, traffic } = route;
       if (route.state === "suspended") {
         throw new Refused("suspended");
       } else if (route.state === "asleep") {
@@ -183,8 +186,8 @@ export class AppSites {
         throw new Refused("crashed");
       } else {
         const isLast = attempt === attempts;
-        if (await this.#inMachine(machine, () => this.#pass(host, visit, route, sentTo(machine), isLast)))
-          return;
+        const sent = { ...sentTo(machine), ...(traffic && !visit.visitor.isOurs ? { traffic } : {}) };
+        if (await this.#inMachine(machine, () => this.#pass(host, visit, route, sent, isLast))) return;
         const next = this.#find(host);
         if (next.state === "live" && next.machine === machine) await pause(againAfterMs);
       }

@@ -6,6 +6,7 @@
 import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import { hasBody } from "./headers.ts";
+import { countHeads, countStream, type Traffic } from "./traffic.ts";
 import type { Upstreams } from "./upstreams.ts";
 
 export interface Forwarded {
@@ -18,6 +19,8 @@ export interface Forwarded {
   toVisitor: (answer: IncomingMessage) => string[];
   /** A body that turns out to be larger ends with `too_large`. */
   maxBodyBytes?: number;
+  /** Counter for the bytes of the exchange. */
+  traffic?: Traffic;
   /** Who is waited for from now on: the guest once it has all of the request, or while it does not take more of it. */
   onTurn?: (whose: Turn) => void;
   /** Ends the exchange with its reason, a `NoAnswer`. */
@@ -100,6 +103,8 @@ async function exchange(
   try {
     sendBody(request, response, outgoing, to);
     const answer = await answerTo(outgoing);
+    countHeads(to.traffic, headers, answer);
+    countStream(to.traffic, "txBytes", answer);
     response.writeHead(answer.statusCode ?? 502, reasonOf(answer), toVisitor(answer));
     await passOn(answer, response);
   } catch (error) {
@@ -115,7 +120,7 @@ function sendBody(
   request: IncomingMessage,
   response: ServerResponse,
   outgoing: ClientRequest,
-  { maxBodyBytes = Number.POSITIVE_INFINITY, onTurn }: Forwarded,
+  { maxBodyBytes = Number.POSITIVE_INFINITY, onTurn, traffic }: Forwarded,
 ): void {
   outgoing.once("finish", () => onTurn?.("guest"));
   if (!hasBody(request)) {
@@ -133,6 +138,7 @@ function sendBody(
       else outgoing.destroy(new NoAnswer("too_slow"));
     }, stalledMs);
     const isMoving = () => clearTimeout(stalled);
+    countStream(traffic, "rxBytes", request);
     outgoing.once("response", isMoving);
     outgoing.once("close", isMoving);
     request.on("data", (piece: Buffer) => {
@@ -231,7 +237,7 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
 export function asNoAnswer(error: unknown, outgoing?: ClientRequest): never {
   if (error instanceof NoAnswer) throw error;
   const { kind, code } = error as { kind?: string; code?: string };
-  // The page or answer of the site says so.
+  // The site's own response reports the error.
   if (code === "account_suspended") throw error;
   if (kind === "connection_refused") throw new NoAnswer("not_listening", { cause: error });
   if (kind !== undefined) throw new NoAnswer("gone", { cause: error });

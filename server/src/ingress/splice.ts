@@ -6,6 +6,7 @@
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import { type Forwarded, NoAnswer, reasonOf } from "./forward.ts";
+import { countHeads, countStream } from "./traffic.ts";
 
 const maxHeaderBytes = 64 * 1024;
 const answerMs = 60_000;
@@ -25,7 +26,7 @@ export interface Upgrade {
 export async function splice(
   stream: Duplex,
   { request, socket, head, response }: Upgrade,
-  { path, headers, toVisitor }: Omit<Forwarded, "machine" | "port">,
+  { path, headers, toVisitor, traffic }: Omit<Forwarded, "machine" | "port">,
 ): Promise<void> {
   const abort = () => stream.destroy();
   socket.once("close", abort);
@@ -40,7 +41,9 @@ export async function splice(
   });
   try {
     const { answer, rest } = await answerTo(outgoing);
+    countHeads(traffic, headers, answer);
     if (rest === undefined) {
+      countStream(traffic, "txBytes", answer);
       response.writeHead(answer.statusCode ?? 502, reasonOf(answer), [
         ...toVisitor(answer),
         "Connection",
@@ -56,6 +59,8 @@ export async function splice(
     if (rest.length > 0) socket.write(rest);
     if (head.length > 0) stream.write(head);
     for (const end of [socket, stream]) silence(end);
+    countStream(traffic, "rxBytes", socket);
+    countStream(traffic, "txBytes", stream);
     socket.pipe(stream);
     stream.pipe(socket);
     stream.once("close", () => socket.destroy());

@@ -1,20 +1,20 @@
 /**
- * The output of a deploy on its way to a table: whole pieces, a few writes a second, a limit for each step. Apps and
- * functions keep their logs in tables of their own and share the writer and the follower.
+ * Writes the output of a deploy to a table, in complete pieces, a few times a second, with a limit for each step. Apps
+ * and functions have separate log tables and share this writer and follower.
  */
 import type { App } from "#app.ts";
 import { readWatched, type Watch } from "#lib/watcher.ts";
 
-/** Output beyond this is dropped, and the log says so. The end of an app that failed has room after a long build. */
+/** Output beyond the limit is dropped, and the log notes it. Each step has its own limit. */
 const maxBytesOf = (step: string): number => (step === "build" ? 4 * 1024 ** 2 : 256 * 1024);
-/** A reader sees output this late at most; a write each time is what a chatty build costs the database. */
+/** Longest delay before output is written. A chatty build writes at this rate. */
 const flushAfterMs = 100;
-/** Whoever writes waits while so much is on its way. */
+/** A writer waits while this much output is not yet written. */
 const pieceChars = 64 * 1024;
-/** Kept for the reason of a failure, also of what the log has no room for. */
+/** Characters kept for the reason of a failure, also past the log's limit. */
 const lastChars = 16 * 1024;
 
-/** A reader is this late at most; a notice for each piece would cost every other commit more. */
+/** Polling interval of followers. A notification for each piece would slow down other commits. */
 export const lookEveryMs = 150;
 const piecesAtOnce = 100;
 
@@ -24,7 +24,7 @@ export interface StepLogPiece<Step extends string> {
   text: string;
 }
 
-/** `isCut`: a part of the build's output is dropped. */
+/** `isCut`: part of the build's output was dropped. */
 type Write<Step extends string> = (pieces: readonly StepLogPiece<Step>[], isCut: boolean) => Promise<void>;
 
 export class StepLog<Step extends string> {
@@ -43,15 +43,15 @@ export class StepLog<Step extends string> {
     this.#write = write;
   }
 
-  /** The end of what a step said. */
+  /** Returns the last lines of a step's output. */
   last(step: Step, lines: number): string {
     return (this.#last.get(step) ?? "").trimEnd().split("\n").slice(-lines).join("\n");
   }
 
-  /** Whole lines; the last one's end may be left out. */
+  /** Adds complete lines. The final newline may be missing. */
   async say(step: Step, lines: string): Promise<void> {
     if (lines === "") return;
-    // Neither is text to PostgreSQL.
+    // PostgreSQL stores neither NUL nor a lone surrogate.
     const text = (lines.endsWith("\n") ? lines : `${lines}\n`).replaceAll("\0", "�").toWellFormed();
     this.#last.set(step, ((this.#last.get(step) ?? "") + text).slice(-lastChars));
     this.#add(step, text);
@@ -59,7 +59,7 @@ export class StepLog<Step extends string> {
     else if (this.#chars > 0) this.#flushSoon();
   }
 
-  /** Everything that was said is in the table when this returns. */
+  /** Writes all output to the table. */
   async flush(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
@@ -69,7 +69,7 @@ export class StepLog<Step extends string> {
     if (pieces.length > 0) {
       const isCut = this.#isBuildCut;
       const write = () => this.#write(pieces, isCut);
-      // A write that failed was told to whoever waited for it; the next is tried all the same.
+      // The waiting caller got the error of a failed write. The next write is tried anyway.
       this.#flushing = this.#flushing.then(write, write);
     }
     await this.#flushing;
@@ -92,28 +92,28 @@ export class StepLog<Step extends string> {
 
   #flushSoon(): void {
     this.#timer ??= setTimeout(() => {
-      // That the database is away is told by the deployment's own calls.
+      // The deployment's own queries report a missing database.
       this.flush().catch(() => {});
     }, flushAfterMs).unref();
   }
 }
 
-/** The end of a log that is followed, or a change of state: `seq` is where a follower resumes. */
+/** A new piece of a followed log, or a change of state. A follower resumes from `seq`. */
 export type LogNews<Step extends string, Status extends string> =
   | ({ seq: number } & StepLogPiece<Step>)
   | { seq: number; status: Status; error: string | null };
 
-/** A log that grows: its pieces behind a number, and the state of the deploy that writes it. */
+/** A growing log: its pieces after a sequence number, and the state of its deploy. */
 export interface LogSource<Step extends string, Status extends string> {
-  /** Readers of one deploy share the watch of its row, and their reads. */
+  /** Watches the deploy's row. All readers share the watch and its reads. */
   watch(): Watch<never>;
-  /** Undefined once the deploy is deleted. */
+  /** Undefined if the deploy is deleted. */
   state(): Promise<{ status: Status; error: string | null } | undefined>;
   isOver(status: Status): boolean;
   after(seq: number, limit: number): Promise<({ seq: number } & StepLogPiece<Step>)[]>;
 }
 
-/** Pieces and states behind `after`, until the deploy ends or is deleted. */
+/** Yields pieces and states after `after`, until the deploy ends or is deleted. */
 export async function* followLog<Step extends string, Status extends string>(
   source: LogSource<Step, Status>,
   signal: AbortSignal,
@@ -122,7 +122,7 @@ export async function* followLog<Step extends string, Status extends string>(
   let seq = after;
   let told: Status | undefined;
   const read = async (from: number) => {
-    // First: pieces that are read after a deploy's end are complete.
+    // The state is read first, so that the pieces read after an end are complete.
     const state = await source.state();
     if (!state) return undefined;
     const pieces = await source.after(from, piecesAtOnce);

@@ -213,8 +213,8 @@ function toResponse(answer) {
     return new Response(answer, { headers: { "content-type": "application/octet-stream" } });
   }
   if (answer === null || typeof answer !== "object") return undefined;
-  const prototype = Object.getPrototypeOf(answer);
-  const isPlain = prototype === Object.prototype || prototype === null || Array.isArray(answer);
+  // Also `process.env` and instances of a handler's own classes; no Map, Error or Promise.
+  const isPlain = Array.isArray(answer) || Object.prototype.toString.call(answer) === "[object Object]";
   return isPlain || typeof answer.toJSON === "function" ? Response.json(answer) : undefined;
 }
 

@@ -9,9 +9,11 @@ import { type Fields, fields, type Inspection, strings, text } from "./inspectio
 import { portIn } from "./node.ts";
 import { versionFiles } from "./version-files.ts";
 
-/** The minors of Python 3 there are images for; 3.12 unless something else is asked for. */
+/** Minor versions of Python 3 with an image. Default: 3.13. */
 const minors = [11, 12, 13];
-const defaultMinor = 12;
+const defaultMinor = 13;
+/** Minor versions that Debian does not package. Without a registry, their images have another Python. */
+const substituted = new Map([[12, 13]]);
 
 const manifests = ["uv.lock", "poetry.lock", "Pipfile", "requirements.txt", "pyproject.toml", "setup.py"];
 
@@ -427,6 +429,11 @@ async function minorOf(app: PythonApp): Promise<number> {
   if (taken === undefined)
     view.warn(`${where} asks for Python ${range}, which there is none of: 3.${defaultMinor} is used`);
   else view.because(`${where} asks for Python ${range}: 3.${taken} is used`);
+  const instead = substituted.get(taken ?? defaultMinor);
+  if (instead !== undefined)
+    view.warn(
+      `Python 3.${taken} comes from a registry; where this host reaches none, its image has Python 3.${instead}`,
+    );
   return taken ?? defaultMinor;
 }
 

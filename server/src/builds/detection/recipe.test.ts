@@ -111,7 +111,7 @@ test.each([
   ["dist", false],
   ["build/out", false],
   ["public", true],
-])("the check of a site's directory %j passes only where it is there: %s", async (directory, isThere) => {
+])("checks that a site's directory %j exists: %s", async (directory, isThere) => {
   const at = await mkdtemp(join(tmpdir(), "kontor-recipe-"));
   onTestFinished(() => rm(at, { recursive: true, force: true }));
   await mkdir(join(at, "public/build"), { recursive: true });

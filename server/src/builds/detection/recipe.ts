@@ -19,7 +19,7 @@ const user = "1000:1000";
 
 const siteConfigFile = "/etc/nginx/site.conf";
 
-/** Whether a command serves a site by the recipe below. */
+/** True if a command serves a static site by the recipe below. */
 export function isSite(argv: readonly string[]): boolean {
   return argv.includes(siteConfigFile);
 }
@@ -136,7 +136,7 @@ function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
   ];
 }
 
-/** A wrong output directory fails with what is there instead. The builder takes the line behind `kontor:` as its reason. */
+/** Fails for a missing output directory and lists the existing ones. The builder reports the line after `kontor:`. */
 function siteCheck(directory: string): string {
   const quoted = `'${directory.replaceAll("'", `'\\''`)}'`;
   const found =

@@ -272,6 +272,15 @@ describe("versions", () => {
     expect((await look(files)).runtimeVersion).toBe(version);
   });
 
+  test("uses a Python of this host, and warns about one that only a registry has", async () => {
+    const asked = await look({ ...flask, ".python-version": "3.12" });
+    expect(asked.runtimeVersion).toBe("3.12");
+    expect(asked.warnings).toContainEqual(expect.stringContaining("Python 3.12 comes from a registry"));
+    const free = await look({ ...flask, "pyproject.toml": '[project]\nrequires-python = ">=3.11"' });
+    expect(free.runtimeVersion).toBe("3.13");
+    expect(free.warnings.join()).not.toContain("registry");
+  });
+
   test.each([
     ["npm", { "package-lock.json": "{}" }],
     ["yarn", { "yarn.lock": "# yarn lockfile v1" }],

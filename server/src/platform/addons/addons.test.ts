@@ -20,6 +20,9 @@ import { volumeOf } from "./volume.ts";
 const { db } = await testDatabase();
 const host = await addonsHost(db);
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
+/** A validation error of this field of the body. */
+const badField = (...path: string[]) =>
+  expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const parts = { dropBackups: async () => {} };
 
 beforeEach(() => {
@@ -115,7 +118,7 @@ test("plans say how many, and how large; names are one's own in a project", asyn
 test("what does not fit is refused by name, and nobody else's is there", async () => {
   const { actor, project } = await onTeam();
   await expect(make(host, actor, project.id, { kind: "postgres", version: "9" })).rejects.toThrow(
-    /^version: postgres comes as 15/,
+    badField("version"),
   );
   const environment_id = "99999999-9999-4999-8999-999999999999";
   await expect(make(host, actor, project.id, { kind: "postgres", environment_id })).rejects.toThrow(
@@ -273,7 +276,7 @@ test("a server that comes after another brings up what ran", async () => {
   await up(made.id);
 }, 30_000);
 
-test("starts no machine and counts no failure while its workspace is suspended", async () => {
+test("does not start a machine or count a failure while the workspace is suspended", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -284,7 +287,7 @@ test("starts no machine and counts no failure while its workspace is suspended",
   await suspend(true);
   host.driver.end((await machineOf(made.id))!, "failed");
   await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
-  // The next server finds no machine either, and waits as well.
+  // The next server finds no machine either, and waits too.
   await host.restart();
   await new Promise((resolve) => setTimeout(resolve, 1_000));
   expect(await machineOf(made.id)).toBeUndefined();

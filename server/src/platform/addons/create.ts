@@ -9,7 +9,7 @@ import { requireBelow } from "#accounts/plans.ts";
 import type { Transaction } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
 import { getEnvironment } from "../environments/environments.ts";
-import { invalidField } from "../projects/errors.ts";
+import { invalidField } from "../input/schema.ts";
 import { lockWritableProject } from "../projects/projects.ts";
 import type { Addons } from "./addons.ts";
 import { engines } from "./engines.ts";
@@ -38,7 +38,7 @@ export async function createAddon(
   const { app } = addons;
   const engine = engines[input.kind];
   if (input.version !== undefined && input.version !== engine.version) {
-    throw invalidField("version", `${input.kind} comes as ${engine.version}.`);
+    throw invalidField("version", `${input.kind} comes as ${engine.version}; leave the version out`);
   }
   const id = randomUUID();
   const made = await app.db.transaction().execute(async (tx) => {

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { environmentNotFound } from "../environments/errors.ts";
-import { invalidField, projectNotFound } from "../projects/errors.ts";
+import { projectNotFound } from "../projects/errors.ts";
 import { onAddon } from "../audited.ts";
 import type { Addons } from "./addons.ts";
 import { createAddon } from "./create.ts";
@@ -53,15 +53,7 @@ export const addonRoutes = (addons: Addons): Route[] => [
     params: ofProject,
     body: AddonCreate,
     responses: { 201: Addon },
-    errors: [
-      projectNotFound,
-      environmentNotFound,
-      addonExists,
-      noPublicPort,
-      invalidField,
-      planLimit,
-      accountSuspended,
-    ],
+    errors: [projectNotFound, environmentNotFound, addonExists, noPublicPort, planLimit, accountSuspended],
     idempotent: true,
     replay: {
       deed: "addon.created",

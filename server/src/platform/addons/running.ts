@@ -164,7 +164,7 @@ export class RunningAddon {
         this.#failures = 0;
         continue;
       }
-      // A frozen database does not answer, which is no failure of its own.
+      // A frozen database does not respond, which does not count as a failure.
       if (this.#isHeld) continue;
       this.#failures = failuresInRow(this.#failures, performance.now() - startedAt);
       await this.#failed(said).catch((error: unknown) => {
@@ -183,7 +183,7 @@ export class RunningAddon {
     return this.#addons.app.machines.suspension.isHeld(this.row.workspace_id);
   }
 
-  /** Starts nothing while the workspace is suspended. */
+  /** Waits while the workspace is suspended. */
   async #untilReleased(): Promise<void> {
     const { signal } = this.#life;
     while (this.#isHeld) await sleep(askAgainMs, undefined, { signal, ref: false });

@@ -16,7 +16,7 @@ import { begin, untilAnswers } from "./process.ts";
 import { extentOf } from "./sizes.ts";
 import type { AddonRow } from "./store.ts";
 
-/** Of owners of machines that are no add-on: none has a record. */
+/** Describes machine owners without an add-on record. */
 export const throwawayPrefix = "try_";
 
 export interface Throwaway extends AsyncDisposable {

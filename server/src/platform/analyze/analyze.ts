@@ -16,10 +16,9 @@ import { FairSemaphore } from "#lib/fair-semaphore.ts";
 import { checkout } from "../git/checkout.ts";
 import { repositoryEmpty, repositoryUnavailable } from "../git/errors.ts";
 import { checkoutsDirectory } from "../git/git.ts";
-import { invalidField } from "../projects/errors.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import { getProject, type ProjectRow, workspaceOf } from "../projects/projects.ts";
-import { analysisQueueFull } from "./errors.ts";
+import { analysisQueueFull, settingsRefused } from "./errors.ts";
 import { type RepoAnalysis, toRepoAnalysis } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
@@ -62,6 +61,6 @@ async function read(project: ProjectRow, directory: string): Promise<RepoAnalysi
     return toRepoAnalysis(project, analysis, recipeOf(analysis, overridesOf(project)));
   } catch (error) {
     // What no recipe can hold.
-    throw error instanceof RangeError ? invalidField("project", `${error.message}.`) : error;
+    throw error instanceof RangeError ? settingsRefused(`${error.message}.`) : error;
   }
 }

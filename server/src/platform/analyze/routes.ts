@@ -10,9 +10,9 @@ import {
   repositoryTooLarge,
   repositoryUnavailable,
 } from "../git/errors.ts";
-import { invalidField, projectNotFound } from "../projects/errors.ts";
+import { projectNotFound } from "../projects/errors.ts";
 import { analyzeProject } from "./analyze.ts";
-import { analysisQueueFull } from "./errors.ts";
+import { analysisQueueFull, settingsRefused } from "./errors.ts";
 import { RepoAnalysis } from "./schema.ts";
 
 export const analyzeRoutes = (app: App): Route[] => [
@@ -36,7 +36,7 @@ export const analyzeRoutes = (app: App): Route[] => [
       repositoryUnavailable,
       repositoryTooLarge,
       hostKeyChanged,
-      invalidField,
+      settingsRefused,
       accountSuspended,
       analysisQueueFull,
     ],

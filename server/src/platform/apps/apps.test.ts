@@ -1,6 +1,7 @@
 import { expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { sealVariables } from "../environments/variables.ts";
+import { statsOf } from "./monitoring.ts";
 import { sleep } from "./sleep.ts";
 import {
   appsHost,
@@ -58,6 +59,21 @@ test("a second release takes the first one's place, which is drained, asked to e
   expect((await host.driver.list()).map(({ id }) => id)).not.toContain(machine);
 });
 
+test("adds visitors' bytes to the network metrics of the app", async () => {
+  const { environment } = await makeEnvironment(db);
+  await deploy(host, environment, 1, { argv: program("one") });
+  const first = host.apps.routes.of(environment.id)!;
+  first.traffic!.rxBytes += 100;
+  first.traffic!.txBytes += 200;
+  const traffic = () => {
+    const stats = statsOf(host.apps, environment.id);
+    return [stats.network_rx_bytes, stats.network_tx_bytes];
+  };
+  expect(traffic()).toEqual([100, 200]);
+  await deploy(host, environment, 2, { argv: program("two") });
+  expect(traffic()).toEqual([0, 0]);
+});
+
 test("a process gets its variables, the image's below them, and the port above", async () => {
   const { environment } = await makeEnvironment(db);
   const made = await deploy(host, environment, 1, {
@@ -78,10 +94,10 @@ test("an app that ends at its start says its exit code and what it said last, at
   expect(await instances(environment.id)).toEqual([]);
 });
 
-test("an app that listens on another port than PORT fails with that port and the cure", async () => {
+test("fails an app that listens on another port than PORT, and names that port and the fix", async () => {
   const own = await appsHost(db, { config: { appStartSeconds: "2" } });
   const { environment } = await makeEnvironment(db);
-  // The fake machine has no kernel of its own: its table is a file.
+  // The fake machine has no kernel, so a file holds the table.
   const table =
     "  0: 00000000:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12";
   const argv = [
@@ -159,7 +175,7 @@ test("a machine that is lost is replaced, and both are in the workspace's privat
   expect(await visit(host, environment.host_label)).toBe("one");
 }, 20_000);
 
-test("running out of memory is notified once, also where another end came before it", async () => {
+test("sends one notification for running out of memory, also after an end for another reason", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const isBack = () =>

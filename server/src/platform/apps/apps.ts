@@ -58,8 +58,12 @@ export class Apps {
       db: app.db,
       domain: hostname(app.config.appsDomain),
       seen: (id) => {
-        const { machine, isUp } = this.running.get(id) ?? { machine: null, isUp: false };
-        return { machine, isUp };
+        const running = this.running.get(id);
+        return {
+          machine: running?.machine ?? null,
+          isUp: running?.isUp ?? false,
+          traffic: running?.traffic ?? null,
+        };
       },
     });
   }
@@ -76,7 +80,7 @@ export class Apps {
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
     describe: async (id) => {
-      // Before the start nothing is known here yet.
+      // Before the start, `running` has no entry yet.
       const environmentId =
         this.running.get(id)?.environmentId ?? (await findInstance(this.app.db, id))?.environment_id;
       if (environmentId === undefined) return undefined;

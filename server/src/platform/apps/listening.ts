@@ -1,6 +1,6 @@
 /**
- * TCP ports that listen in a machine, as its kernel lists them (proc_pid_net(5)): an app that listens elsewhere than it
- * was told is named its port. The text comes from a machine: it is bounded, and lines of another form are passed over.
+ * Reads the listening TCP ports of a machine from its kernel's table (proc_pid_net(5)), so that an error can name the
+ * port of an app that ignores `PORT`. The text comes from a machine, so it is bounded and malformed lines are skipped.
  */
 import type { Guest } from "#machines/guest.ts";
 
@@ -10,7 +10,7 @@ const maxBytes = 1024 ** 2;
 const listening = "0A";
 const shown = 5;
 
-/** Ascending, at most five; empty where the machine does not tell. */
+/** Returns at most five ports in ascending order. Empty if the machine does not respond. */
 export async function listeningPorts(guest: Guest): Promise<number[]> {
   const texts = await Promise.all(tables.map((path) => textOf(guest, path).catch(() => "")));
   return [...new Set(texts.flatMap(portsIn))].toSorted((a, b) => a - b).slice(0, shown);

@@ -16,7 +16,12 @@ export interface Which {
 }
 
 export async function readStats(apps: Apps, which: Which): Promise<AppStats> {
-  const running = apps.serving(await idOf(apps, which));
+  return statsOf(apps, await idOf(apps, which));
+}
+
+export function statsOf(apps: Apps, environmentId: string): AppStats {
+  const running = apps.serving(environmentId);
+  const visitors = running?.traffic ?? { rxBytes: 0, txBytes: 0 };
   const stats = running?.machine == null ? undefined : apps.app.machines.sampler.latest(running.machine);
   if (!running || !stats) {
     return {
@@ -24,8 +29,8 @@ export async function readStats(apps: Apps, which: Which): Promise<AppStats> {
       cpu_limit: running?.row.run.size.cpu ?? 0,
       memory_bytes: 0,
       memory_limit_bytes: running?.limitBytes ?? 0,
-      network_rx_bytes: 0,
-      network_tx_bytes: 0,
+      network_rx_bytes: visitors.rxBytes,
+      network_tx_bytes: visitors.txBytes,
       sampled_at: null,
     };
   }
@@ -35,8 +40,8 @@ export async function readStats(apps: Apps, which: Which): Promise<AppStats> {
     cpu_limit: running.row.run.size.cpu,
     memory_bytes: stats.memoryBytes,
     memory_limit_bytes: running.limitBytes,
-    network_rx_bytes: since(stats.networkRxBytes, running.carried?.rxBytes),
-    network_tx_bytes: since(stats.networkTxBytes, running.carried?.txBytes),
+    network_rx_bytes: visitors.rxBytes + since(stats.networkRxBytes, running.carried?.rxBytes),
+    network_tx_bytes: visitors.txBytes + since(stats.networkTxBytes, running.carried?.txBytes),
     sampled_at: stats.at.toISOString(),
   };
 }

@@ -39,7 +39,7 @@ export interface Release {
 
 export interface Candidate {
   instanceId: string;
-  /** Settles with its status once it answers. Fails with `AppUnhealthy`, which says how it ended and what it said last. */
+  /** Resolves to the health check's status. Rejects with `AppUnhealthy`, which has the exit reason and last output. */
   waitHealthy(signal: AbortSignal): Promise<number>;
   /** It serves when this settles, by the public way; the one before is let go of in the background. */
   takeOver(signal: AbortSignal): Promise<void>;
@@ -136,7 +136,7 @@ async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): P
   }
 }
 
-/** An app that ignores `PORT` mostly listens on its framework's own port. */
+/** An app that ignores `PORT` usually listens on its framework's default port. */
 async function cureOf(running: Running): Promise<string> {
   const guest = running.guest();
   const ports = guest ? await listeningPorts(guest) : [];
@@ -146,7 +146,7 @@ async function cureOf(running: Running): Promise<string> {
   return `The app listens on ${found} instead: let it listen on $PORT, or set the project's port to ${first}.`;
 }
 
-/** The status of an answer below 500; `silent` where nothing ever listened, else how it answered last. */
+/** Returns a status below 500, `silent` if no process listened, or a text about the last response. */
 async function probe(apps: Apps, running: Running, signal: AbortSignal): Promise<string | number> {
   const { port, healthCheckPath: path, hostname } = running.row.run;
   const host = apps.routes.hostOf(hostname);

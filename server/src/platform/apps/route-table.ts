@@ -15,10 +15,24 @@ export interface AppRoute {
   machine: string | null;
   /** Null where nothing was ever deployed. */
   port: number | null;
+  /** Counter of the visitors' bytes, updated by the ingress. Null if the app does not run. */
+  traffic: Traffic | null;
+}
+
+/** HTTP bytes between visitors and an app, from the app's side. */
+export interface Traffic {
+  rxBytes: number;
+  txBytes: number;
 }
 
 /** What the instance's own process and machine are doing. */
-export type Seen = (instanceId: string) => { machine: string | null; isUp: boolean };
+export type Seen = (instanceId: string) => {
+  machine: string | null;
+  isUp: boolean;
+  traffic: Traffic | null;
+};
+
+const unseen = { machine: null, isUp: false, traffic: null };
 
 export class AppRoutes {
   readonly #db: Db;
@@ -72,8 +86,7 @@ export class AppRoutes {
 
   #set(row: ServedRow): void {
     this.#drop(row.environment_id);
-    const { machine, isUp } =
-      row.instance_id === null ? { machine: null, isUp: false } : this.#seen(row.instance_id);
+    const { machine, isUp, traffic } = row.instance_id === null ? unseen : this.#seen(row.instance_id);
     this.#rows.set(row.environment_id, row);
     this.#byHost.set(this.hostOf(row.host_label), {
       environmentId: row.environment_id,
@@ -82,6 +95,7 @@ export class AppRoutes {
       state: row.state === "asleep" ? "asleep" : isUp ? "live" : "down",
       machine,
       port: row.port,
+      traffic,
     });
   }
 

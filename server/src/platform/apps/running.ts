@@ -18,6 +18,7 @@ import { isCalm, limitFor } from "./memory.ts";
 import { Output } from "./output.ts";
 import { isListening } from "./probe.ts";
 import { crashesInRow, crashLoopAt, restartDelayMs } from "./restarts.ts";
+import type { Traffic } from "./route-table.ts";
 import type { InstanceState } from "./states.ts";
 import { type InstanceRow, update } from "./store.ts";
 
@@ -40,13 +41,15 @@ export class Running {
   /** Something listens on its port. */
   isUp = false;
   limitBytes: number;
+  /** Bytes of visitors, which do not pass the machine's network. */
+  readonly traffic: Traffic = { rxBytes: 0, txBytes: 0 };
   /** What its network had carried when this process first looked. */
   carried: { machine: string; rxBytes: number; txBytes: number } | null = null;
   /** Since when it has used little of what it may. */
   calmSince: number | null = null;
   /** Of the process that runs now. */
   ended = Promise.withResolvers<End>();
-  /** Running out of memory is told once for each series of ends, wherever in it that happens. */
+  /** True once out of memory was notified. One series of ends sends one notification. */
   #toldOfMemory = false;
   readonly owner: Owner;
   readonly #apps: Apps;
@@ -249,7 +252,7 @@ export class Running {
     }
   }
 
-  /** Starts nothing while the workspace is suspended. */
+  /** Waits while the workspace is suspended. */
   async #untilReleased(): Promise<void> {
     const { suspension } = this.#apps.app.machines;
     const { signal } = this.#life;

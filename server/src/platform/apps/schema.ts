@@ -30,9 +30,11 @@ export const AppStats = z
     network_rx_bytes: z
       .int()
       .describe(
-        "What its processes received over their network since it, or this server, was started; visitors come another way.",
+        "Bytes received since the app or this server started: requests of visitors, and network traffic of the app's processes.",
       ),
-    network_tx_bytes: z.int(),
+    network_tx_bytes: z
+      .int()
+      .describe("Bytes sent since then: responses to visitors, and network traffic of the app's processes."),
     sampled_at: z.iso.datetime().nullable().describe("Null where nothing runs."),
   })
   .meta({ id: "AppStats" });

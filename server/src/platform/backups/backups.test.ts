@@ -56,13 +56,15 @@ let refuses = false;
 const inPlace = new Set<string>();
 /** The machines that were saved, in order. */
 const asksOf: unknown[] = [];
+let duringDump: ((ends: AbortSignal) => Promise<void>) | undefined;
 let cannotBeAsked = false;
 const asked: { id: string; putsBack: boolean }[] = [];
 const cleaned: { id: string; isCompleted: boolean }[] = [];
 const engine: BackupEngine = {
   extension: "dump",
-  async dump(guest, { id }, sink) {
+  async dump(guest, { id }, sink, ends) {
     asksOf.push(guest);
+    await duringDump?.(ends);
     const bytes = data.get(id) ?? "";
     return { stored: await sink(pieces(bytes)), held: bytes };
   },
@@ -238,7 +240,7 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
   },
 );
 
-test("makes the one backup of a payer before the three waiting of another", async () => {
+test("makes a payer's single backup before another payer's three waiting backups", async () => {
   const busy = await personOn(db, "team");
   const other = await addonOn("team");
   const isolated = newBackups();
@@ -269,7 +271,7 @@ test("makes the one backup of a payer before the three waiting of another", asyn
       (row) => row.id,
     );
   const isRunning = await running();
-  // All but the two that run have returned their workers.
+  // Only the two running jobs hold workers.
   await Promise.all(workers.slice(2));
   ends.shift()?.();
   await expect.poll(async () => (await running()).includes(id)).toBe(true);
@@ -286,7 +288,7 @@ test("makes the one backup of a payer before the three waiting of another", asyn
   expect(pending.filter((row) => row.id === id || started.includes(row.id))).toEqual([]);
 });
 
-test("leaves a backup pending and begins no daily one while the workspace is suspended", async () => {
+test("keeps a backup pending and starts no daily backup while the workspace is suspended", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   const workspace = addon.actor.workspaces[0]!.id;
@@ -312,6 +314,36 @@ test("leaves a backup pending and begins no daily one while the workspace is sus
   expect(await find(addon, id)).toMatchObject({ status: "completed" });
   await beginDue(backups);
   expect(await due()).not.toEqual({ next_backup_at: dueAt });
+});
+
+test("stops a backup when its workspace is suspended and resumes it afterwards", async () => {
+  const addon = await addonOn("pro");
+  const { id } = await ask(addon);
+  const workspace = addon.actor.workspaces[0]!.id;
+  const hold = (since: Date | null) =>
+    db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace).execute();
+  const task = backups.tasks["platform.backups.run"]!;
+  const run = () => task({ backup: id } as never, { attempt: 1, maxAttempts: 25, signal });
+  duringDump = async (ends) => {
+    await hold(clock.now());
+    await new Promise((_resolve, reject) =>
+      ends.addEventListener("abort", () => reject(ends.reason), { once: true }),
+    );
+  };
+  await run();
+  const row = await db
+    .selectFrom("backups")
+    .select(["status", "attempts", "error"])
+    .where("id", "=", id)
+    .executeTakeFirst();
+  expect(row).toEqual({ status: "running", attempts: 0, error: null });
+  const jobs = await sql<{ run_at: Date }>`
+    select run_at from graphile_worker.jobs where key = ${`backup:${id}`}`.execute(db);
+  expect(jobs.rows).toEqual([{ run_at: new Date(clock.now().getTime() + 60_000) }]);
+  duringDump = undefined;
+  await hold(null);
+  await run();
+  expect(await find(addon, id)).toMatchObject({ status: "completed" });
 });
 
 test("one that failed says why as long as others are kept, also where its bytes are left to a later sweep", async () => {
@@ -665,9 +697,9 @@ test("an address hands out one backup, whole or in part, for an hour, and no oth
   }
 });
 
-test("ends a download whose reader takes no more bytes", async () => {
+test("ends a download when its client stops reading", async () => {
   const addon = await addonOn("pro");
-  // More than the buffers of a connection hold.
+  // Larger than the buffers of a connection.
   data.set(addon.addonId, "x".repeat(16 * 1024 ** 2));
   const { id: backupId } = await made(addon);
   const { actor, ...ids } = addon;

@@ -34,10 +34,10 @@ import {
 
 export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
 const ownEngines: BackupEngines = { postgres, redis };
-/** Each has a second instance of its database for a while, and reads and writes as fast as it can. */
+/** Maximum of concurrent jobs. Each runs a second database instance and uses the disk fully. */
 const atOnce = 2;
 
-/** A job whose turn has not come looks again this much later, in case this process ended. */
+/** Delay before a waiting job runs from the job table, in case this process died. */
 const deferMs = 60_000;
 
 interface Attempt {
@@ -114,23 +114,27 @@ export class Backups {
     await (this.#underWay.get(id) ?? this.#once(id, () => carryOut(this, id, signal)));
   }
 
-  /** In turns of the accounts that pay. What fails for a reason of this server's is queued again. */
+  /** Runs a job when its payer's turn comes. A failure of this server queues it again. */
   async #inTurn({ id, attempt, workspaceId, work, queue }: Attempt, signal: AbortSignal): Promise<void> {
     const { db, clock, log } = this.app;
     const inMs = (ms: number) => new Date(clock.now().getTime() + ms);
-    // A frozen database can be neither saved nor replaced.
-    if (workspaceId !== undefined && (await isHeld(db, workspaceId)))
-      return queue({ attempt, runAt: inMs(deferMs) });
+    const isSuspended = async () => workspaceId !== undefined && (await isHeld(db, workspaceId));
+    const later = () => queue({ attempt, runAt: inMs(deferMs) });
+    // A frozen database cannot be backed up or restored.
+    if (await isSuspended()) return later();
     const job = {
-      // Its add-on is gone, and nothing is left to save.
+      // Without an owner, the add-on is deleted and there is nothing to back up.
       owner: workspaceId === undefined ? "" : await payerOf(db, workspaceId),
       id,
       work: (stops: AbortSignal) =>
-        work(stops).catch(async (error: unknown) => {
-          log.warn({ error, id }, "a backup or a restore is tried again later");
-          await queue({ attempt: attempt + 1, runAt: inMs(retryAfterMs(attempt + 1)) });
-        }),
-      defer: () => queue({ attempt, runAt: inMs(deferMs) }),
+        work(stops)
+          // Queued again, because a suspension may have interrupted it. A job for an ended one does nothing.
+          .then(async () => ((await isSuspended()) ? later() : undefined))
+          .catch(async (error: unknown) => {
+            log.warn({ error, id }, "a backup or a restore is tried again later");
+            await queue({ attempt: attempt + 1, runAt: inMs(retryAfterMs(attempt + 1)) });
+          }),
+      defer: later,
     };
     await this.#jobs.run(job, signal);
   }

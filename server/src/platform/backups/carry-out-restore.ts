@@ -18,9 +18,9 @@ import {
   findById,
   findRestore,
   forgetRestoreAttempt,
-  isRestoreWanted,
   noteDoubt,
   type RestoreRow,
+  wishOfRestore,
 } from "./store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.ts";
 
@@ -48,7 +48,7 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     await within(
       stops,
-      () => isRestoreWanted(db, id),
+      () => wishOfRestore(db, id),
       (signal) => restore(backups, addon, row, signal),
     );
     await reached("restore.in-place");
@@ -146,6 +146,8 @@ async function keep(backups: Backups, id: string, signal: AbortSignal): Promise<
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
   if (kept?.status === "completed") return;
+  // The add-on noticed the suspension first.
+  if (kept && kept.status !== "failed") throw new Interrupted("its workspace is suspended");
   throw new BackupFailed(
     `What the add-on holds could not be kept first, so it was not touched: ${kept?.error ?? "it is gone."}`,
   );

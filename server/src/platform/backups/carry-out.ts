@@ -28,7 +28,7 @@ import {
   findById,
   forgetAttempt,
   forgetBytes,
-  isWanted,
+  wishOf,
 } from "./store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./under-way.ts";
 
@@ -60,7 +60,7 @@ export async function carryOut(backups: Backups, id: string, stops: AbortSignal)
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     const made = await within(
       stops,
-      () => isWanted(db, id),
+      () => wishOf(db, id),
       (signal) => make(backups, addon, key, signal),
     );
     await end(backups, addon, row, made);

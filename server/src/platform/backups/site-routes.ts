@@ -23,7 +23,7 @@ type Needs = Pick<Backups, "app" | "blobs" | "engines">;
 
 const methods = ["GET", "HEAD"];
 
-/** `windowMs`: the time within which bytes of a download have to move. */
+/** `windowMs`: length of the window in which a download must make progress. */
 export function downloadSite(backups: Needs, options: { windowMs?: number } = {}): RawSite {
   return {
     prefix: downloadsPrefix,

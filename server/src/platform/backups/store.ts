@@ -2,10 +2,11 @@
  * All SQL of backups and restores, and of the add-ons' columns that say when the next one is due. What a caller may see
  * is decided on the add-on, whose id is an argument.
  */
-import { type Insertable, type Selectable, type Updateable, sql } from "kysely";
+import type { Insertable, Selectable, Updateable } from "kysely";
 import type { Plan } from "#accounts/actor.ts";
 import type { Db } from "#db/db.ts";
 import type { BackupsTable, RestoresTable } from "./tables.ts";
+import type { Wish } from "./under-way.ts";
 
 export type BackupRow = Selectable<BackupsTable>;
 export type RestoreRow = Selectable<RestoresTable>;
@@ -134,17 +135,20 @@ export function fail(
     .executeTakeFirst();
 }
 
-/** Whether anybody still wants it. */
-export async function isWanted(db: Db, id: string): Promise<boolean> {
+/** Returns whether a backup may continue. `gone`: the backup or its add-on was deleted. */
+export async function wishOf(db: Db, id: string): Promise<Wish> {
   const row = await db
     .selectFrom("backups")
     .innerJoin("addons", "addons.id", "backups.addon_id")
-    .select("backups.id")
+    .innerJoin("projects", "projects.id", "addons.project_id")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select("workspaces.held_since")
     .where("backups.id", "=", id)
     .where("backups.deleted_at", "is", null)
     .where("addons.deleted_at", "is", null)
     .executeTakeFirst();
-  return row !== undefined;
+  if (!row) return "gone";
+  return row.held_since === null ? "go on" : "hold";
 }
 
 export async function markDeleted(db: Db, id: string, now: Date): Promise<void> {
@@ -244,7 +248,7 @@ export async function listUnderWay(
   return { backups: backups.map(({ id }) => id), restores: restores.map(({ id }) => id) };
 }
 
-/** The workspace of a backup or a restore; undefined once its add-on is gone. */
+/** Finds the workspace of a backup or restore. Undefined if its add-on is deleted. */
 export async function findWorkspace(
   db: Db,
   of: { backup: string } | { restore: string },
@@ -260,7 +264,7 @@ export async function findWorkspace(
   return row?.workspace_id;
 }
 
-/** Whether the machines of the workspace are frozen by a suspension. */
+/** True if a suspension froze the workspace's machines. */
 export async function isHeld(db: Db, workspaceId: string): Promise<boolean> {
   const row = await db
     .selectFrom("workspaces")
@@ -388,10 +392,18 @@ export async function noteDoubt(db: Db, id: string, now: Date): Promise<Date> {
   return since ?? now;
 }
 
-/** Whether a restore has somewhere to go to and something to come from. */
-export async function isRestoreWanted(db: Db, id: string): Promise<boolean> {
-  const { rows } = await sql`
-    select from restores r join addons a on a.id = r.addon_id
-    where r.id = ${id} and r.status = 'running' and a.deleted_at is null`.execute(db);
-  return rows.length > 0;
+/** Returns whether a restore may continue. `gone`: it has ended, or its add-on was deleted. */
+export async function wishOfRestore(db: Db, id: string): Promise<Wish> {
+  const row = await db
+    .selectFrom("restores")
+    .innerJoin("addons", "addons.id", "restores.addon_id")
+    .innerJoin("projects", "projects.id", "addons.project_id")
+    .innerJoin("workspaces", "workspaces.id", "projects.workspace_id")
+    .select("workspaces.held_since")
+    .where("restores.id", "=", id)
+    .where("restores.status", "=", "running")
+    .where("addons.deleted_at", "is", null)
+    .executeTakeFirst();
+  if (!row) return "gone";
+  return row.held_since === null ? "go on" : "hold";
 }

@@ -10,7 +10,7 @@ export const restoreTask = "platform.backups.restore";
 export const tickTask = "platform.backups.tick";
 export const sweepTask = "platform.backups.sweep";
 
-/** The longest that a job waits after a failure of this server. */
+/** Longest backoff after a failure of this server. */
 const retryAfterMaxMs = 10 * 60_000;
 
 /** In the transaction that `db` is; the job goes on with one that is under way. */
@@ -35,12 +35,12 @@ export function queueRestore(db: Db, id: string, later: Later = {}): Promise<voi
 }
 
 export interface Later {
-  /** Number of attempts that failed for a reason of this server's. */
+  /** Number of attempts that failed because of this server. */
   attempt?: number;
   runAt?: Date;
 }
 
-/** Twice as long after each attempt, from two seconds on. */
+/** Returns the backoff: two seconds, doubled after each attempt. */
 export function retryAfterMs(attempt: number): number {
   return Math.min(1000 * 2 ** attempt, retryAfterMaxMs);
 }

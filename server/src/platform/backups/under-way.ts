@@ -1,8 +1,11 @@
-/** What every backup and restore is carried out within: a deadline, the server's own end, and whether it is wanted. */
+/**
+ * Ends each backup and restore at its deadline, when the server stops, when the workspace is suspended, or when the job
+ * was deleted.
+ */
 import { setTimeout as sleep } from "node:timers/promises";
 import { BackupFailed } from "./errors.ts";
 
-/** The server stops: the next one begins it again. */
+/** Thrown when the server stops or the workspace is suspended. The work starts again later. */
 export class Interrupted extends Error {}
 /** It was deleted, or its add-on was. */
 export class Dropped extends Error {}
@@ -13,9 +16,12 @@ const lookEveryMs = 1_000;
 export const attemptsMax = 3;
 export const gaveUp = `The server ended ${attemptsMax} times while this was under way; it is not tried again.`;
 
+/** `hold`: the workspace is suspended and its database is frozen. */
+export type Wish = "go on" | "gone" | "hold";
+
 export async function within<T>(
   stops: AbortSignal,
-  isWanted: () => Promise<boolean>,
+  wish: () => Promise<Wish>,
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const ends = new AbortController();
@@ -30,7 +36,7 @@ export async function within<T>(
     deadlineMs,
   );
   const watched = new AbortController();
-  const watching = watch(isWanted, ends, watched.signal);
+  const watching = watch(wish, ends, watched.signal);
   try {
     return await work(ends.signal);
   } catch (error) {
@@ -44,15 +50,13 @@ export async function within<T>(
   }
 }
 
-async function watch(
-  isWanted: () => Promise<boolean>,
-  ends: AbortController,
-  signal: AbortSignal,
-): Promise<void> {
+async function watch(wish: () => Promise<Wish>, ends: AbortController, signal: AbortSignal): Promise<void> {
   while (!signal.aborted && !ends.signal.aborted) {
     await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
     if (signal.aborted) return;
     // While PostgreSQL is away nobody can wish for anything.
-    if (!(await isWanted().catch(() => true))) ends.abort(new Dropped("it is wanted no more"));
+    const wished = await wish().catch(() => "go on" as const);
+    if (wished === "gone") ends.abort(new Dropped("it is wanted no more"));
+    if (wished === "hold") ends.abort(new Interrupted("its workspace is suspended"));
   }
 }

@@ -1,16 +1,16 @@
 /**
- * Everything that a build reads, as one keyed hash: builds with the same key would make the same image. Variables are
- * part of it because steps see them; the key is derived from the secrets key, so that a stored hash tells nobody a
- * variable by trial.
+ * Hashes everything that a build reads into one key. Builds with the same key make the same image. Variables are part
+ * of it because steps see them. The hash is keyed by the secrets key, so that a stored hash does not reveal a variable
+ * by guessing.
  */
 import { createHmac } from "node:crypto";
 import type { App } from "#app.ts";
 
 export interface BuildInputs {
   sha: string;
-  /** Text of the Dockerfile; framework, commands and directories that the owner set are in it. */
+  /** Text of the Dockerfile. It contains the owner's framework, commands and directories. */
   recipe: string;
-  /** The directory of the checkout that is handed to the builder. */
+  /** Directory of the checkout that the builder gets. */
   context: string;
   variables: Readonly<Record<string, string>>;
 }

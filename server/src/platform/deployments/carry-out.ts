@@ -11,6 +11,7 @@ import { isSite, recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
 import { reached } from "#lib/kill-points.ts";
 import { variablesOf } from "../environments/variables.ts";
+import { waitForRetention } from "../images/retention.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import { buildKey } from "./build-key.ts";
@@ -44,7 +45,7 @@ export async function carryOut(context: Context, id: string): Promise<void> {
     deployment.image_tag === null
       ? undefined
       : await pipeline.findAppImage(app, deployment.project_id, deployment.image_tag);
-  // A rollback or a restart: it begins with an image that is there.
+  // Rollbacks and restarts have an image.
   const isRollback = deployment.trigger_kind === "rollback" || deployment.trigger_kind === "restart";
   if (isRollback && deployment.image_tag !== null && !kept && !deployment.allow_rebuild)
     throw new DeploymentFailed(imagePruned().detail);
@@ -122,7 +123,10 @@ async function build(
   }
 }
 
-/** An image of the same build. Retention spares what a deployment names, so it is named first and looked for again. */
+/**
+ * Finds an image of the same build. Retention keeps an image that a deployment names, so the tag is recorded first. The
+ * image is then checked again, after any retention that had already started.
+ */
 async function holdEqual(
   { app, pipeline }: Context,
   steps: Steps,
@@ -132,6 +136,7 @@ async function holdEqual(
   const found = await pipeline.findEqualImage(app, id, key);
   if (!found) return undefined;
   await steps.note({ image_tag: found.tag, image_id: found.imageId });
+  await waitForRetention(app, id);
   return pipeline.findAppImage(app, id, found.tag);
 }
 
@@ -184,7 +189,7 @@ function runOf(project: ProjectRow, { run }: BuiltImage, { port, isOwnRecipe }: 
   };
 }
 
-/** A missing page is an answer of an API, and the sign of a wrong output directory on a site. */
+/** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
 const emptySite = (path: string): string =>
   `warning: GET ${path} answers 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
 

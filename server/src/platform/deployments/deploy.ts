@@ -28,7 +28,7 @@ type Needs = Pick<App, "db" | "clock">;
 /** Why one that waited never began. */
 const replacedByPush = "A newer push came.";
 
-/** The newest commit of the environment's branch, or the commit or tag that is named. It is queued when this returns. */
+/** Queues a deployment of the given commit or tag, or of the newest commit of the environment's branch. */
 export function deploy(
   app: Needs,
   actor: Actor,
@@ -55,8 +55,8 @@ export function deploy(
 type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">;
 
 /**
- * Shared by deployments, rollbacks and restarts. `more` is read when no other deployment of the environment is under way
- * and none can begin.
+ * Queues a deployment, rollback or restart. `more` runs under the lock, while no other deployment of the environment
+ * runs or can start.
  */
 export function queueAlone(
   app: Needs,

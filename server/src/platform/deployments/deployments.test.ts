@@ -6,7 +6,9 @@ import { listActivity } from "#accounts/activity/list.ts";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
+import { createEnvironment } from "../environments/create.ts";
 import { updateEnvironment } from "../environments/update.ts";
+import { lockImages } from "../images/store.ts";
 import { cancelDeployment } from "./cancel.ts";
 import { workDirectory } from "./carry-out.ts";
 import { DeploymentFailed } from "./reasons.ts";
@@ -17,7 +19,7 @@ import { restart } from "./restart.ts";
 import { rollback } from "./rollback.ts";
 import { toStats } from "./schema.ts";
 import { stepNames } from "./states.ts";
-import { takeNext } from "./store.ts";
+import { listDeployments, takeNext } from "./store.ts";
 import {
   ask,
   deployed,
@@ -128,7 +130,7 @@ describe("a deployment", () => {
   });
 });
 
-test("begins the one deployment of a payer before the fifteen waiting of another", async () => {
+test("starts a payer's single deployment before another payer's fifteen waiting deployments", async () => {
   const busy = await personWithPlan(db, "team");
   const waiting: string[] = [];
   for (let n = 0; n < 15; n += 1) {
@@ -148,7 +150,7 @@ test("begins the one deployment of a payer before the fifteen waiting of another
   expect(rows.slice(0, 3).map((row) => row.id)).toEqual([waiting[0], id, waiting[1]]);
 });
 
-test("leaves one place free while a deployment of another payer is recent, and none without", async () => {
+test("leaves one place free while another payer has a recent deployment, and uses every place otherwise", async () => {
   const people = [await personWithPlan(db, "team"), await personWithPlan(db, "team")] as const;
   for (let n = 0; n < 5; n += 1) await ask(host, people[0], await makeProject(host, people[0]));
   const take = (recent: readonly string[], carriedOut: readonly string[]) =>
@@ -159,7 +161,7 @@ test("leaves one place free while a deployment of another payer is recent, and n
   expect(await take([other], taken)).toBeUndefined();
   taken.push((await take([people[0].userId], taken))!.id);
   expect(await take([], taken)).toBeUndefined();
-  // The next server resumes them, also without a free place.
+  // The next server resumes them even without a free place.
   expect(await take([other], taken.slice(1))).toMatchObject({ id: taken[0] });
   await db
     .updateTable("deployments")
@@ -172,7 +174,7 @@ async function hold({ workspaces: [workspace] }: Actor, since: Date | null) {
   await db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace!.id).execute();
 }
 
-test("keeps a suspended workspace's deployment queued and carries out another's", async () => {
+test("keeps a suspended workspace's deployment queued, and runs another workspace's", async () => {
   const [late, other] = [await start(), await start()];
   const [waiting, next] = [
     await ask(host, late.actor, late.project),
@@ -196,7 +198,9 @@ test("stops a deployment when its workspace is suspended and resumes it afterwar
     await untilAborted(work);
   };
   await host.run();
-  expect(await get(actor, { id })).toMatchObject({ status: "deploying", error: null, attempts: 0 });
+  const held = await get(actor, { id });
+  expect(held).toMatchObject({ status: "deploying", error: null, attempts: 0 });
+  expect(statusesOf(held)).toContain("health pending");
   expect(stage.candidates.size).toBe(0);
   host.pipeline.during.health = async () => {};
   await host.run();
@@ -207,7 +211,7 @@ test("stops a deployment when its workspace is suspended and resumes it afterwar
   expect(stage.builds).toBe(builds + 1);
 });
 
-test("does not fail a deployment whose app stops answering because it is frozen", async () => {
+test("does not fail a deployment when its app stops responding because it is frozen", async () => {
   const { actor, project } = await start();
   const { id } = await ask(host, actor, project);
   host.pipeline.during.health = async () => {
@@ -222,7 +226,7 @@ test("does not fail a deployment whose app stops answering because it is frozen"
   expect(await get(actor, { id })).toMatchObject({ status: "live" });
 });
 
-test("reads a deployment once for all of its followers", async () => {
+test("reads a deployment once for all followers", async () => {
   const { actor, project } = await start();
   const { id } = await ask(host, actor, project);
   const leave = new AbortController();
@@ -258,7 +262,7 @@ test.each([
   [["nginx", "-c", "/etc/nginx/site.conf"], 404, true],
   [["nginx", "-c", "/etc/nginx/site.conf"], 200, false],
   [["node", "server.js"], 404, false],
-])("%j that answers %i at its health path is warned of: %s", async (argv, status, isWarned) => {
+])("warns when %j responds %i at its health check path: %s", async (argv, status, isWarned) => {
   const { actor, project } = await start();
   Object.assign(host.pipeline, { argv, status });
   const row = await deployed(host, actor, project);
@@ -368,6 +372,24 @@ describe("a failure", () => {
     expect([row.status, scanOf(row)]).toEqual(["live", "skipped"]);
   });
 
+  test("names the step that failed, not a failed scan, in the notification", async () => {
+    const { actor, project } = await start();
+    host.pipeline.during.scan = async () => {
+      throw new Error("no advisories");
+    };
+    const { id } = await ask(host, actor, project);
+    host.pipeline.during.health = async () => {
+      await expect.poll(async () => scanOf(await get(actor, { id }))).toBe("failed");
+      throw new DeploymentFailed("nothing answers.");
+    };
+    await host.run();
+    const [news] = await listNotifications(app, actor);
+    expect(news).toMatchObject({
+      kind: "deploy_failed",
+      body: expect.stringContaining("did not become healthy"),
+    });
+  });
+
   test("of nothing to build names what is missing", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, { root_directory: "/apps/web" });
@@ -378,7 +400,7 @@ describe("a failure", () => {
   });
 });
 
-test("no step of a deployment that is over is pending or running, and a cancelled step did not fail", async () => {
+test("leaves no step pending or running after a deployment ends, and fails no cancelled step", async () => {
   const { actor, project } = await start();
   const waiting = await ask(host, actor, project);
   await cancelDeployment(app, actor, waiting.id);
@@ -402,7 +424,31 @@ test("no step of a deployment that is over is pending or running, and a cancelle
   expect(scanOf(row)).toBe("skipped");
 });
 
-test("a step that a dead server left running has failed once its deployment is given up", async () => {
+test("skips a scan that a dead server left running once its deployment is given up", async () => {
+  const { actor, project } = await start();
+  const { id } = await ask(host, actor, project);
+  for (let times = 0; times < 3; times += 1) {
+    const there = Promise.withResolvers<void>();
+    host.pipeline.during.scan = () => new Promise(() => {});
+    host.pipeline.during.health = async () => {
+      await expect.poll(async () => scanOf(await get(actor, { id }))).toBe("running");
+      there.resolve();
+      return new Promise(() => {});
+    };
+    void host.run();
+    await there.promise;
+    await host.restart();
+  }
+  await host.run();
+  const row = await get(actor, { id });
+  expect(row).toMatchObject({ status: "failed", error: expect.stringContaining("3 times") });
+  expect([scanOf(row), statusesOf(row)]).toEqual([
+    "skipped",
+    expect.arrayContaining(["health failed", "route skipped"]),
+  ]);
+});
+
+test("fails a step of a dead server when its deployment is given up", async () => {
   const { actor, project } = await start();
   const { id } = await ask(host, actor, project);
   host.pipeline.during.build = () => new Promise(() => {});
@@ -559,7 +605,7 @@ describe("an unchanged commit", () => {
     return get(actor, { id });
   };
 
-  test("is not built again, which the log, the step and the record say", async () => {
+  test("is not built again, and the log, the step and the record show it", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     const before = stage.builds;
@@ -571,7 +617,7 @@ describe("an unchanged commit", () => {
     expect(first.image_reused).toBe(false);
   });
 
-  test("is built where it is asked for, or a variable, a setting or the commit differs", async () => {
+  test("is built when requested, or when a variable, a setting or the commit differs", async () => {
     const { actor, project } = await start();
     await deployed(host, actor, project);
     const built = async (more?: { sha?: string; rebuild?: boolean }) => {
@@ -589,7 +635,32 @@ describe("an unchanged commit", () => {
     expect(await built()).toBe(0);
   });
 
-  test("is built again once its image is gone", async () => {
+  test("is built again when an earlier retention run removes its image", async () => {
+    const { actor, project } = await start();
+    const first = await deployed(host, actor, project);
+    const before = stage.builds;
+    const retention = await db.startTransaction().execute();
+    try {
+      await lockImages(retention, project.id);
+      const ending = again(actor, project);
+      const found = () =>
+        db
+          .selectFrom("deployments")
+          .select(["number", "image_tag"])
+          .where("project_id", "=", project.id)
+          .where("id", "<>", first.id)
+          .executeTakeFirst();
+      await expect.poll(found).toMatchObject({ image_tag: first.image_tag });
+      stage.images.delete(first.image_tag!);
+      await retention.commit().execute();
+      expect(await ending).toMatchObject({ status: "live", image_reused: false });
+    } finally {
+      if (!retention.isCommitted) await retention.rollback().execute();
+    }
+    expect(stage.builds).toBe(before + 1);
+  });
+
+  test("is built again when its image is pruned", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     stage.images.delete(first.image_tag!);
@@ -602,7 +673,7 @@ describe("an unchanged commit", () => {
 describe("a restart", () => {
   const of = (project: TestProject) => ({ projectId: project.id, environmentId: project.environmentId });
 
-  test("serves the live image from a new machine with the variables of today, without a build", async () => {
+  test("serves the live image from a new machine with current variables, without a build", async () => {
     const { actor, project } = await start("starter");
     const first = await deployed(host, actor, project);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "2" } });
@@ -627,7 +698,7 @@ describe("a restart", () => {
     expect(items.map(({ action }) => action)).toEqual(["deployment.succeeded", "deployment.restarted"]);
   });
 
-  test("is refused where nothing is live, and while a deployment is under way", async () => {
+  test("is refused when nothing is live, and while a deployment runs", async () => {
     const { actor, project } = await start();
     await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "nothing_deployed" });
     await deployed(host, actor, project);
@@ -637,7 +708,7 @@ describe("a restart", () => {
   });
 });
 
-test("deploys the tag that is named, and its record says so", async () => {
+test("deploys the requested tag, and records it", async () => {
   const { actor, project } = await start();
   const request = { project, environmentId: project.environmentId, trigger: "api" as const, tag: "v1.2" };
   const { id } = await deploy(app, actor, request);
@@ -759,6 +830,32 @@ test("a flood of output is kept to its bound, in few writes, and its end is told
   expect(text).toMatch(/\(more output is not kept\)\n$/);
   expect(text.length).toBeLessThan(4.1 * 1024 ** 2);
   expect((await readLogs(app, actor, row.id)).length).toBeLessThan(100);
+});
+
+test("lists and counts the deployments of one environment, or with one status", async () => {
+  const { actor, project } = await start();
+  const input = { name: "staging", kind: "staging", branch: "main", env_vars: {} } as const;
+  const staging = await createEnvironment(app, actor, project.id, input);
+  const live = await deployed(host, actor, project);
+  host.pipeline.during.health = async () => {
+    throw new DeploymentFailed("no.");
+  };
+  const request = { project, environmentId: staging.id, trigger: "api" } as const;
+  const { id } = await deploy(app, actor, request);
+  await host.run();
+  const list = async (filter: object) => {
+    const { items, total } = await listDeployments(db, project.id, { skip: 0, limit: 10, ...filter });
+    return [total, ...items.map((row) => row.id)];
+  };
+  expect((await list({}))[0]).toBe(2);
+  expect(await list({ environmentId: staging.id })).toEqual([1, id]);
+  expect(await list({ status: "live" })).toEqual([1, live.id]);
+  expect(await list({ environmentId: staging.id, status: "live" })).toEqual([0]);
+  expect(await deploymentStats(app, project.id, staging.id)).toMatchObject({
+    total: 1,
+    failed: 1,
+    last: { id },
+  });
 });
 
 test("statistics count how deployments ended", async () => {

@@ -20,11 +20,11 @@ export async function getDeployment(app: Pick<App, "db">, actor: Actor, id: stri
   return row;
 }
 
-/** How those of a project ended. */
-export async function deploymentStats(app: Pick<App, "db">, projectId: string) {
+/** Counts outcomes of deployments of a project or an environment. */
+export async function deploymentStats(app: Pick<App, "db">, projectId: string, environmentId?: string) {
   const [tally, { items }] = await Promise.all([
-    countOutcomes(app.db, projectId),
-    listDeployments(app.db, projectId, { skip: 0, limit: 1 }),
+    countOutcomes(app.db, projectId, environmentId),
+    listDeployments(app.db, projectId, { skip: 0, limit: 1, environmentId }),
   ]);
   return { ...tally, last: items[0] };
 }

@@ -30,7 +30,7 @@ const watchers = new Watchers<Db>(lookEveryMs, statesOf);
 
 export type DeploymentNews = LogNews<StepName, DeploymentStatus>;
 
-/** For a caller that was allowed to see it. Ends without a state where its project is deleted. */
+/** Follows a deployment for an authorized caller. Ends without a state if the project is deleted. */
 export function followDeployment(
   { db }: Pick<App, "db">,
   id: string,

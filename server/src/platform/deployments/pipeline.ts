@@ -52,7 +52,7 @@ export interface BuildRequest {
   /** Variables that steps may see by mount, and that are in no layer. */
   secrets: Record<string, string>;
   plan: Plan;
-  /** Equal for builds that would make the same image. */
+  /** Key of the build's inputs. Builds with the same key make the same image. */
   buildKey: Buffer;
 }
 
@@ -70,7 +70,7 @@ export interface ReleaseRequest {
 
 /** An app that was started beside the one that serves. */
 export interface Candidate {
-  /** The status of its answer. Fails with what it said last, where it ends or does not answer in time. */
+  /** Resolves to the health check's status. Rejects with the last output if the app ends or responds too late. */
   waitHealthy(signal: AbortSignal): Promise<number>;
   /**
    * In one transaction the environment's `live_deployment_id` and what serves it; then proof by a request through the
@@ -90,7 +90,7 @@ export interface Pipeline {
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
   /** Undefined once it is not kept any more. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
-  /** The newest image of a build with that key that is kept. */
+  /** Finds the newest kept image with this build key. */
   findEqualImage(app: App, projectId: string, buildKey: Buffer): Promise<BuiltImage | undefined>;
   /** A sentence of what it found. Absent where nothing scans. */
   scanImage?(app: App, projectId: string, tag: string): Promise<string>;

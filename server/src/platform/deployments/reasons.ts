@@ -9,6 +9,8 @@ export class DeploymentFailed extends Error {}
 export class Cancelled extends Error {}
 /** Its project or environment is gone. */
 export class Dropped extends Error {}
+/** Thrown when the server stops or the workspace is suspended. The deployment resumes later. */
+export class Interrupted extends Error {}
 
 const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
 

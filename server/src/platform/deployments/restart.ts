@@ -1,4 +1,4 @@
-/** New machines for what an environment serves: a deployment of the live image, with the variables of today. */
+/** Restarts an environment: deploys the live image on new machines, with the current variables. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { nothingDeployed } from "../apps/errors.ts";
@@ -6,7 +6,7 @@ import { queueAlone } from "./deploy.ts";
 import type { DeploymentRow } from "./deployments.ts";
 import { findServed } from "./store.ts";
 
-/** It is queued when this returns. The earlier machine serves until the new one is healthy. */
+/** Queues the deployment. The previous machine serves until the new one is healthy. */
 export function restart(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -17,7 +17,7 @@ export function restart(
     environment_id: of.environmentId,
     trigger_kind: "restart",
   } as const;
-  // Read under the project's lock: a deployment may have gone live meanwhile.
+  // Read under the project's lock, because a deployment may have gone live just before.
   return queueAlone(app, actor, wanted, async (tx) => {
     const live = await findServed(tx, of.environmentId);
     if (!live) throw nothingDeployed();

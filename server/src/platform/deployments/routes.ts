@@ -38,6 +38,7 @@ import {
   ProjectParams,
   RestartQuery,
   RollbackQuery,
+  StatsQuery,
   toDeployment,
   toLogEntry,
   toLogEvent,
@@ -58,7 +59,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     operationId: "createDeployment",
     summary: "Deploy the newest commit of an environment's branch",
     description:
-      "Or the commit or tag that is named. A commit that was built before with the same settings and variables is not built again. Answers at once with `status: queued`; poll the deployment, or follow its log. What is served goes on being served until the new one is healthy.",
+      "Deploys the newest commit, or the one given by `commit` or `tag`. Reuses the image of a commit that was built with the same settings and variables. Returns at once with `status: queued`; poll the deployment or follow its log. The previous version stays live until the new one is healthy.",
     scope: "platform:write",
     params: ProjectParams,
     query: DeployQuery,
@@ -92,7 +93,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     operationId: "restartProject",
     summary: "Restart an app on new machines",
     description:
-      "A deployment of the image that is live, with the environment's variables of today; nothing is built. The earlier machine serves until the new one is healthy. An app that sleeps wakes.",
+      "Deploys the live image again with the environment's current variables, without a build. The previous machine serves until the new one is healthy. A sleeping app wakes up.",
     scope: "platform:write",
     extension: true,
     params: ProjectParams,
@@ -121,11 +122,12 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     params: ProjectParams,
     query: ListQuery,
     responses: { 200: DeploymentListResponse },
-    errors: [projectNotFound],
-    handler: async ({ actor, params, query }) => {
+    errors: [projectNotFound, environmentNotFound],
+    handler: async ({ actor, params, query: { skip, limit, environment_id, status } }) => {
       const { id } = await getProject(app, actor, params.project_id);
-      const { items, total } = await listDeployments(app.db, id, query);
-      return { items: items.map((row) => toDeployment(app, row)), total, ...query };
+      const environmentId = await filterOf(app, actor, id, environment_id);
+      const { items, total } = await listDeployments(app.db, id, { skip, limit, environmentId, status });
+      return { items: items.map((row) => toDeployment(app, row)), total, skip, limit };
     },
   }),
   defineRoute({
@@ -136,11 +138,15 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     summary: "How a project's deployments ended",
     scope: "platform:read",
     params: ProjectParams,
+    query: StatsQuery,
     responses: { 200: DeploymentStats },
-    errors: [projectNotFound],
-    handler: async ({ actor, params }) => {
+    errors: [projectNotFound, environmentNotFound],
+    handler: async ({ actor, params, query }) => {
       const { id } = await getProject(app, actor, params.project_id);
-      return toStats(app, await deploymentStats(app, id));
+      return toStats(
+        app,
+        await deploymentStats(app, id, await filterOf(app, actor, id, query.environment_id)),
+      );
     },
   }),
   defineRoute({
@@ -252,4 +258,15 @@ async function follow(
   }
   events.close();
   return streamed;
+}
+
+/** Checks that the environment filter of a list belongs to the project. */
+async function filterOf(
+  app: App,
+  actor: Actor,
+  projectId: string,
+  environmentId: string | undefined,
+): Promise<string | undefined> {
+  if (environmentId === undefined) return undefined;
+  return (await getEnvironment(app, actor, projectId, environmentId)).environment.id;
 }

@@ -19,7 +19,7 @@ import { StepLog } from "../step-log.ts";
 import { carryOut, workDirectory } from "./carry-out.ts";
 import { runTask, target } from "./deployments.ts";
 import type { Pipeline } from "./pipeline.ts";
-import { Cancelled, DeploymentFailed, Dropped } from "./reasons.ts";
+import { Cancelled, DeploymentFailed, Dropped, Interrupted } from "./reasons.ts";
 import { failures, type StepName } from "./states.ts";
 import {
   appendLog,
@@ -35,9 +35,6 @@ import {
 const attemptsMax = 3;
 /** How soon one that is cancelled, or whose project goes, hears of it. */
 const lookEveryMs = 250;
-
-/** The server stops, or the workspace is suspended. */
-class Interrupted extends Error {}
 
 type End = { status: "live" | "failed" | "cancelled"; error: string | null };
 
@@ -130,7 +127,7 @@ export class Deployments {
       await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
-      // A frozen app may fail its health check before the suspension is noticed.
+      // A frozen app may fail its health check before the deployment notices the suspension.
       const isHeld = error instanceof DeploymentFailed && (await findWish(db, id)) === "hold";
       if (error instanceof Interrupted || isHeld) {
         await forgetAttempt(db, id);
@@ -187,7 +184,8 @@ function newsOf(deployment: DeploymentRow): News {
     const title = `Deployment ${number} of ${where} is live`;
     return { ...told, kind: "deploy_succeeded", title, body: "It answers at the environment's address." };
   }
-  const failed = steps.find(({ status }) => status === "failed");
+  // A failed scan does not fail the deployment.
+  const failed = steps.find(({ name, status }) => status === "failed" && name !== "scan");
   return {
     ...told,
     kind: "deploy_failed",

@@ -19,17 +19,17 @@ export const DeployQuery = z
       .string()
       .refine(isCommitId, { error: "must be a whole commit id, 40 or 64 hexadecimal digits" })
       .optional()
-      .describe("An extension: this commit, not the newest of the branch."),
+      .describe("Id of the commit to deploy. Default: the newest commit of the branch. Extension."),
     tag: z
       .string()
       .refine(isBranchName, { error: "must be the name of a tag, without refs/tags/" })
       .optional()
-      .describe("An extension: the commit of this tag. Not together with `commit`."),
+      .describe("Name of the tag to deploy. Not allowed together with `commit`. Extension."),
     rebuild: z
       .boolean()
       .default(false)
       .describe(
-        "An extension: build even where an image of the same commit, settings and variables is kept, for newer base images or packages.",
+        "Build even if an image with the same commit, settings and variables exists. Gets newer base images and packages. Default: false. Extension.",
       ),
   })
   .refine(({ commit, tag }) => commit === undefined || tag === undefined, {
@@ -42,6 +42,14 @@ export const RestartQuery = z.object({
 export const ListQuery = z.object({
   skip: z.int().min(0).default(0),
   limit: z.int().min(1).max(100).default(20),
+  environment_id: z.guid().optional().describe("Environment of the deployments to list. Extension."),
+  status: z.enum(statuses).optional().describe("Status of the deployments to list. Extension."),
+});
+export const StatsQuery = z.object({
+  environment_id: z
+    .guid()
+    .optional()
+    .describe("Environment of the deployments to count. Default: all of the project. Extension."),
 });
 export const LogsQuery = z.object({ follow: z.boolean().default(false) });
 export const RollbackQuery = z.object({
@@ -85,12 +93,12 @@ export const DeploymentResponse = z
       sha: z.string().nullable(),
       message: z.string().nullable(),
       author: z.string().nullable(),
-      tag: z.string().nullable().describe("The tag that was asked for; null where none was."),
+      tag: z.string().nullable().describe("Requested tag. Null if the request had none."),
     }),
     image_tag: z.string().nullable(),
     image_reused: z
       .boolean()
-      .describe("The image was built before: the same commit, settings and variables."),
+      .describe("True if an earlier build's image was reused: same commit, settings and variables."),
     url: z.string(),
     steps: z.array(DeploymentStep),
     error: z.string().nullable().describe("Why it failed, and what was said last."),

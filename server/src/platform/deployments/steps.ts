@@ -3,7 +3,7 @@ import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import type { StepLog } from "../step-log.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
-import { asClause, Cancelled, DeploymentFailed, Dropped, told } from "./reasons.ts";
+import { asClause, Cancelled, DeploymentFailed, Dropped, Interrupted, told } from "./reasons.ts";
 import { failures, type Step, type StepName } from "./states.ts";
 import {
   beginRoute,
@@ -73,7 +73,7 @@ export class Steps {
     await noteStep(this.#context.app.db, this.#id, this.#marked(name, status, error));
   }
 
-  /** The step has nothing to do: the log has the reason. */
+  /** Marks the step as skipped. The log has the reason. */
   async skip(name: StepName, why: string): Promise<void> {
     await this.#context.log.say(name, why);
     await this.mark(name, "skipped");
@@ -94,10 +94,8 @@ export class Steps {
     } catch (cause) {
       const reason = this.#reason(name, cause);
       await log.flush();
-      // A step that is cancelled did not fail.
-      const isCancelled = reason instanceof Cancelled || reason instanceof Dropped;
       const error = reason instanceof DeploymentFailed ? reason.message : null;
-      await this.mark(name, isCancelled ? "skipped" : "failed", error);
+      await this.mark(name, statusAfter(reason), error);
       throw reason;
     }
   }
@@ -109,8 +107,8 @@ export class Steps {
     const marked: Step = {
       name,
       status,
-      started_at: status === "running" ? now : step.started_at,
-      finished_at: status === "running" ? null : now,
+      started_at: status === "running" ? now : status === "pending" ? null : step.started_at,
+      finished_at: status === "running" || status === "pending" ? null : now,
       error,
     };
     this.#steps[index] = marked;
@@ -132,6 +130,12 @@ export class Steps {
         (last === "" || why?.includes(last) ? "" : `\nIt said last:\n${last}`),
     );
   }
+}
+
+/** A cancelled or interrupted step did not fail. An interrupted step starts again when the deployment resumes. */
+function statusAfter(reason: unknown): Step["status"] {
+  if (reason instanceof Interrupted) return "pending";
+  return reason instanceof Cancelled || reason instanceof Dropped ? "skipped" : "failed";
 }
 
 /** Ends with the work, or a while after it was told to end: nothing holds a deployment up for ever. */

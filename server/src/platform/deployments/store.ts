@@ -25,7 +25,7 @@ export type DeploymentRow = Selectable<DeploymentsTable> & {
 export type DeploymentLogRow = Selectable<DeploymentLogsTable>;
 
 const running: readonly DeploymentStatus[] = ["building", "deploying"];
-/** They begin with an image that is there and take no turn at building. */
+/** Triggers that start from an existing image and take no build slot. */
 const withImage = ["rollback", "restart"] as const;
 const underWay: readonly DeploymentStatus[] = ["queued", ...running];
 
@@ -110,7 +110,7 @@ export async function findSubject(
     : undefined;
 }
 
-/** The deployment that an environment serves. */
+/** Finds the live deployment of an environment. */
 export function findServed(db: Db, environmentId: string): Promise<DeploymentRow | undefined> {
   return deployments(db)
     .where("environments.id", "=", environmentId)
@@ -118,16 +118,23 @@ export function findServed(db: Db, environmentId: string): Promise<DeploymentRow
     .executeTakeFirst();
 }
 
+export interface DeploymentFilter {
+  environmentId?: string | undefined;
+  status?: DeploymentStatus | undefined;
+}
+
 /** Of a project that its caller may read; newest first. */
 export async function listDeployments(
   db: Db,
   projectId: string,
-  { skip, limit }: { skip: number; limit: number },
+  { skip, limit, environmentId, status }: { skip: number; limit: number } & DeploymentFilter,
 ): Promise<{ items: DeploymentRow[]; total: number }> {
   const [items, { total }] = await Promise.all([
     deployments(db)
       .where("deployments.project_id", "=", projectId)
       .where("environments.deleted_at", "is", null)
+      .$if(environmentId !== undefined, (of) => of.where("deployments.environment_id", "=", environmentId!))
+      .$if(status !== undefined, (of) => of.where("deployments.status", "=", status!))
       .orderBy("deployments.created_at", "desc")
       .orderBy("deployments.id", "desc")
       .offset(skip)
@@ -139,6 +146,8 @@ export async function listDeployments(
       .select((eb) => eb.fn.countAll<number>().as("total"))
       .where("deployments.project_id", "=", projectId)
       .where("environments.deleted_at", "is", null)
+      .$if(environmentId !== undefined, (of) => of.where("deployments.environment_id", "=", environmentId!))
+      .$if(status !== undefined, (of) => of.where("deployments.status", "=", status!))
       .executeTakeFirstOrThrow(),
   ]);
   return { items, total };
@@ -152,7 +161,7 @@ export interface Tally {
   average_ms: number | null;
 }
 
-export function countOutcomes(db: Db, projectId: string): Promise<Tally> {
+export function countOutcomes(db: Db, projectId: string, environmentId?: string): Promise<Tally> {
   const succeeded = sql`status in ('live', 'superseded')`;
   return db
     .selectFrom("deployments")
@@ -164,6 +173,7 @@ export function countOutcomes(db: Db, projectId: string): Promise<Tally> {
         * 1000)::float8`.as("average_ms"),
     ])
     .where("project_id", "=", projectId)
+    .$if(environmentId !== undefined, (of) => of.where("environment_id", "=", environmentId!))
     .executeTakeFirstOrThrow();
 }
 
@@ -252,13 +262,18 @@ export async function insertDeployment(
   return id;
 }
 
-/** No step of a deployment outlives it: those that never began are skipped, and one that is cut off ends as `cutOff`. */
+/**
+ * Ends the steps of an ended deployment: steps that never started become `skipped`, and a running step becomes `cutOff`.
+ * A running scan becomes `skipped`, because it does not fail a deployment.
+ */
 function endedSteps(cutOff: "failed" | "skipped", at: Date) {
   return sql<string>`(
     select jsonb_agg(
       case step ->> 'status'
         when 'pending' then step || '{"status": "skipped"}'
-        when 'running' then step || jsonb_build_object('status', ${cutOff}::text, 'finished_at', ${at.toISOString()}::text)
+        when 'running' then step || jsonb_build_object(
+          'status', case when step ->> 'name' = 'scan' then 'skipped' else ${cutOff}::text end,
+          'finished_at', ${at.toISOString()}::text)
         else step
       end order by place)
     from jsonb_array_elements(steps) with ordinality as each (step, place)
@@ -291,8 +306,8 @@ export async function askCancel(tx: Db, id: string): Promise<boolean> {
 }
 
 /**
- * The next to be carried out: one that a server of this host left, else the next in turn. Rollbacks build nothing and
- * take no place. Undefined while there is none, or while `atOnce` build.
+ * Takes the next deployment: one that a dead server of this host left, else the next in turn. Rollbacks and restarts
+ * take no build slot. Undefined if none waits, or if `atOnce` deployments build.
  */
 export function takeNext(
   db: Db,
@@ -307,7 +322,7 @@ export function takeNext(
       .select(["deployments.id", "projects.workspace_id", "deployments.created_at"])
       .where("status", "in", running)
       .where("host_id", "=", host.id)
-      // A deployment that a suspension interrupted takes no place.
+      // A deployment that a suspension interrupted holds no build slot.
       .where("projects.workspace_id", "not in", (eb) =>
         eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
       );
@@ -373,7 +388,7 @@ export function takeNext(
         .where("status", "=", "queued")
         .returning("id")
         .executeTakeFirst();
-      // Else it was cancelled since it was chosen.
+      // Otherwise it was cancelled after it was chosen.
       if (taken) return next;
     }
   });
@@ -389,7 +404,7 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Whether it is to go on. `gone`: with its project or environment. `hold`: its workspace is suspended. */
+/** Returns the requested action. `gone`: project or environment deleted. `hold`: workspace suspended. */
 export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" | "gone" | "hold"> {
   const row = await db
     .selectFrom("deployments")
@@ -533,7 +548,7 @@ export async function appendLog(
   });
 }
 
-/** A text for each deployment, which changes with its status and its log. */
+/** Returns a text for each deployment that changes with its status and its log. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("deployments")

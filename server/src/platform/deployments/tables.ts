@@ -24,7 +24,7 @@ export interface RunRecord {
   health_check_path: string;
 }
 
-/** The actor that asked for a deploy. */
+/** Actor that requested the deployment. */
 export interface TriggerActor {
   kind: string;
   id: string;

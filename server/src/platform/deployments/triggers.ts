@@ -1,4 +1,4 @@
-/** The kind and the actor of a deploy, as its record shows them. */
+/** Kind and actor of a deployment, as shown in its record. */
 import type { Actor } from "#accounts/actor.ts";
 import type { TriggerActor } from "./tables.ts";
 

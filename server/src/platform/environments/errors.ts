@@ -1,4 +1,5 @@
 import { defineError } from "#lib/errors.ts";
+import { invalidField } from "../input/schema.ts";
 
 export const environmentNotFound = defineError("environment_not_found", 404, () => "No such environment.");
 
@@ -14,15 +15,14 @@ export const environmentProtected = defineError(
   () => "The production environment lives as long as its project and cannot be deleted.",
 );
 
-export const hostTooLong = defineError(
-  "host_too_long",
-  400,
-  (label: string) =>
-    `name: "${label}" would be the first label of the environment's host, and a label has at most 63 characters.`,
-);
+export const hostTooLong = (label: string) =>
+  invalidField(
+    "name",
+    `"${label}" would be the first label of the environment's host, and a label has at most 63 characters`,
+  );
 
-export const tooManyVariables = defineError(
-  "too_many_variables",
-  400,
-  () => "env_vars: there may be at most 200 variables of 64 KiB in all, those already there included.",
-);
+export const tooManyVariables = () =>
+  invalidField(
+    "env_vars",
+    "there may be at most 200 variables of 64 KiB in all, those already there included",
+  );

@@ -8,13 +8,7 @@ import { createEnvironment } from "./create.ts";
 import { type Hosts, ledTo } from "./hosts.ts";
 import { deleteEnvironment } from "./delete.ts";
 import { get, list, readVariables } from "./environments.ts";
-import {
-  environmentExists,
-  environmentNotFound,
-  environmentProtected,
-  hostTooLong,
-  tooManyVariables,
-} from "./errors.ts";
+import { environmentExists, environmentNotFound, environmentProtected } from "./errors.ts";
 import {
   EnvironmentCreate,
   EnvironmentParams,
@@ -54,7 +48,7 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     params: ofProject,
     body: EnvironmentCreate,
     responses: { 201: EnvironmentResponse },
-    errors: [projectNotFound, environmentExists, hostTooLong, planLimit, accountSuspended],
+    errors: [projectNotFound, environmentExists, planLimit, accountSuspended],
     idempotent: true,
     replay: {
       deed: "environment.created",
@@ -76,7 +70,7 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     body: EnvironmentUpdate,
     readOnlyFields,
     responses: { 200: EnvironmentResponse },
-    errors: [projectNotFound, environmentNotFound, tooManyVariables, planLimit, accountSuspended],
+    errors: [projectNotFound, environmentNotFound, planLimit, accountSuspended],
     handler: ({ actor, params, body }) =>
       updateEnvironment(app, actor, params.project_id, params.env_id, body),
   }),

@@ -53,7 +53,7 @@ export const EnvironmentUpdate = z
   .strictObject({
     branch: Branch.optional(),
     env_vars: VariablesChange.optional().describe(
-      "Merged into what is there: a string sets, null removes; `********`, or the stored value's hint, keeps it. Applies at the next deploy, restart or wake.",
+      "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next deploy, restart or wake.",
     ),
     size: z.enum(sizeNames).optional(),
   })

@@ -46,7 +46,7 @@ export function openVariables(
   return JSON.parse(app.secrets.open(row.env_sealed, place(owner, row.id)).toString()) as Variables;
 }
 
-/** A string sets, null removes, a mask of the stored value keeps it. Throws `too_many_variables`. */
+/** Applies changes: a string sets, null removes, a mask keeps the stored value. Throws `too_many_variables`. */
 export function mergeVariables(variables: Variables, change: Record<string, string | null>): Variables {
   const isKept = ([name, value]: [string, string | null]) =>
     value !== null && Object.hasOwn(variables, name) && isMaskOf(value, variables[name]!);

@@ -47,7 +47,7 @@ export function queueDeploy(app: Needs, actor: Actor, id: string): Promise<strin
   });
 }
 
-/** A version and its job. The function's row is locked, and none of its versions is being built. */
+/** Inserts a version and its job. The caller holds the function's row, and no version of it is being built. */
 export async function insertQueued(
   app: Needs,
   tx: Transaction,
@@ -71,7 +71,7 @@ export async function insertQueued(
   return version.id;
 }
 
-/** Returns at the version's end, or after two minutes. */
+/** Waits for the end of the version, at most two minutes. */
 export async function waitForVersion({ db }: Needs, versionId: string): Promise<void> {
   const until = performance.now() + waitMs;
   while (performance.now() < until) {

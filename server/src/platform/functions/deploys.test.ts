@@ -121,7 +121,7 @@ async function dieAt(point: string): Promise<void> {
   server = begin();
 }
 
-test("begins the one deploy of a payer before the twenty waiting of another", async () => {
+test("starts a payer's single deploy before another payer's twenty waiting deploys", async () => {
   const busy = await personOn(db, "team");
   const waiting: string[] = [];
   for (let n = 0; n < 20; n += 1) {
@@ -137,7 +137,7 @@ test("begins the one deploy of a payer before the twenty waiting of another", as
   expect(order.slice(0, 3)).toEqual([waiting[0], other, waiting[1]]);
 });
 
-test("waits while its workspace is suspended, also where it had begun", async () => {
+test("waits while its workspace is suspended, also after the deploy has started", async () => {
   const { actor, id } = await make();
   const hold = (since: Date | null) =>
     db
@@ -148,7 +148,7 @@ test("waits while its workspace is suspended, also where it had begun", async ()
   const version = await queueDeploy(app, actor, id);
   played.during = async () => {
     await hold(clock.now());
-    // The deploy looks for the suspension four times a second.
+    // The deploy polls for the suspension four times a second.
     await new Promise((resolve) => setTimeout(resolve, 1_000));
   };
   await server.run();
@@ -156,6 +156,27 @@ test("waits while its workspace is suspended, also where it had begun", async ()
   played.during = async () => {};
   await server.run();
   expect(await findVersion(db, version)).toMatchObject({ state: "building" });
+  await hold(null);
+  await server.run();
+  expect(await findVersion(db, version)).toMatchObject({ state: "live" });
+});
+
+test("does not fail a version whose instance is frozen before the suspension is noticed", async () => {
+  const { actor, id } = await make();
+  const hold = (since: Date | null) =>
+    db
+      .updateTable("workspaces")
+      .set({ held_since: since })
+      .where("id", "=", actor.workspaces[0]!.id)
+      .execute();
+  const version = await queueDeploy(app, actor, id);
+  played.during = async () => {
+    await hold(clock.now());
+    throw new HandlerFailed("Nothing answers.");
+  };
+  await server.run();
+  expect(await findVersion(db, version)).toMatchObject({ state: "building", error: null, attempts: 0 });
+  played.during = async () => {};
   await hold(null);
   await server.run();
   expect(await findVersion(db, version)).toMatchObject({ state: "live" });
@@ -247,6 +268,14 @@ describe("a deploy", () => {
     const { record: after, version } = await deploy(made);
     expect(after).toMatchObject({ status: "live", pending_deploy: true });
     expect(version.handler_code).toBe('export default () => "hello"');
+  });
+
+  test("leaves nothing pending when the code is changed back to what is live", async () => {
+    const made = await make();
+    await deploy(made);
+    const changed = async (handler_code: string) => (await change(made, { handler_code })).pending_deploy;
+    expect(await changed("export default () => 2")).toBe(true);
+    expect(await changed('export default () => "hello"')).toBe(false);
   });
 
   test("is one at a time; whoever asks meanwhile is told", async () => {

@@ -54,7 +54,7 @@ class Dropped extends DeployFailed {
     super("The function was deleted.");
   }
 }
-/** The server stops, or the workspace is suspended. */
+/** Thrown when the server stops or the workspace is suspended. */
 class Interrupted extends Error {}
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
@@ -123,11 +123,12 @@ export class FunctionDeploys {
     try {
       await this.#deploy(id, output, ends.signal);
     } catch (error) {
-      if (error instanceof Interrupted) return await forgetAttempt(db, id);
+      // A frozen instance may fail before the suspension is noticed.
+      if (error instanceof Interrupted || (await this.#isHeld(id))) return await forgetAttempt(db, id);
       const reason = reasonOf(error);
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
       const told = reason ?? "The deploy could not be carried out on this host.";
-      // The log of a build holds what the builder printed: its reason is the first line of the error.
+      // The log already has the builder's output, so only the first line of the error is added.
       await output.fail(error instanceof BuildFailed ? error.message : told);
       await this.#fail(id, told);
     } finally {
@@ -192,7 +193,7 @@ export class FunctionDeploys {
       );
       return { ...version, image_id: equal.image_id, lock: equal.lock };
     }
-    // A rollback brings the lock of the version that it goes back to.
+    // A rollback uses the package lock of its source version.
     const lock = version.lock ?? (await findLock(db, version));
     await output.begin("build", `Building version ${version.number}.`);
     const directory = workDirectory(this.#app, version.id);
@@ -215,7 +216,7 @@ export class FunctionDeploys {
     );
   }
 
-  /** The stored code may differ, after a change meanwhile or a rollback: then a deploy is still to come. */
+  /** Makes the version live. If the stored code differs, after a change or a rollback, a deploy stays pending. */
   async #switch(tx: Transaction, version: VersionRow, lock: string | null): Promise<void> {
     const now = this.#app.clock.now();
     const row = await lockAny(tx, version.function_id);
@@ -265,6 +266,11 @@ export class FunctionDeploys {
       });
     });
     await reached("function_deploy.failed");
+  }
+
+  async #isHeld(id: string): Promise<boolean> {
+    const subject = await findSubject(this.#app.db, id);
+    return subject !== undefined && subject.held_since !== null;
   }
 
   async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {

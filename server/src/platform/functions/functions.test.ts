@@ -29,6 +29,9 @@ beforeAll(async () => {
     .execute();
 });
 
+/** A validation error of this field of the body. */
+const badField = (...path: string[]) =>
+  expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const refusal = (code: string, status: number, more: object = {}) =>
   expect.objectContaining({ code, status, ...more });
 const body = (more: object = {}) => ({
@@ -176,9 +179,7 @@ describe("create", () => {
 
   test("an unknown region is refused by the field's name, a suspended workspace by its own", async () => {
     const actor = await personOn(db, "pro");
-    await expect(make(actor, { node: "mars-1" })).rejects.toEqual(
-      refusal("invalid_request", 400, { detail: expect.stringMatching(/^node: /) }),
-    );
+    await expect(make(actor, { node: "mars-1" })).rejects.toEqual(badField("node"));
     const suspended = { ...actor, workspaces: actor.workspaces.map((one) => ({ ...one, suspended: true })) };
     await expect(make(suspended)).rejects.toEqual(refusal("account_suspended", 402));
     await expect(make(actor, { workspace: "99999999-9999-4999-8999-999999999999" })).rejects.toEqual(
@@ -268,7 +269,7 @@ describe("a change", () => {
     await change(actor, id, { env_vars: { A: null, C: "3" } });
     expect(await readVariables(app, actor, id)).toEqual({ B: "2", C: "3" });
     const many = Object.fromEntries(Array.from({ length: 199 }, (_, at) => [`V${at}`, "x"]));
-    await expect(change(actor, id, { env_vars: many })).rejects.toEqual(refusal("too_many_variables", 400));
+    await expect(change(actor, id, { env_vars: many })).rejects.toEqual(badField("env_vars"));
   });
 
   test("to api_key answers a key once, back to none forgets it", async () => {
@@ -286,11 +287,11 @@ describe("a change", () => {
     const actor = await personOn(db, "starter");
     const { id } = await make(actor, { runtime: "python", handler_code: "def handler(request): pass" });
     await expect(change(actor, id, { dependencies: { requests: "^2" } })).rejects.toEqual(
-      refusal("invalid_request", 400, { detail: expect.stringMatching(/^dependencies\.requests: /) }),
+      badField("dependencies", "requests"),
     );
     await expect(change(actor, id, { memory_mb: 512 })).rejects.toEqual(refusal("plan_limit", 403));
-    await expect(change(actor, id, { runtime: "nodejs" })).rejects.toEqual(refusal("invalid_request", 400));
-    await expect(change(actor, id, { node: "us-1" })).rejects.toEqual(refusal("invalid_request", 400));
+    await expect(change(actor, id, { runtime: "nodejs" })).rejects.toEqual(badField("runtime"));
+    await expect(change(actor, id, { node: "us-1" })).rejects.toEqual(badField("node"));
     expect(await change(actor, id, { runtime: "python", node: "eu-1", workspace: "personal" })).toMatchObject(
       {
         runtime: "python",

@@ -1,4 +1,4 @@
-/** A new version of the code that an earlier one served: its image where that is kept, else its code built again. */
+/** Rolls a function back: a new version with an earlier version's code, and its image if that is kept. */
 import type { Actor } from "#accounts/actor.ts";
 import { planLimit } from "#accounts/errors.ts";
 import { transaction } from "#db/db.ts";
@@ -11,7 +11,7 @@ import { findBuilding, findKeptEqual, findVersionOf, type VersionRow } from "./s
 
 const wasLive: ReadonlySet<VersionRow["state"]> = new Set(["live", "superseded"]);
 
-/** With `wait` it returns at the end, or after two minutes while it is still built. */
+/** Rolls back. `wait` waits for the end of the new version, at most two minutes. */
 export async function rollBackFunction(
   app: Needs,
   parts: FunctionParts,
@@ -24,7 +24,7 @@ export async function rollBackFunction(
   return get(app, parts, actor, which.id);
 }
 
-/** Returns the new version's id. */
+/** Inserts the new version and returns its id. */
 export function queueRollback(
   app: Needs,
   actor: Actor,

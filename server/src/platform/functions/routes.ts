@@ -5,7 +5,6 @@ import { accountSuspended, planLimit, workspaceNotFound } from "#accounts/errors
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
-import { tooManyVariables } from "../environments/errors.ts";
 import { VariablesResponse } from "../environments/schema.ts";
 import {
   functionBusy,
@@ -15,7 +14,7 @@ import {
   functionUnavailable,
   responseTooLarge,
 } from "../instances/errors.ts";
-import { invalidField, nameTaken } from "../projects/errors.ts";
+import { nameTaken } from "../projects/errors.ts";
 import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
 import { onFunction } from "../audited.ts";
@@ -113,7 +112,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     body: FunctionCreate,
     bodyLimit,
     responses: { 201: FunctionWithKey },
-    errors: [nameTaken, invalidField, planLimit, accountSuspended, workspaceNotFound],
+    errors: [nameTaken, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
       deed: "function.created",
@@ -162,16 +161,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     bodyLimit,
     readOnlyFields,
     responses: { 200: FunctionWithKey },
-    errors: [
-      functionNotFound,
-      functionDeployed,
-      nameTaken,
-      invalidField,
-      tooManyVariables,
-      planLimit,
-      accountSuspended,
-      workspaceNotFound,
-    ],
+    errors: [functionNotFound, functionDeployed, nameTaken, planLimit, accountSuspended, workspaceNotFound],
     handler: ({ actor, params, body }) => updateFunction(app, parts, actor, params.function_id, body),
   }),
   defineRoute({
@@ -215,7 +205,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     operationId: "listFunctionVersions",
     summary: "Versions of a function, newest first",
     description:
-      "Each deploy and each rollback makes a version. The newest 20 are kept, with the log of their build; a rollback to one with `image_kept` builds nothing.",
+      "Each deploy and each rollback creates a version. The newest 20 versions are kept, with their build logs. A rollback to a version with `image_kept` needs no build.",
     scope: "platform:read",
     extension: true,
     params: FunctionParams,
@@ -244,7 +234,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     operationId: "getFunctionVersionLogs",
     summary: "The log of a version's build and first start",
     description:
-      "With `follow=true` it answers server-sent events: `data:` lines are FunctionBuildEvent objects, `id:` is what `Last-Event-ID` resumes from, and the last one has the status at the end.",
+      "With `follow=true` the response is a stream of server-sent events. Each `data:` line is a FunctionBuildEvent. Send the last `id:` as `Last-Event-ID` to resume. The last event has the final status.",
     scope: "platform:read",
     extension: true,
     params: VersionParams,
@@ -264,9 +254,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "POST",
     path: `${versionPath}/rollback`,
     operationId: "rollBackFunction",
-    summary: "Serve again what a version served",
+    summary: "Roll a function back to a version",
     description:
-      "Makes a new version of the same code and image, proves it, and makes it live; today's variables, limits and key stay. The stored code stays as well, so `pending_deploy` is true where it differs. On plans pro and team.",
+      "Creates a new version with the same code and image, tests it, and makes it live. The current variables, limits and key apply. The stored code does not change, so `pending_deploy` is true if it differs. Requires plan pro or team.",
     scope: "platform:write",
     extension: true,
     params: VersionParams,

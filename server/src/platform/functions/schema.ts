@@ -97,7 +97,7 @@ export const FunctionUpdate = z
     env_vars: VariablesChange.refine(free, own)
       .optional()
       .describe(
-        "Merged into what is there: a string sets, null removes; `********`, or the stored value's hint, keeps it. Applies at the next start.",
+        "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next start.",
       ),
     memory_mb: Memory.optional().describe("Applies at the next start."),
     timeout_seconds: Timeout.optional(),
@@ -110,7 +110,7 @@ export type FunctionUpdate = z.output<typeof FunctionUpdate>;
 export const FunctionProgress = z
   .object({
     step: z.enum(["queued", ...versionSteps]),
-    percent: z.int().min(0).max(100).describe("Of the whole deploy."),
+    percent: z.int().min(0).max(100).describe("Progress of the whole deploy, 0 to 100."),
     message: z.string().meta({ example: "npm ci --omit=dev" }),
   })
   .meta({ id: "FunctionProgress" });
@@ -133,9 +133,7 @@ const summary = {
     .describe(
       "`building`: a deploy is under way, and an earlier version answers until it ends well. `idle`: live, and no instance runs; a request wakes one. `failed`: the deploy failed, and there is no earlier version.",
     ),
-  progress: FunctionProgress.nullable().describe(
-    "Of the deploy that is under way; null while there is none.",
-  ),
+  progress: FunctionProgress.nullable().describe("Progress of the running deploy. Null if none runs."),
   pending_deploy: z.boolean().describe("Code or dependencies changed since what is live was deployed."),
   last_deployed_at: z.iso.datetime().nullable(),
   error: z.string().nullable().describe("Why the last deploy failed; null where it went live."),
@@ -339,23 +337,23 @@ export const VersionRollbackQuery = DeployQuery.extend({
   allow_rebuild: z
     .boolean()
     .default(false)
-    .describe("Build the version's code again where its image is not kept any more."),
+    .describe("Build the version's code again if its image is pruned. Default: false."),
 });
 
 export const VersionLogsQuery = z.strictObject({
   follow: z
     .boolean()
     .default(false)
-    .describe("Server-sent events: what is there, then each line as it comes. `Last-Event-ID` resumes."),
+    .describe("Stream the existing log and then each new line as server-sent events. Default: false."),
 });
 
 const versionSummary = {
   id: z.string().meta({ example: "fnv_3k9x0c1m5r7t" }),
   function_id: z.guid(),
-  number: z.int().describe("Counts up within the function."),
+  number: z.int().describe("Sequence number within the function, from 1."),
   status: z
     .enum(["building", "live", "failed", "superseded"])
-    .describe("`superseded`: was live, and a later version is now."),
+    .describe("`superseded`: was live before a later version."),
   runtime,
   trigger: z
     .object({
@@ -364,11 +362,14 @@ const versionSummary = {
     })
     .nullable()
     .describe("Null for versions older than this field."),
-  rolled_back_from: z.string().nullable().describe("Of a rollback: the version whose code it is."),
-  image_kept: z.boolean().describe("A rollback to it builds nothing."),
-  image_reused: z.boolean().describe("Nothing was built: the image is that of an equal version."),
-  progress: FunctionProgress.nullable().describe("Null once it is over."),
-  error: z.string().nullable().describe("Why it failed; null otherwise."),
+  rolled_back_from: z
+    .string()
+    .nullable()
+    .describe("Id of the version that a rollback restored. Null for a deploy."),
+  image_kept: z.boolean().describe("True if the image is kept, so that a rollback needs no build."),
+  image_reused: z.boolean().describe("True if the image of an equal version was reused without a build."),
+  progress: FunctionProgress.nullable().describe("Progress of the deploy. Null after its end."),
+  error: z.string().nullable().describe("Reason of a failure. Null if the version did not fail."),
   created_at: z.iso.datetime(),
   finished_at: z.iso.datetime().nullable(),
 };
@@ -383,12 +384,12 @@ export const FunctionVersion = z
 const buildEntry = {
   step: z.enum(versionSteps),
   at: z.iso.datetime(),
-  text: z.string().describe("One or more whole lines."),
+  text: z.string().describe("One or more complete lines of output."),
 };
 export const FunctionBuildLog = z
   .object({
-    entries: z.array(z.object(buildEntry)).describe("The oldest first."),
-    truncated: z.boolean().describe("The build printed more than the 4 MiB that are kept."),
+    entries: z.array(z.object(buildEntry)).describe("Log entries, oldest first."),
+    truncated: z.boolean().describe("True if the build printed more than the 4 MiB that are kept."),
   })
   .meta({ id: "FunctionBuildLog" });
 export const FunctionBuildEvent = z

@@ -12,7 +12,7 @@ import type {
   VersionStep,
 } from "./tables.ts";
 
-/** With the deploy that is under way. */
+/** A function with its running deploy. */
 export type FunctionRow = Selectable<FunctionsTable> & {
   is_building: boolean;
   progress: VersionProgress | null;
@@ -25,7 +25,7 @@ const isBuilding = sql<boolean>`exists (
   select from function_versions v where v.function_id = functions.id and v.state = 'building'
 )`;
 
-/** Null while nothing is built, and before the first step of a version. */
+/** Null if no deploy runs, and before the first step of a version. */
 const progressOfBuild = sql<VersionProgress | null>`(
   select v.progress from function_versions v where v.function_id = functions.id and v.state = 'building'
 )`;
@@ -172,7 +172,7 @@ export interface NewVersion {
   trigger_actor: TriggerActor;
   created_at: Date;
   content: Pick<VersionRow, "runtime" | "handler_code" | "dependencies">;
-  /** Of a rollback: the version it goes back to, and the image of that where it is kept. */
+  /** Source version of a rollback, with its image if that is kept. */
   from?: Pick<VersionRow, "id" | "lock" | "content_hash" | "host_id" | "image_id">;
 }
 
@@ -210,7 +210,7 @@ export function findVersion(db: Db, id: string): Promise<VersionRow | undefined>
   return db.selectFrom("function_versions").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** A version of a function that its caller may read. */
+/** Finds a version of a function. The caller has checked access to the function. */
 export function findVersionOf(
   db: Db,
   functionId: string,
@@ -224,7 +224,7 @@ export function findVersionOf(
     .executeTakeFirst();
 }
 
-/** Newest first, without code, which is up to 1 MiB each. Their number is bounded by `forgetOld`. */
+/** Lists versions, newest first, without code, which has up to 1 MiB each. `forgetOld` bounds their number. */
 export function listVersions(db: Db, functionId: string): Promise<VersionSummaryRow[]> {
   return db
     .selectFrom("function_versions")
@@ -252,7 +252,7 @@ const summaryColumns = [
 ] as const satisfies readonly (keyof VersionRow)[];
 export type VersionSummaryRow = Pick<VersionRow, (typeof summaryColumns)[number]>;
 
-/** A version with the same content whose image is kept; its image serves in place of another build. */
+/** Finds a version with the same content and a kept image, which replaces a build. */
 export function findKeptEqual(
   db: Db,
   { function_id, content_hash, lock }: VersionRow,
@@ -277,7 +277,7 @@ export async function noteVersionProgress(db: Db, id: string, progress: VersionP
     .execute();
 }
 
-/** Writes nothing for a version that ended or is deleted. */
+/** Does nothing if the version has ended or is deleted. */
 export async function appendVersionLog(
   db: Db,
   id: string,
@@ -299,7 +299,7 @@ export async function appendVersionLog(
   });
 }
 
-/** A text for each version, which changes with its state and its log. */
+/** Returns a text for each version that changes with its state and its log. */
 export async function versionStatesOf(
   db: Db,
   ids: readonly string[],
@@ -320,7 +320,7 @@ export async function versionStatesOf(
   return rows.map(({ id, state, seq }) => [id, `${state} ${seq ?? 0}`]);
 }
 
-/** In the order of writing; all of it without a limit. */
+/** Reads log pieces in order. Without a limit, reads all. */
 export function versionLogAfter(
   db: Db,
   id: string,
@@ -349,7 +349,7 @@ export function findBuilding(
     .executeTakeFirst();
 }
 
-/** The next in turn to be built on a host, with this server as one more that tries; undefined while none waits. */
+/** Takes the next version to build on a host and counts the attempt. Undefined if none waits. */
 export async function takeNextVersion(
   db: Db,
   host: { id: string; atOnce: number; carriedOut: readonly string[]; recent: readonly string[] },
@@ -376,7 +376,7 @@ export async function takeNextVersion(
       .where((eb) => eb.or([eb("host_id", "is", null), eb("host_id", "=", host.id)]))
       .returning("id")
       .executeTakeFirst();
-    // Else its function was deleted since it was chosen.
+    // Otherwise its function was deleted after it was chosen.
     if (taken) return next;
   }
 }
@@ -455,7 +455,7 @@ export function lockAny(tx: Db, id: string): Promise<Selectable<FunctionsTable> 
   return tx.selectFrom("functions").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
 
-/** The one that was live is superseded. Its image and the newest `kept` others stay; older ones are released. */
+/** Makes a version live. Keeps the live image and the newest `kept` others, and releases older images. */
 export async function makeLive(
   tx: Db,
   version: VersionRow,
@@ -478,7 +478,7 @@ export async function makeLive(
     .set({ image_id: null })
     .where("function_id", "=", ofIt.function_id)
     .where("state", "=", "superseded")
-    // By image: a version that was rolled back to stands on the same image as the rollback.
+    // Counted by image, because a rollback shares the image of its source version.
     .where("image_id", "not in", (eb) =>
       eb
         .selectFrom("function_versions")

@@ -29,10 +29,10 @@ export interface FunctionsTable {
 export const versionSteps = ["build", "start"] as const;
 export type VersionStep = (typeof versionSteps)[number];
 
-/** Progress of a version while it is built. */
+/** Progress of a version during its deploy. */
 export interface VersionProgress {
   step: "queued" | VersionStep;
-  /** 0 to 100, of the whole deploy. */
+  /** Percent of the whole deploy, 0 to 100. */
   percent: number;
   message: string;
 }

@@ -9,7 +9,7 @@ import { requireWorkspace } from "#accounts/workspaces.ts";
 import { transaction } from "#db/db.ts";
 import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
 import { requireFreeName } from "../projects/checks.ts";
-import { invalidField } from "../projects/errors.ts";
+import { invalidField } from "../input/schema.ts";
 import { problemIn } from "./dependencies.ts";
 import { functionDeployed, noApiKey } from "./errors.ts";
 import { type FunctionRow, lockWritableFunction, type Needs, target } from "./functions.ts";
@@ -17,7 +17,7 @@ import { newKey } from "./keys.ts";
 import { requireMemory } from "./limits.ts";
 import type { FunctionParts } from "./parts.ts";
 import { type FunctionUpdate, type FunctionWithKey, toFunction } from "./schema.ts";
-import { changeRow, type FunctionChange } from "./store.ts";
+import { changeRow, findVersion, type FunctionChange, type VersionRow } from "./store.ts";
 
 /** With a key where the change makes one. */
 export async function updateFunction(
@@ -36,10 +36,11 @@ export async function updateFunction(
       if (found.live_version_id !== null || found.is_building) throw functionDeployed();
       await requireFreeName(tx, input.name);
     }
+    const live = found.live_version_id === null ? undefined : await findVersion(tx, found.live_version_id);
     const made = input.auth_mode === "api_key" && found.auth_mode === "none" ? newKey() : null;
     const changed = await changeRow(tx, found.id, {
       ...plain(input),
-      ...code(found, input),
+      ...code(found, live, input),
       ...variables(app, found, input.env_vars),
       ...made?.columns,
       ...(input.auth_mode === "none" ? { auth_mode: "none", api_key_hash: null, api_key_hint: null } : {}),
@@ -77,11 +78,11 @@ export async function rotateKey(
 /** What a function is made with and keeps; as it was answered it may be given again. */
 function refuseFixed(actor: Actor, row: FunctionRow, input: FunctionUpdate): void {
   if (input.runtime !== undefined && input.runtime !== row.runtime)
-    throw invalidField("runtime", "a function stays in the runtime it was made for.");
+    throw invalidField("runtime", "a function stays in the runtime it was made for");
   if (input.node !== undefined && input.node !== row.region)
-    throw invalidField("node", "a function stays where it was made.");
+    throw invalidField("node", "a function stays where it was made");
   if (input.workspace && requireWorkspace(actor, input.workspace).id !== row.workspace_id)
-    throw invalidField("workspace", "a function stays in the workspace it was made in.");
+    throw invalidField("workspace", "a function stays in the workspace it was made in");
 }
 
 /** Fields that are stored as they are given. */
@@ -98,16 +99,24 @@ function plain(input: FunctionUpdate): FunctionChange {
   );
 }
 
-/** The same once more is no change. */
-function code(row: FunctionRow, { handler_code, dependencies }: FunctionUpdate): FunctionChange {
+/** The same once more is no change. A change back to what is live leaves nothing to deploy. */
+function code(
+  row: FunctionRow,
+  live: VersionRow | undefined,
+  { handler_code, dependencies }: FunctionUpdate,
+): FunctionChange {
   const change: FunctionChange = {};
   if (handler_code !== undefined && handler_code !== row.handler_code) change.handler_code = handler_code;
   if (dependencies !== undefined && !isDeepStrictEqual(dependencies, row.dependencies)) {
     const wrong = problemIn(row.runtime, dependencies);
-    if (wrong) throw invalidField(`dependencies.${wrong.name}`, `${wrong.problem}.`);
+    if (wrong) throw invalidField(["dependencies", wrong.name], wrong.problem);
     change.dependencies = JSON.stringify(dependencies);
   }
-  return Object.keys(change).length === 0 ? {} : { ...change, pending_deploy: true };
+  if (Object.keys(change).length === 0) return {};
+  const isLive =
+    live?.handler_code === (handler_code ?? row.handler_code) &&
+    isDeepStrictEqual(live.dependencies, dependencies ?? row.dependencies);
+  return { ...change, pending_deploy: !isLive };
 }
 
 function variables(app: Needs, row: FunctionRow, change: FunctionUpdate["env_vars"]): FunctionChange {

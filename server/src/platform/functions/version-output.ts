@@ -1,10 +1,10 @@
-/** The log and the progress of a version while it is built. Both are told to readers; neither decides anything. */
+/** Writes the log and the progress of a version during its deploy. Both are for readers only. */
 import type { App } from "#app.ts";
 import { StepLog } from "../step-log.ts";
 import { appendVersionLog, noteVersionProgress } from "./store.ts";
 import type { VersionProgress, VersionStep } from "./tables.ts";
 
-/** The builder's part of a deploy, in percent: it takes by far the longest. */
+/** The build's part of the whole deploy, in percent. It takes by far the longest. */
 const buildFrom = 5;
 const buildTo = 85;
 const begunAt: Readonly<Record<VersionStep, number>> = { build: buildFrom, start: 90 };
@@ -29,11 +29,11 @@ export class VersionOutput {
   }
 
   async say(text: string): Promise<void> {
-    // The caller goes on where the log cannot be written: the next flush tries again.
+    // The caller continues if the log cannot be written. The lines of that write are missing in it.
     await this.#log.say(this.#step, text).catch(() => {});
   }
 
-  /** Lines of the builder. Its "STEP 2/7: …" is how far it is. */
+  /** Writes lines of the builder. A line "STEP 2/7: …" sets the progress. */
   async build(text: string): Promise<void> {
     await this.say(text);
     const step = [...text.matchAll(/^STEP (\d{1,3})\/(\d{1,3}): (.*)$/gm)].at(-1);
@@ -59,7 +59,7 @@ export class VersionOutput {
   }
 
   async #note(progress: VersionProgress): Promise<void> {
-    // Progress that cannot be written is written with the next step.
+    // A lost progress update is replaced by that of the next step.
     await noteVersionProgress(this.#app.db, this.#id, progress).catch(() => {});
   }
 }

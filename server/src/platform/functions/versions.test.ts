@@ -81,7 +81,7 @@ async function rollBack({ actor, id }: Made, versionId: string, allowRebuild = f
 }
 
 describe("a list of versions", () => {
-  test("names number, state, trigger and error of each, newest first, without code", async () => {
+  test("has the number, state, trigger and error of each version, newest first, without code", async () => {
     const made = await make();
     await deploy(made);
     proving = () => Promise.reject(new HandlerFailed("SyntaxError: no"));
@@ -94,7 +94,7 @@ describe("a list of versions", () => {
     expect(JSON.stringify(list)).not.toContain("export default");
   });
 
-  test("is not found by another workspace, nor is a version under another function", async () => {
+  test("is not found by another workspace, and a version is not found under another function", async () => {
     const made = await make();
     const { id: versionId } = await deploy(made);
     const other = await make();
@@ -114,7 +114,7 @@ describe("a list of versions", () => {
 });
 
 describe("a rollback", () => {
-  test("serves the version's image again without a build and leaves the stored code", async () => {
+  test("serves the version's image again without a build, and does not change the stored code", async () => {
     const made = await make();
     const first = await deploy(made);
     await deploy(made, "export default () => 2");
@@ -141,7 +141,7 @@ describe("a rollback", () => {
     );
   });
 
-  test("is refused for a version that never went live, and on the plan starter", async () => {
+  test("is refused for a version that never went live, and on plan starter", async () => {
     const made = await make();
     proving = () => Promise.reject(new HandlerFailed("no"));
     const failed = await deploy(made);
@@ -152,7 +152,7 @@ describe("a rollback", () => {
     await expect(rollBack(starter, first.id)).rejects.toMatchObject({ code: "plan_limit", status: 403 });
   });
 
-  test("needs allow_rebuild once the image is gone, and then builds the version's own code", async () => {
+  test("needs allow_rebuild when the image is pruned, and then builds the version's own code", async () => {
     const made = await make();
     const first = await deploy(made);
     for (const next of [2, 3, 4]) await deploy(made, `export default () => ${next}`);
@@ -169,7 +169,7 @@ describe("a rollback", () => {
     expect(builds).toBe(before + 1);
   });
 
-  test("keeps one image for all versions that stand on it", async () => {
+  test("keeps one image for all versions that use it", async () => {
     const made = await make();
     const first = await deploy(made);
     const second = await deploy(made, "export default () => 2");
@@ -182,7 +182,7 @@ describe("a rollback", () => {
     );
   });
 
-  test("is one deploy at a time like any other", async () => {
+  test("is refused while another deploy of the function runs", async () => {
     const made = await make();
     const first = await deploy(made);
     await queueDeploy(app, made.actor, made.id);
@@ -194,7 +194,7 @@ describe("a rollback", () => {
 });
 
 describe("the log of a build", () => {
-  test("has the builder's output, the handler's trace and the step of each", async () => {
+  test("has the builder's output and the handler's trace, each with its step", async () => {
     const made = await make();
     builder.during = async (_, { log }) => {
       log("added 12 packages\n");
@@ -212,7 +212,7 @@ describe("the log of a build", () => {
     expect(truncated).toBe(false);
   });
 
-  test("has the reason of a build that failed", async () => {
+  test("has the reason of a failed build", async () => {
     const made = await make();
     builder.during = async (_, { log }) => {
       log("npm error 404\n");
@@ -224,7 +224,7 @@ describe("the log of a build", () => {
     expect(text).toMatch(/npm error 404\n[^]*npm install exited with 1\n/);
   });
 
-  test("is followed while the version is built, to its end, and resumed behind any piece", async () => {
+  test("streams to the version's end during the build, and resumes after any piece", async () => {
     const made = await make();
     const said = Promise.withResolvers<void>();
     const goOn = Promise.withResolvers<void>();
@@ -254,7 +254,7 @@ describe("the log of a build", () => {
   });
 });
 
-test("progress is on the function and on the version while it is built, and gone at its end", async () => {
+test("shows progress on the function and the version during the build, and removes it at the end", async () => {
   const made = await make();
   const versionId = await queueDeploy(app, made.actor, made.id);
   const progress = async () => (await get(app, parts, made.actor, made.id)).progress;

@@ -1,4 +1,4 @@
-/** Versions of a function to its readers: the list, one with its code, and the log of its build. */
+/** Reads versions of a function: the list, one version with its code, and the log of its build. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
@@ -43,7 +43,7 @@ export async function readVersionLog(
   return { entries: await piecesAfter(app, id, 0), truncated: log_truncated };
 }
 
-/** For a caller that was allowed to see it. */
+/** Follows a version's log for an authorized caller. */
 export function followVersion(
   app: Needs,
   id: string,

@@ -73,7 +73,7 @@ test("a commit is taken by its id, and one that is not there is said to be missi
   expect(await refusal(checkout(app, project, input(into, { sha: missing })))).toBe("commit_not_found");
 });
 
-test("a tag is taken at its commit, annotated or not, and refused where it names none", async () => {
+test("checks out the commit of a tag, annotated or not, and refuses a tag without a commit", async () => {
   const { project, repository } = await hosted();
   const first = await commitFiles(repository, "main", { f: "one" });
   await userGit(repository, ["tag", "light", first]);

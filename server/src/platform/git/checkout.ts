@@ -21,7 +21,7 @@ export type CheckoutNeeds = Pick<App, "config" | "db" | "secrets">;
 
 export interface CheckoutInput {
   branch: string;
-  /** A whole commit id; null for that of the tag, or the newest of the branch. */
+  /** Full commit id. Null means the commit of the tag, or the newest commit of the branch. */
   sha: string | null;
   tag?: string | null;
   /** The directory the files are put into; made where it is not there. */

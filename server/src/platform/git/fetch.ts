@@ -34,7 +34,7 @@ export interface FetchContext {
   signal: AbortSignal;
 }
 
-/** A commit by its id, that of a tag, or the newest of a branch. */
+/** The commit to fetch: by id, by tag, or the newest of a branch. */
 export type Wanted = { sha: string } | { tag: string } | { branch: string };
 
 /** The name a fetched commit has in the checkout's own repository. */

@@ -88,6 +88,10 @@ const push = (directory: string, project: Pick<ProjectRow, "name">, ...refs: str
 const headOf = async (directory: string, ref = "main") =>
   (await userGit(directory, ["rev-parse", ref])).stdout.trim();
 
+const deliveryOf = async ({ id }: Pick<ProjectRow, "id">) =>
+  (await db.selectFrom("projects").select("hook_last_delivery").where("id", "=", id).executeTakeFirst())
+    ?.hook_last_delivery;
+
 test("a push is stored, deployed, and heard to its end; a clone has what was pushed", async () => {
   const project = await makeProject(app, workspace.id);
   deployments.news = [
@@ -113,6 +117,12 @@ test("a push is stored, deployed, and heard to its end; a clone has what was pus
   expect(deployments.pushes).toMatchObject([
     { projectId: project.id, branch: "main", sha, actor: { kind: "api_token", userId: user.id } },
   ]);
+  expect(await deliveryOf(project)).toEqual({
+    at: app.clock.now().toISOString(),
+    event: "push",
+    status: 202,
+    detail: "A deployment of main is queued.",
+  });
   const copy = await temporary();
   await userGit(copy, ["clone", "--quiet", urlOf(project), "copy"]);
   expect(await readFile(join(copy, "copy", "index.html"), "utf8")).toBe("one");
@@ -175,6 +185,7 @@ test("with auto-deploy off a push is stored, and told so", async () => {
   const { code, stderr } = await push(await work(), project);
   expect([code, deployments.pushes]).toEqual([0, []]);
   expect(stderr).toContain("auto-deploy is off");
+  expect(await deliveryOf(project)).toMatchObject({ detail: expect.stringContaining("auto-deploy is off") });
 });
 
 test("a push that brings nothing new deploys nothing; history may be rewritten, and a branch deleted", async () => {

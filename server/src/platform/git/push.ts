@@ -11,7 +11,15 @@ import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Turns } from "#lib/turns.ts";
 import { createRepository, headsOf, sweepRepository } from "./repositories.ts";
-import { deleteHeads, followedBranches, listHeads, listHosted, type ProjectRow, saveHead } from "./store.ts";
+import {
+  deleteHeads,
+  followedBranches,
+  listHeads,
+  listHosted,
+  type ProjectRow,
+  saveDelivery,
+  saveHead,
+} from "./store.ts";
 
 export interface Pushed {
   projectId: string;
@@ -37,7 +45,7 @@ export interface PushNews {
   deployments: { id: string; host_label: string }[];
 }
 
-type Needs = Pick<App, "config" | "db" | "log">;
+type Needs = Pick<App, "config" | "db" | "clock" | "log">;
 
 export class Pushes {
   readonly #app: Needs;
@@ -72,17 +80,22 @@ export class Pushes {
   }
 
   async #settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
-    const { db } = this.#app;
+    const { db, clock } = this.#app;
     const [heads, known] = await Promise.all([headsOf(this.#app, project.id), listHeads(db, project.id)]);
     const news: PushNews = { lines: [], deployments: [] };
     const changed = [...heads].filter(([branch, sha]) => known.get(branch) !== sha);
     const followed = changed.length === 0 ? [] : await followedBranches(db, project.id);
     for (const [branch, sha] of changed) {
       await reached("git.push.before_deploy");
+      const [lines, queued] = [news.lines.length, news.deployments.length];
       if (followed.includes(branch)) await this.#deploy(project, { branch, sha, actor }, news);
       else news.lines.push(...notFollowed(branch, followed));
       await transaction(db, async (tx) => {
         await saveHead(tx, project.id, branch, sha);
+        const isQueued = news.deployments.length > queued;
+        const detail = isQueued ? `A deployment of ${branch} is queued.` : (news.lines[lines] ?? "");
+        const delivery = { at: clock.now().toISOString(), event: "push", status: 202, detail };
+        await saveDelivery(tx, project.id, delivery, null);
         await recordActivity(tx, actor, "repository.pushed", target(project), project.workspace_id, {
           branch,
           sha,

@@ -151,7 +151,7 @@ describe("by https", () => {
     expect(await readFile(join(before, "f"), "utf8")).toBe("one");
   });
 
-  test("a tag is fetched at its commit, annotated too, and one that is not there is named", async () => {
+  test("fetches the commit of a tag, annotated or not, and names a missing tag", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     await userGit(directory, ["tag", "--annotate", "--message", "release", "v1", sha]);
     await commitFiles(directory, "main", { f: "two" });

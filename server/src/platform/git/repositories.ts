@@ -52,7 +52,7 @@ export async function headsOf(app: Needs, projectId: string): Promise<Map<string
   return heads;
 }
 
-/** The commit that a tag names, through an annotation where it has one; undefined where there is no such tag. */
+/** Finds the commit of a tag, annotated or not. Undefined if the tag does not exist. */
 export async function commitOfTag(app: Needs, projectId: string, tag: string): Promise<string | undefined> {
   const cwd = repositoryDirectory(app, projectId);
   const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `refs/tags/${tag}^{commit}`];

@@ -18,14 +18,16 @@ export const ToggleQuery = z.object({
 export const Webhook = z
   .object({
     provider: z.enum(providers),
-    url: z.string().describe("Where the forge is to call."),
+    url: z.string().describe("Address for the forge to call. A push to a hosted repository needs no call."),
     secret_hint: z.string(),
     auto_deploy: z.boolean(),
     last_delivery: z
       .object({
         at: z.iso.datetime(),
         event: z.string().nullable(),
-        status: z.int().describe("What the forge was answered."),
+        status: z
+          .int()
+          .describe("Status of the response to the forge. 202 for a push to a hosted repository."),
         detail: z.string(),
       })
       .nullable(),

@@ -61,6 +61,11 @@ export function surplus(
   });
 }
 
+/** Waits for all removals of the project's images that have already started. */
+export async function waitForRetention({ db }: Pick<App, "db">, projectId: string): Promise<void> {
+  await transaction(db, (tx) => lockImages(tx, projectId));
+}
+
 /** The job. */
 export async function sweepImages(
   app: Pick<App, "db" | "machines" | "config" | "clock" | "log">,

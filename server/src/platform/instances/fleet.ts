@@ -395,7 +395,7 @@ export class Fleet {
     if (instance.isQuiet || now - since > instance.timeoutMs + graceMs) this.#endLater(instance);
   }
 
-  /** A frozen machine answers nothing, and is as it was once its workspace goes on. */
+  /** True for an instance on a frozen machine. It does not respond until the suspension ends. */
   #isSuspended({ machine }: Instance): boolean {
     return machine !== null && this.#around.app.machines.suspension.holds(machine);
   }

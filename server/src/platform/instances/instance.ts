@@ -57,9 +57,9 @@ const askAgainMs = 250;
 /** Of what a process says before it is ready: for whoever deploys it. */
 const shownLines = 100;
 
-/** How an instance's process ended unasked. */
+/** Unexpected end of an instance's process. */
 export interface ProcessEnd {
-  /** For the function's log. */
+  /** Text for the function's log. */
   said: string;
   isOutOfMemory: boolean;
 }

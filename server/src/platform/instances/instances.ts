@@ -62,7 +62,7 @@ export class FunctionInstances {
   readonly #byName = new Map<string, Fleet>();
   /** What is read last is what holds. */
   readonly #loading = new Turns();
-  /** The version of which it was told, by function. */
+  /** Version whose out-of-memory notification was sent, by function. */
   readonly #toldOfMemory = new Map<string, string>();
   readonly #background = new Set<Promise<void>>();
   #timer: NodeJS.Timeout | undefined;
@@ -367,7 +367,7 @@ export class FunctionInstances {
     this.#inBackground("a notification is lost", () => this.#tellOutOfMemory(fleet));
   }
 
-  /** Once for each version that is live: its owner changes the code or its memory. */
+  /** Sends one notification for each live version. The owner fixes it by a new deploy. */
   async #tellOutOfMemory({ id, row, live }: Fleet): Promise<void> {
     if (live === null || this.#toldOfMemory.get(id) === live.id) return;
     this.#toldOfMemory.set(id, live.id);

@@ -496,3 +496,17 @@ def handler(request):
     expect(answers).toEqual(Array.from({ length: 10 }, () => "together"));
   });
 });
+
+test.each([
+  ["process.env", true],
+  ["new (class Order { total = 3; })()", true],
+  ["new Map()", false],
+  ["new Error('no')", false],
+])("answers with %s as JSON: %s", async (value, isJson) => {
+  const { url } = await serve("nodejs", `export default () => ${value};`);
+  const answer = await fetch(url, { headers: id });
+  expect([answer.status, answer.headers.get("content-type")?.startsWith("application/json")]).toEqual([
+    isJson ? 200 : 500,
+    true,
+  ]);
+});

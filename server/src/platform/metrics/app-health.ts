@@ -18,9 +18,14 @@ const lookBackMinutes = 5;
 const degradedFrom = 0.05;
 const downFrom = 0.5;
 
-/** Of the production environment. */
-export async function appHealth(app: Needs, actor: Actor, projectId: string): Promise<AppHealth> {
-  const { environment } = await getEnvironment(app, actor, projectId, undefined);
+/** Environment of the app. Default: production. */
+export async function appHealth(
+  app: Needs,
+  actor: Actor,
+  projectId: string,
+  environmentId?: string,
+): Promise<AppHealth> {
+  const { environment } = await getEnvironment(app, actor, projectId, environmentId);
   const checked_at = app.clock.now().toISOString();
   if (environment.asleep_since !== null) {
     return { status: "asleep", source: "deployment", error_rate: null, checked_at };

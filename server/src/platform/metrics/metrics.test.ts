@@ -204,6 +204,24 @@ describe("an app's health", () => {
     expect((await health()).status).toBe("asleep");
   });
 
+  test("is of the requested environment", async () => {
+    await deploy("live");
+    const [{ id }] = (await db
+      .insertInto("environments")
+      .values({
+        project_id: project,
+        name: "staging",
+        kind: "staging",
+        branch: "main",
+        host_label: `staging-${project}`,
+        size: "small",
+      })
+      .returning("id")
+      .execute()) as [{ id: string }];
+    expect((await appHealth(app, actor, project, id)).status).toBe("unknown");
+    expect((await health()).status).toBe("healthy");
+  });
+
   test.each([
     [0, "healthy"],
     [4, "healthy"],

@@ -4,7 +4,7 @@ import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { appHealth } from "./app-health.ts";
 import { requestMetrics } from "./request-metrics.ts";
-import { AppHealth, MetricsParams, MetricsQuery, RequestMetrics } from "./schema.ts";
+import { AppHealth, HealthQuery, MetricsParams, MetricsQuery, RequestMetrics } from "./schema.ts";
 
 const common = { api: "platform", tag: "Monitoring", method: "GET", scope: "platform:read" } as const;
 
@@ -28,8 +28,9 @@ export const metricRoutes = (app: App): Route[] => [
     operationId: "getAppHealth",
     summary: "Whether visitors are served",
     params: MetricsParams,
+    query: HealthQuery,
     responses: { 200: AppHealth },
-    errors: [projectNotFound],
-    handler: ({ actor, params }) => appHealth(app, actor, params.project_id),
+    errors: [projectNotFound, environmentNotFound],
+    handler: ({ actor, params, query }) => appHealth(app, actor, params.project_id, query.environment_id),
   }),
 ];

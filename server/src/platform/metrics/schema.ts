@@ -9,6 +9,10 @@ export const MetricsQuery = z.strictObject({
   environment_id: z.guid().optional().describe("Production where absent."),
 });
 
+export const HealthQuery = z.strictObject({
+  environment_id: z.guid().optional().describe("Environment of the app. Default: production. Extension."),
+});
+
 const latencies = {
   p50_ms: z.number().nullable(),
   p95_ms: z.number().nullable(),

@@ -3,7 +3,8 @@ import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
 import type { Db } from "#db/db.ts";
 import { regionsOf } from "#machines/regions.ts";
-import { domainTaken, invalidField, nameTaken } from "./errors.ts";
+import { invalidField } from "../input/schema.ts";
+import { domainTaken, nameTaken } from "./errors.ts";
 import { isTaken } from "./names.ts";
 import { hold, isDomainOfAnother } from "./store.ts";
 
@@ -17,7 +18,7 @@ export function requireRegion(
   const region = regions.find((known) => known.code === (code ?? regions[0].code));
   if (region) return region.code;
   const known = regions.map((one) => one.code).join(", ");
-  throw invalidField(field, `unknown region "${code}"; known: ${known}.`);
+  throw invalidField(field, `unknown region "${code}"; known: ${known}`);
 }
 
 /** It stays free for this transaction. */
@@ -35,7 +36,7 @@ export async function requireDomain(
 ): Promise<void> {
   for (const own of [config.appsDomain, config.previewDomain].map(hostname)) {
     if (domain === own || domain.endsWith(`.${own}`)) {
-      throw invalidField("custom_domain", `names under ${own} are given by this server.`);
+      throw invalidField("custom_domain", `names under ${own} are given by this server`);
     }
   }
   if (await isDomainOfAnother(tx, domain, projectId)) throw domainTaken(domain);

@@ -21,10 +21,3 @@ export const domainTaken = defineError(
   409,
   (hostname: string) => `${hostname} serves another project. Remove it there first.`,
 );
-
-/** What a field says does not fit what else is known; `field` names it. */
-export const invalidField = defineError(
-  "invalid_request",
-  400,
-  (field: string, why: string) => `${field}: ${why}`,
-);

@@ -6,16 +6,8 @@ import { VariablesResponse } from "../environments/schema.ts";
 import { onProject } from "../audited.ts";
 import { createProject } from "./create.ts";
 import { type Hosts, ledTo } from "../environments/hosts.ts";
-import { hostTooLong, tooManyVariables } from "../environments/errors.ts";
 import { deleteProject } from "./delete.ts";
-import {
-  domainTaken,
-  invalidField,
-  nameTaken,
-  projectDeployed,
-  projectHasAddons,
-  projectNotFound,
-} from "./errors.ts";
+import { domainTaken, nameTaken, projectDeployed, projectHasAddons, projectNotFound } from "./errors.ts";
 import { updateProject } from "./update.ts";
 import { checkName } from "./names.ts";
 import { get, list, readVariables } from "./projects.ts";
@@ -58,7 +50,7 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     scope: "platform:write",
     body: ProjectCreate,
     responses: { 201: ProjectCreated },
-    errors: [nameTaken, domainTaken, invalidField, planLimit, accountSuspended, workspaceNotFound],
+    errors: [nameTaken, domainTaken, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
       deed: "project.created",
@@ -112,9 +104,6 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
       projectDeployed,
       projectHasAddons,
       domainTaken,
-      invalidField,
-      hostTooLong,
-      tooManyVariables,
       accountSuspended,
       workspaceNotFound,
     ],

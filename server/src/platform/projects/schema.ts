@@ -143,7 +143,7 @@ export const ProjectUpdate = z
     root_directory: Directory.optional(),
     health_check_path: HealthCheckPath.optional(),
     env_vars: VariablesChange.optional().describe(
-      "Merged into what is there: a string sets, null removes; `********`, or the stored value's hint, keeps it. Applies at the next deploy, restart or wake.",
+      "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next deploy, restart or wake.",
     ),
     auto_deploy: z.boolean().optional(),
     region: z.string().max(64).optional(),

@@ -11,7 +11,8 @@ import { createRepository } from "../git/repositories.ts";
 import { sealGitSecret } from "../git/sealed.ts";
 import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { deployKeyFor } from "./create.ts";
-import { invalidField, projectDeployed, projectHasAddons } from "./errors.ts";
+import { invalidField } from "../input/schema.ts";
+import { projectDeployed, projectHasAddons } from "./errors.ts";
 import { lockWritableProject, type ProjectRow, render, target } from "./projects.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import { isHttps, type ProjectResponse, type ProjectUpdate } from "./schema.ts";
@@ -28,7 +29,7 @@ export async function updateProject(
   const changed = await app.db.transaction().execute(async (tx) => {
     const { project } = await lockWritableProject(tx, actor, id);
     if (input.workspace && requireWorkspace(actor, input.workspace).id !== project.workspace_id)
-      throw invalidField("workspace", "a project stays in the workspace it was made in.");
+      throw invalidField("workspace", "a project stays in the workspace it was made in");
     const now = app.clock.now();
     if (input.name !== undefined && input.name !== project.name) await rename(tx, project, input.name, now);
     if (input.branch !== undefined) await followProjectBranch(tx, project.id, input.branch, now);
@@ -86,7 +87,11 @@ async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Pro
  */
 async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const url = input.repo_url === undefined ? project.repo_url : input.repo_url;
-  if (input.git_token && !isHttps(url)) throw invalidField("git_token", "is for an https repository.");
+  if (input.git_token && !isHttps(url))
+    throw invalidField(
+      "git_token",
+      "is for an https repository; one by ssh is opened by the project's deploy key",
+    );
   const change: Change = {};
   if (originOf(url) !== originOf(project.repo_url)) {
     const key = await deployKeyFor(url);

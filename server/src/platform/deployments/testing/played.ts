@@ -10,7 +10,7 @@ type Played = Exclude<StepName, "detect"> | "proof";
 /** What outlives the server: images, and what serves. */
 export interface Stage {
   images: Map<string, BuiltImage>;
-  /** Tags by the key of their build. */
+  /** Tags by project and build key. */
   byKey: Map<string, string>;
   /** By environment: the deployment whose app answers there. */
   serving: Map<string, string>;
@@ -32,16 +32,18 @@ export function newStage(): Stage {
   };
 }
 
+const keyOf = (projectId: string, buildKey: Buffer) => `${projectId} ${buildKey.toString("hex")}`;
+
 export class PlayedPipeline implements Pipeline {
   readonly #stage: Stage;
   /** Called as the step's own work begins: throws, waits, or says something. */
   readonly during: Partial<Record<Played, (work: Work) => Promise<void>>> = {};
 
-  /** Answered by the health check. */
+  /** Status of the health check. */
   status = 200;
-  /** Command of the images that are built. */
+  /** Command of the built images. */
   argv = ["serve"];
-  /** Whether an image is found again by the key of its build. */
+  /** True if images are found by their build key. */
   reuses = false;
 
   constructor(stage: Stage) {
@@ -66,12 +68,12 @@ export class PlayedPipeline implements Pipeline {
     const run = { argv: this.argv, port: 3000, healthCheckPath: null, user: null, cwd: "/app", env: {} };
     const image = { imageId: `img_${tag}`, tag, digest: "sha256:0", sizeBytes: 1, run };
     this.#stage.images.set(tag, image);
-    this.#stage.byKey.set(request.buildKey.toString("hex"), tag);
+    this.#stage.byKey.set(keyOf(request.projectId, request.buildKey), tag);
     return image;
   };
 
-  readonly findEqualImage: Pipeline["findEqualImage"] = async (_app, _project, key) => {
-    const tag = this.#stage.byKey.get(key.toString("hex"));
+  readonly findEqualImage: Pipeline["findEqualImage"] = async (_app, project, key) => {
+    const tag = this.#stage.byKey.get(keyOf(project, key));
     return this.reuses && tag !== undefined ? this.#stage.images.get(tag) : undefined;
   };
 

@@ -1,5 +1,5 @@
 # Django, installed by pip
-FROM python:3.12-slim AS build
+FROM python:3.13-slim AS build
 ENV PATH=/opt/venv/bin:$PATH \
     VIRTUAL_ENV=/opt/venv
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
@@ -16,7 +16,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY . ./
 RUN python manage.py collectstatic --noinput
 
-FROM python:3.12-slim
+FROM python:3.13-slim
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HOME=/tmp \

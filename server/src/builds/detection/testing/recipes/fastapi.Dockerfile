@@ -1,5 +1,5 @@
 # FastAPI, installed by uv
-FROM python:3.12-slim AS build
+FROM python:3.13-slim AS build
 ENV PATH=/opt/venv/bin:/opt/tools/bin:$PATH \
     VIRTUAL_ENV=/opt/venv \
     UV_PROJECT_ENVIRONMENT=/opt/venv \
@@ -13,7 +13,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     uv sync --frozen --no-dev --no-install-project
 COPY . ./
 
-FROM python:3.12-slim
+FROM python:3.13-slim
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HOME=/tmp \

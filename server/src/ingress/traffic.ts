@@ -1,0 +1,29 @@
+/** Bytes of HTTP between visitors and one app, as the app sees them: heads and bodies, and both ways of a WebSocket. */
+import type { IncomingMessage } from "node:http";
+import type { Readable } from "node:stream";
+
+export interface Traffic {
+  /** From visitors. */
+  rxBytes: number;
+  /** To visitors. */
+  txBytes: number;
+}
+
+type Counter = Traffic | undefined;
+
+/** Called once per exchange, when there is an answer. Names, values and separators, without the first line. */
+export function countHeads(traffic: Counter, headers: readonly string[], answer: IncomingMessage): void {
+  if (!traffic) return;
+  traffic.rxBytes += headBytes(headers);
+  traffic.txBytes += headBytes(answer.rawHeaders);
+}
+
+/** Call it in the tick in which `from` begins to flow. */
+export function countStream(traffic: Counter, direction: keyof Traffic, from: Readable): void {
+  if (traffic) from.on("data", (piece: Buffer) => void (traffic[direction] += piece.length));
+}
+
+/** `Name: value\r\n`: four bytes for each pair, two for each text. */
+function headBytes(headers: readonly string[]): number {
+  return headers.reduce((sum, text) => sum + text.length + 2, 0);
+}
