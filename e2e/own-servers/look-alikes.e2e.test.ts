@@ -40,7 +40,7 @@ let server: Server;
 
 beforeAll(async () => {
   // Their packages come from where this host gets its own.
-  const bases = ["debian-12", "node-22", "python-3.12", ...(hasGo ? ["golang-1.24"] : [])];
+  const bases = ["debian-12", "node-22", "python-3.13", ...(hasGo ? ["golang-1.24"] : [])];
   server = await startServer({ KONTOR_APP_START_SECONDS: "20" }, bases);
 });
 afterAll(() => server?.destroy());

@@ -11,7 +11,7 @@
  *
  *  - Directories are idmapped mounts (mount_setattr(2)): their files have the same owners on disk for every USER.
  *  - --read and --write show the host's DIRECTORY to the program at PATH.
- *  - --engine shows the host's program FILE as /engines/NAME. Its libraries are those of /usr.
+ *  - --engine mounts the host's program FILE as /engines/NAME. It uses the libraries of /usr.
  *  - The network namespace FILE is entered before the user namespace, so no process inside has rights over it. Without
  *    --netns the program has a loopback interface alone.
  *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. It sees its own group, read-only.
@@ -122,7 +122,7 @@ static void make_link(const char *target, const char *path) {
     own(path);
 }
 
-/* Binds the host's file or directory. The owner has no id in the user namespace. */
+/* Bind-mounts the host's file or directory. Its owner has no id in the user namespace. */
 static void share_at(const char *path, const char *from, unsigned long attributes) {
     int tree = clone_mount(from, 0);
     set_attributes(tree, attributes, -1, from);
@@ -130,7 +130,7 @@ static void share_at(const char *path, const char *from, unsigned long attribute
     close(tree);
 }
 
-/* The same path inside and outside. */
+/* Bind-mounts a path at the same path inside. */
 static void share(const char *path, unsigned long attributes) {
     char from[64];
     snprintf(from, sizeof from, "/%s", path);

@@ -14,8 +14,8 @@ int clone_mount(const char *path, unsigned flags);
 int clone_directory(const char *path);
 
 /*
- * The same of a layer. Builders write below `/./` in its path: there a symlink fails with ELOOP, and the names before it
- * may be symlinks, as to a data directory on another disk.
+ * The same for a layer. Builders write below `/./` in its path, so a symlink there fails with ELOOP. The part before
+ * `/./` may have symlinks, such as a data directory on another disk.
  */
 int clone_layer(const char *path);
 

@@ -8,7 +8,7 @@
  * the host's kernel, whose root is the host's user FIRST:
  *
  *  - its user namespace is made here, with limits, and is kept as a mount on the file of --users;
- *  - no symlink is followed in what builders wrote: below `/./` in a layer's path;
+ *  - no symlink is followed below `/./` in a layer's path, where builders write;
  *  - the layers are mapped (MOUNT_ATTR_IDMAP), so that many machines share files that root owns;
  *  - what it writes goes to the disk, which belongs to its users as it is;
  *  - /sys is a sysfs of its network namespace, so that it shows neither the host's interfaces nor anybody's control

@@ -9,6 +9,8 @@ export interface Base {
   command: readonly string[];
   /** How it differs from what the name promises elsewhere. */
   note?: string;
+  /** True if the image has another version than its name, so a registry is queried first. */
+  isSubstitute?: boolean;
 }
 
 const slim = "It is the slim image: no compiler, and no Python beside Node.";
@@ -34,10 +36,13 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
       note: slim,
     }),
   ]),
-  ...[11, 12, 13].flatMap((minor) => [
-    ...named("python", [`3.${minor}-slim`], { recipe: `python-3.${minor}`, command: ["python3"] }),
-    ...named("python", [`3.${minor}`], { recipe: `python-3.${minor}`, command: ["python3"], note: slim }),
-  ]),
+  ...[11, 12, 13].flatMap((minor) => {
+    const base = { recipe: `python-3.${minor}`, command: ["python3"], isSubstitute: minor === 12 };
+    return [
+      ...named("python", [`3.${minor}-slim`], base),
+      ...named("python", [`3.${minor}`], { ...base, note: slim }),
+    ];
+  }),
   ...named("golang", ["1.24", "1.24-bookworm", "1.24-trixie"], {
     recipe: "golang-1.24",
     command: ["bash"],

@@ -1,23 +1,23 @@
 /**
- * Files of a directory that builders write: no symlink is followed below it, whoever replaces a name meanwhile. Each name
- * is opened in the directory before it, which its descriptor holds (proc_pid_fd(5)). The directory itself may be reached
- * by symlinks: a data directory may lie on another disk.
+ * Opens files in a directory that builders write, without following a symlink below it, even if a name is replaced at
+ * the same time. Each name is opened by the descriptor of its parent directory (proc_pid_fd(5)). The path of the
+ * directory itself may have symlinks, because a data directory may be on another disk.
  */
 import { constants } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 
 const DIRECTORY = constants.O_RDONLY | constants.O_DIRECTORY;
-/** Opens no device for good and waits for no writer of a pipe. */
+/** Does not block on a pipe or a device. */
 const FILE = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
 
-/** Path of a name in an open directory. */
+/** Returns the path of a name in an open directory. */
 export function within(directory: FileHandle, name: string): string {
   if (name === "" || name === "." || name === ".." || name.includes("/"))
-    throw new Error(`"${name}" is no name of a file`);
+    throw new Error(`"${name}" is not a valid file name`);
   return `/proc/self/fd/${directory.fd}/${name}`;
 }
 
-/** Fails with ENOTDIR or ELOOP for a name that is a symlink. */
+/** Opens a directory below `root`. Throws ENOTDIR or ELOOP if a name is a symlink. */
 export async function openDirectory(root: string, names: readonly string[]): Promise<FileHandle> {
   let at = await open(root, DIRECTORY);
   for (const name of names) {
@@ -31,7 +31,7 @@ export async function openDirectory(root: string, names: readonly string[]): Pro
   return at;
 }
 
-/** A whole regular file; throws for anything else, and for a larger one. */
+/** Reads a whole regular file. Throws for other kinds of file, and for a file larger than `maxBytes`. */
 export async function readWithin(directory: FileHandle, name: string, maxBytes: number): Promise<Buffer> {
   const file = await open(within(directory, name), FILE);
   try {

@@ -111,7 +111,7 @@ export interface Bud {
   contexts: ReadonlyMap<string, string>;
   /** Network that the builder shares with its steps; null for a loopback interface alone. */
   network: { resolver: string } | null;
-  /** The OCI runtime of steps. */
+  /** Path or name of the OCI runtime that runs the steps. */
   runtime: string;
   /** Name of the image. */
   name: string;
@@ -132,7 +132,7 @@ export function budArgv(bud: Bud): string[] {
     "--cgroupns=host",
     "--network=host",
     `--security-opt=seccomp=${inside.build}/${SYSTEM_CALLS}`,
-    // By its path: a name is looked up in the builder's own list of paths before PATH.
+    // A path, because buildah searches its own list of directories for a name before PATH.
     `--runtime=${bud.runtime}`,
     "--runtime-flag=root=/run/runc",
     "--pull-never",

@@ -53,7 +53,7 @@ export interface BuilderOptions {
   /** Number of the installation on its host: each installation has its own user ids for enclosures. */
   instance: number;
   shimBinary: string;
-  /** Paths of the programs that builds use in place of those of /usr; absent or null: those of /usr. */
+  /** Paths of the programs for builds. Default of each: the program in /usr. */
   engines?: { buildah: string | null; runc: string | null };
   /** By name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
@@ -298,26 +298,34 @@ export class OciBuilder implements AppBuilder {
     context: { network: LentNetwork | null; lines: LogLines; signal: AbortSignal },
   ): Promise<string> {
     const known = findBase(name);
-    if (known) return this.#ownBase(name, known, context);
-    const full = fullName(name);
-    const { images } = await this.#store(build.workspace);
-    if (images.some(({ names }) => names.includes(full))) return full;
-    context.lines.say(`${name} is no base that this host makes; asking its registry`);
+    if (known && known.isSubstitute !== true) return this.#ownBase(name, known, context);
     try {
-      await this.#enclosed(
-        { ...build, group: build.id, store: build.workspace, files: {}, timeoutMs: PULL_MS, ...context },
-        pullArgv(full),
-      );
-      return full;
+      return await this.#pull(build, fullName(name), context);
     } catch (error) {
       context.signal.throwIfAborted();
       if (error instanceof RuntimeError && error.kind === "too_large") throw error;
+      if (known) return this.#ownBase(name, known, context);
       throw new RuntimeError(
         "image_failed",
         `The base image ${name} is not made on this host, and its registry did not give it. Bases that are: ${[...bases.keys()].join(", ")}.`,
         { cause: error },
       );
     }
+  }
+
+  async #pull(
+    build: AppBuild,
+    full: string,
+    context: { network: LentNetwork | null; lines: LogLines; signal: AbortSignal },
+  ): Promise<string> {
+    const { images } = await this.#store(build.workspace);
+    if (images.some(({ names }) => names.includes(full))) return full;
+    context.lines.say(`pulling ${full} from its registry`);
+    await this.#enclosed(
+      { ...build, group: build.id, store: build.workspace, files: {}, timeoutMs: PULL_MS, ...context },
+      pullArgv(full),
+    );
+    return full;
   }
 
   async #ownBase(
@@ -570,9 +578,13 @@ export function explain(error: unknown, last: string): unknown {
   // `… COPY --from=build /app/dist /srv/": checking on sources under "/store/…/merged": copier: stat: "/app/dist": no …`
   const [, missing] = /copier: stat: "([^"\n]{1,300})": no such file or directory/.exec(last) ?? [];
   if (missing !== undefined)
-    return new RuntimeError("image_failed", `${missing} is not there to be copied: nothing wrote it.`, {
-      cause: error,
-    });
+    return new RuntimeError(
+      "image_failed",
+      `COPY found no ${missing}: no earlier step created it. Create it in a step before COPY, or correct the path.`,
+      {
+        cause: error,
+      },
+    );
   const [, own] = /^kontor: (.{1,1000})$/m.exec(last) ?? [];
   if (own !== undefined) return new RuntimeError("image_failed", own, { cause: error });
   // `Error: building at STEP "RUN false": while running runtime: exit status 1`

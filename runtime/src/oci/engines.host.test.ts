@@ -8,7 +8,7 @@ import { findEngines } from "./engines.ts";
 import { makeTestBuilds } from "./testing/builds.ts";
 
 const named = mkdtempSync(join(tmpdir(), "kontor-engines-"));
-/** Programs that leave a file in the workspace's caches, and go on as those of /usr. */
+/** Wrappers that leave a file in the workspace's caches, then run the program of /usr. */
 const wrapper = (name: string, program: string) =>
   `#!/bin/sh\n: > /caches/named-${name}\nls /engines > /caches/beside-${name}\nexec ${program} "$@"\n`;
 const builds = makeTestBuilds(null, { buildah: join(named, "link"), runc: join(named, "runc") });
@@ -25,7 +25,7 @@ afterAll(async () => {
   await rm(named, { recursive: true, force: true });
 });
 
-test("builds with the named buildah and runc, and shows neither's directory to steps", async () => {
+test("builds with the configured buildah and runc, and hides their directories from steps", async () => {
   const { log } = await builds.built("FROM debian:12-slim\nRUN echo sees $(ls -d /engines 2>&1)\n");
   expect(log).toContain("No such file or directory");
   const caches = join(builds.oci, "workspaces/one/caches");
@@ -34,7 +34,7 @@ test("builds with the named buildah and runc, and shows neither's directory to s
   await builds.expectNothingLeft();
 });
 
-test("refuses a program that is missing or that not every user may execute", async () => {
+test("refuses a program that is missing or not executable for every user", async () => {
   await expect(findEngines({ runc: join(named, "none") })).rejects.toThrow(/^There is no runc at/);
   await expect(findEngines({ runc: join(named, "secret") })).rejects.toThrow("chmod 755");
   await expect(findEngines({ runc: named })).rejects.toThrow("must be a program");

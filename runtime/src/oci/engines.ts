@@ -1,11 +1,11 @@
-/** The programs of builds that the operator names in place of those of /usr. */
+/** Resolves the programs that the operator configured for builds in place of those of /usr. */
 import { realpath, stat } from "node:fs/promises";
 import { RuntimeError } from "../driver.ts";
 
-/** Root of an enclosure is another user than the file's owner. */
+/** Mode bits for other users, because the enclosure's root is not the file's owner. */
 const READ_AND_EXECUTE = 0o005;
 
-/** Paths free of symlinks, by name. Fails with `host_unsupported` for a program that an enclosure could not start. */
+/** Returns real paths by name. Throws `host_unsupported` for a program that an enclosure cannot start. */
 export async function findEngines(
   named: Readonly<Record<string, string | null>>,
 ): Promise<ReadonlyMap<string, string>> {
@@ -13,7 +13,11 @@ export async function findEngines(
   for (const [name, given] of Object.entries(named)) {
     if (given === null) continue;
     const path = await realpath(given).catch((cause: unknown) => {
-      throw new RuntimeError("host_unsupported", `There is no ${name} at ${given}.`, { cause });
+      throw new RuntimeError(
+        "host_unsupported",
+        `There is no ${name} at ${given}. Correct the setting ${name}_path.`,
+        { cause },
+      );
     });
     const file = await stat(path);
     if (!file.isFile() || (file.mode & READ_AND_EXECUTE) !== READ_AND_EXECUTE)

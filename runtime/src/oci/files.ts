@@ -21,7 +21,7 @@ export async function readFromLayers(
   return undefined;
 }
 
-/** "hidden" where the layer has something else at the path, or in its way; undefined where it has nothing. */
+/** Returns "hidden" if another kind of file is at the path or on the way to it. Undefined if nothing is there. */
 async function readFromLayer(
   layer: string,
   names: readonly string[],

@@ -1,4 +1,4 @@
-/** Machines' roots of layers in whose store a builder planted symlinks. */
+/** Machine roots made of layers in whose store a builder planted symlinks. */
 import { mkdtempSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -35,7 +35,7 @@ afterEach(async () => {
 });
 afterAll(() => rm(directory, { recursive: true, force: true }));
 
-/** Names in the root of a machine with this layer. */
+/** Lists the names in the root of a machine with this layer. */
 async function namesOf(path: string): Promise<string[]> {
   await run(sharedRootArgv(shimBinary, { at, layers: [path, join(directory, "ours")] }));
   return readdir(at);
@@ -45,7 +45,7 @@ test.each([
   ["store/overlay", (): string => secret],
   [`store/overlay/${id}`, (): string => join(secret, id)],
   [`store/overlay/${id}/diff`, (): string => join(secret, id, "diff")],
-])("mounts no layer by a symlink at %s", async (name, target) => {
+])("refuses to mount a layer by a symlink at %s", async (name, target) => {
   const planted = join(oci, "workspaces/one", name);
   await rm(planted, { recursive: true });
   await symlink(target(), planted);
@@ -53,7 +53,7 @@ test.each([
   expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(directory);
 });
 
-test("mounts layers of a data directory that was moved to another disk and is a symlink", async () => {
+test("mounts layers when the data directory is a symlink to another disk", async () => {
   expect(await namesOf(layer)).toEqual(["own"]);
   await unmountBelow(directory);
   await rename(oci, join(directory, "other-disk"));

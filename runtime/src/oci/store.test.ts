@@ -1,4 +1,4 @@
-/** Stores that a hostile builder wrote. */
+/** Stores written by a hostile builder. */
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,7 +9,7 @@ import { hasContainers, layerDirectory, readConfig, readStore } from "./store.ts
 
 const id = (digit: string) => digit.repeat(64);
 
-/** A store with one image of one layer, in a directory that goes with the test. */
+/** Creates a store with one image of one layer, in a directory that is removed after the test. */
 function makeStore() {
   const root = mkdtempSync(join(tmpdir(), "kontor-store-"));
   onTestFinished(() => rmSync(root, { recursive: true, force: true }));
@@ -32,7 +32,7 @@ function makeStore() {
   return { root, store, secret, write, link };
 }
 
-test("reads a store that is reached by a symlink of the operator's", async () => {
+test("reads a store by a symlink of the operator", async () => {
   const { root } = makeStore();
   symlinkSync("home", join(root, "elsewhere"));
   const store = join(root, "elsewhere/store");
@@ -42,7 +42,7 @@ test("reads a store that is reached by a symlink of the operator's", async () =>
   expect(String(await readFromLayers([layer], "etc/os-release", 100))).toBe("own");
 });
 
-test("is empty where there is no store", async () => {
+test("returns an empty store when the directory does not exist", async () => {
   const { root } = makeStore();
   expect((await readStore(join(root, "none"))).images).toEqual([]);
 });
@@ -62,10 +62,10 @@ test("follows no symlink to an image's configuration or to containers", async ()
 });
 
 test.each(["overlay", `overlay/${id("a")}`, `overlay/${id("a")}/diff`, `overlay/${id("a")}/diff/etc`])(
-  "reads no file of a layer by a symlink at %s",
+  "refuses to read a layer's file by a symlink at %s",
   async (at) => {
     const { root, store, secret, link } = makeStore();
-    // Each target has what the path asks for below it.
+    // Each target has the rest of the path below it.
     const below = ["overlay", id("a"), "diff", "etc"].slice(at.split("/").length);
     mkdirSync(join(secret, ...below), { recursive: true });
     writeFileSync(join(secret, ...below, "os-release"), "secret");
@@ -81,7 +81,7 @@ test.each([
   ["overlay-layers/layers.json", [{ id: id("a"), parent: ".." }]],
   ["overlay-images/images.json", [{ id: "x/../../y" }]],
   ["overlay-images/images.json", [{ id: id("1"), layer: "/" }]],
-])("refuses ids in %s that lead out of the store: %j", async (file, records) => {
+])("refuses ids in %s that lead outside of the store: %j", async (file, records) => {
   const { store, write } = makeStore();
   write(file, records);
   await expect(readStore(store)).rejects.toThrow("is no id in a store");

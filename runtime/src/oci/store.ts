@@ -2,8 +2,8 @@
  * What lies in a store of containers/storage (overlay driver), read from its own records: images, the layers they are
  * made of, and their configuration. Its files are written aside and renamed, so a reader sees one state or the next.
  *
- * Builders write the store, and one that a step took over may write anything: no symlink in it is followed, ids name
- * directories of the store alone, and files are bounded.
+ * Builders write the store, and a builder that a step took over may write anything. No symlink in the store is
+ * followed, ids cannot name a directory outside of it, and file sizes are bounded.
  */
 import { join } from "node:path";
 import { openDirectory, readWithin } from "./beneath.ts";
@@ -107,7 +107,7 @@ export function layerDirectory(store: string, id: string): string {
 
 const IN_STORE = "/store/overlay/";
 
-/** The part of a layer's path that only the server writes, and the names below it; none for a layer of our own. */
+/** Splits a layer's path into the server's part and the names below it, which builders write. */
 export function splitLayer(path: string): { trusted: string; names: string[] } {
   const at = path.lastIndexOf(IN_STORE);
   if (at < 0) return { trusted: path, names: [] };

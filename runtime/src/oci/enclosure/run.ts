@@ -32,7 +32,7 @@ export interface RunHost {
   cgroups: Cgroups;
   shimBinary: string;
   users: UserRanges;
-  /** Paths of the programs that take the place of those of /usr, by name. */
+  /** Paths of programs that replace those of /usr, by name. */
   engines: ReadonlyMap<string, string>;
   /** Parent of the runs' directories. Free of symlinks, like the paths of `Run.store` and the context. */
   builds: string;
