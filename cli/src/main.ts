@@ -13,6 +13,7 @@ import { dev } from "./commands/dev.ts";
 import { down } from "./commands/down.ts";
 import { doctor } from "./commands/doctor.ts";
 import { operate, operatorNouns } from "./commands/operator.ts";
+import { uninstall } from "./commands/uninstall.ts";
 import { up } from "./commands/up.ts";
 import { Failure } from "./lib/failure.ts";
 
@@ -46,10 +47,17 @@ program
   .action(backup);
 program
   .command("restore")
-  .description("put a backup into an empty data directory and database, on this or another host")
-  .argument("<file>", "what kontor backup wrote")
+  .description("restore a backup into an empty data directory and database, on this or another host")
+  .argument("<file>", "a file written by kontor backup")
   .option(...data)
   .action(restore);
+program
+  .command("uninstall")
+  .description("remove the installation from this host: server, machines, network, files and settings")
+  .option("--yes", "do not ask; also ends a running server")
+  .option("--keep-settings", "keep the files in /etc, which other installations of this host use too")
+  .option(...data)
+  .action(uninstall);
 program
   .command("test")
   .description("set up what is missing and run every test")

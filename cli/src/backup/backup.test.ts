@@ -1,32 +1,43 @@
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test } from "vitest";
 import { lockBackup } from "./lock.ts";
-import { append, pack, parseManifest, sha256, unpack } from "./parts.ts";
-import { ownMounts } from "./places.ts";
-import { mountPointOf } from "./volumes.ts";
+import { append, extract, pack, parseManifest, parseShrunk, sha256, unpack } from "./parts.ts";
+import { followLinks, ownMounts, refuseLinkedDirectories } from "./places.ts";
+import { absentVolumes, copyVolume, mountPointOf } from "./volumes.ts";
 
 const directory = mkdtempSync(path.join(tmpdir(), "kontor-backup-"));
 afterAll(() => rmSync(directory, { recursive: true }));
 
-test("refuses a second backup while one runs, and takes the lock of one that died", () => {
+test("refuses a second backup while one runs, and replaces the lock of a dead one", () => {
   const release = lockBackup(directory);
   expect(() => lockBackup(directory)).toThrow("Another backup runs");
   release();
-  // The number is in use, by a process that started at another time.
+  // Another process has this pid, with another start time.
   writeFileSync(path.join(directory, "backup.lock"), `${process.pid} 1`);
   lockBackup(directory)();
   expect(readdirSync(directory)).toEqual([]);
 });
 
-test("unpacks what was packed, leaves out what is excluded, and appends to one archive", async () => {
+test("unpacks packed files without the excluded ones, and appends to an archive", async () => {
   const from = mkdtempSync(path.join(directory, "from-"));
   const to = mkdtempSync(path.join(directory, "to-"));
   writeFileSync(path.join(from, "kept"), "kept");
   writeFileSync(path.join(from, "left"), "left");
   const part = path.join(directory, "part.tar.gz");
-  expect(await pack(part, from, ["."], { exclude: ["./left"] })).toBe("whole");
+  expect(await pack(part, from, ["."], { exclude: ["./left"] })).toEqual({ isWhole: true, shrunk: [] });
   const archive = path.join(directory, "all.tar");
   await append(archive, directory, "part.tar.gz");
   await append(archive, from, "kept");
@@ -41,14 +52,19 @@ test("unpacks what was packed, leaves out what is excluded, and appends to one a
 
 test("refuses a manifest that names a file outside of the archive", () => {
   const manifest = (file: string) =>
-    JSON.stringify({ format: 1, parts: [{ kind: "files", file, sha256: "" }], missing: [] });
+    JSON.stringify({
+      format: 1,
+      host_id: "host_a",
+      parts: [{ kind: "files", file, sha256: "a".repeat(64) }],
+      missing: [],
+    });
   expect(parseManifest(manifest("files.tar.gz")).parts).toHaveLength(1);
   for (const file of ["../x", "/etc/passwd", ".."]) {
     expect(() => parseManifest(manifest(file))).toThrow("no backup");
   }
 });
 
-test("leaves out mounts that Kontor made, and keeps a disk of the operator", () => {
+test("excludes mounts that Kontor made, and keeps a disk of the operator", () => {
   const line = (place: string, rest: string) => `36 25 7:1 / ${place} rw shared:1 - ${rest} rw`;
   const mountinfo = [
     line("/d/machines/machines/m1/disk", "ext4 /dev/loop1"),
@@ -60,8 +76,108 @@ test("leaves out mounts that Kontor made, and keeps a disk of the operator", () 
   expect(ownMounts("/d", mountinfo)).toEqual(["machines/machines/m1/disk", "machines/roots/i1"]);
 });
 
-test("finds the mount point of a device, and passes over a bind mount of its part", () => {
+test("finds the mount point of a device, and ignores a bind mount of a subdirectory", () => {
   const mountinfo = "1 2 7:3 /part /bind rw - ext4 /dev/loop3 rw\n1 2 7:3 / /a\\040b rw - ext4 /dev/loop3 rw";
   expect(mountPointOf(mountinfo, "7:3")).toBe("/a b");
   expect(mountPointOf(mountinfo, "7:4")).toBeUndefined();
+});
+
+test.each([
+  ["no JSON", "no backup that this Kontor can read"],
+  ["null", "no backup that this Kontor can read"],
+  [JSON.stringify({ format: 1, host_id: "host_a", parts: [null] }), "no backup that this Kontor can read"],
+  [JSON.stringify({ format: 1, host_id: "../../etc", parts: [] }), "no backup that this Kontor can read"],
+  [JSON.stringify({ format: 2 }), "of a newer Kontor"],
+])("refuses the manifest %s", (text, message) => {
+  expect(() => parseManifest(text)).toThrow(message);
+});
+
+test("refuses an archive whose part is a symlink, and leaves its target alone", async () => {
+  const from = mkdtempSync(path.join(directory, "hostile-"));
+  const to = mkdtempSync(path.join(directory, "stage-"));
+  writeFileSync(path.join(from, "manifest.json"), "{}");
+  symlinkSync("/etc/passwd", path.join(from, "files.tar.gz"));
+  const archive = path.join(directory, "hostile.tar");
+  await pack(archive, from, ["manifest.json", "files.tar.gz"], { compress: false });
+  await extract(archive, to, ["manifest.json"]);
+  expect(readdirSync(to)).toEqual(["manifest.json"]);
+  await expect(extract(archive, to, ["files.tar.gz"])).rejects.toThrow("not a complete backup");
+});
+
+test("packs the content behind an operator's symlinks, and names a deeper one that it does not follow", async () => {
+  const data = mkdtempSync(path.join(directory, "data-"));
+  const disk = mkdtempSync(path.join(directory, "disk-"));
+  const to = mkdtempSync(path.join(directory, "linked-"));
+  writeFileSync(path.join(disk, "image"), "image");
+  symlinkSync("image", path.join(disk, "link"));
+  writeFileSync(path.join(disk, "kontor.toml"), "a = 1");
+  symlinkSync(disk, path.join(data, "images"));
+  symlinkSync(path.join(disk, "kontor.toml"), path.join(data, "kontor.toml"));
+  mkdirSync(path.join(data, "machines"));
+  symlinkSync(disk, path.join(data, "machines", "images"));
+
+  const { names, files, lost } = followLinks(data, readdirSync(data));
+  expect(lost).toEqual([expect.stringContaining(`${path.join(data, "machines/images")}: a symlink to`)]);
+  await pack(path.join(directory, "names.tar.gz"), data, names);
+  await pack(path.join(directory, "files.tar.gz"), data, files, { followLinks: true });
+  await unpack(path.join(directory, "names.tar.gz"), to);
+  await unpack(path.join(directory, "files.tar.gz"), to);
+
+  expect(lstatSync(path.join(to, "images")).isDirectory()).toBe(true);
+  expect(readFileSync(path.join(to, "images/image"), "utf8")).toBe("image");
+  // A link that is content stays a link.
+  expect(lstatSync(path.join(to, "images/link")).isSymbolicLink()).toBe(true);
+  expect(lstatSync(path.join(to, "kontor.toml")).isFile()).toBe(true);
+});
+
+test("refuses a restored symlink in the place of a directory, and accepts one to a file", () => {
+  const data = mkdtempSync(path.join(directory, "restored-"));
+  symlinkSync("/etc/hostname", path.join(data, "kontor.toml"));
+  refuseLinkedDirectories(data);
+  symlinkSync("/etc", path.join(data, "git"));
+  expect(() => refuseLinkedDirectories(data)).toThrow("a symlink in the place of the directory git");
+});
+
+test("finds files that were cut during the read in the messages of tar", () => {
+  const output = [
+    "tar: logs/server.log: file changed as we read it",
+    "tar: images/a b: File shrank by 1 byte; padding with zeros",
+    "tar: logs/server.log: File shrank by 5242880 bytes; padding with zeros",
+  ].join("\n");
+  expect(parseShrunk(output)).toEqual(["images/a b", "logs/server.log"]);
+});
+
+test("excludes Kontor's mounts below a data directory with a space in its name", () => {
+  const line = "36 25 7:1 / /my\\040data/machines/roots/i1 rw - overlay overlay rw";
+  expect(ownMounts("/my data", line)).toEqual(["machines/roots/i1"]);
+});
+
+test("reports a volume whose row exists and whose data is not in the backup", () => {
+  const volume = (id: string, region = "local") => ({ id, region });
+  const dumped = ["copied", "deleted", "unmounted", "moved"].map((id) => volume(id));
+  const now = [volume("copied"), volume("unmounted"), volume("moved", "other")];
+  expect(absentVolumes(dumped, new Set(["local/copied", "other/moved"]), now)).toEqual({
+    deleted: ["deleted"],
+    lost: [
+      expect.stringContaining(
+        "volume unmounted: its data is not in the volume directory of the region local",
+      ),
+      expect.stringContaining("volume moved: it was moved to the region other meanwhile"),
+    ],
+  });
+});
+
+test("reports an unmounted volume that changes each time it is copied", async () => {
+  const image = path.join(directory, "volume.ext4");
+  writeFileSync(image, "x");
+  const writer = spawn("sh", ["-c", 'while :; do printf x >>"$0"; done', image], { stdio: "ignore" });
+  onTestFinished(() => void writer.kill("SIGKILL"));
+  const copied = await copyVolume(image, path.join(directory, "copy.ext4"));
+  expect(copied).toEqual({ failure: "it changed each time it was copied" });
+});
+
+test("reports a volume as missing when it does not exist", async () => {
+  const target = path.join(directory, "none.ext4");
+  expect(await copyVolume(path.join(directory, "gone/volume.ext4"), target)).toBe("missing");
+  expect(existsSync(target)).toBe(false);
 });

@@ -1,8 +1,8 @@
 /**
- * Freezes one mounted filesystem and thaws it again: a process of its own, so that a backup that is killed leaves
- * nothing frozen. Descriptor 3 is a directory of the filesystem: it keeps pointing there when something is unmounted,
- * where a path would point to the host's own disk. It thaws when its input ends, and at the latest after the seconds
- * of its argument; its exit code is 0 only when it thawed because it was told to.
+ * Freezes one mounted filesystem and thaws it again. This is a separate process, so that a killed backup leaves nothing
+ * frozen. Descriptor 3 is a directory of the filesystem. The descriptor stays valid after an unmount, when a path would
+ * lead to the host's own disk. The guard thaws when its input ends, or after the seconds of its argument. Its exit code
+ * is 0 only if it received `thaw` in time.
  */
 import { spawnFreeze } from "../lib/run.ts";
 
@@ -21,6 +21,8 @@ const end = new Promise<void>((resolve) => {
 });
 
 const frozen = await spawnFreeze("--freeze", descriptor);
+// A signal does not stop FIFREEZE: an fsfreeze that was killed at its deadline has frozen the filesystem.
+if (frozen === 137) await spawnFreeze("--unfreeze", descriptor);
 if (frozen !== 0) process.exit(2);
 process.stdout.on("error", () => {});
 process.stdout.write("frozen\n");

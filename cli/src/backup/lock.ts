@@ -1,9 +1,9 @@
-/** One backup of an installation at a time. */
-import { linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+/** Lock that allows one backup of an installation at a time. */
+import { linkSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { Failure } from "../lib/failure.ts";
 
-/** Takes the lock, also from a backup that died; returns what gives it back. */
+/** Acquires the lock, also from a dead backup. Returns a function that releases it. */
 export function lockBackup(dataDir: string): () => void {
   const file = path.join(dataDir, "backup.lock");
   const aside = `${file}.tmp-${process.pid}`;
@@ -11,7 +11,7 @@ export function lockBackup(dataDir: string): () => void {
   try {
     for (let attempt = 0; attempt < 2; attempt += 1) {
       try {
-        // Whole or not there, and never over another's.
+        // link(2) creates the complete file or fails, and never replaces another lock.
         linkSync(aside, file);
         return () => rmSync(file, { force: true });
       } catch (error) {
@@ -22,15 +22,28 @@ export function lockBackup(dataDir: string): () => void {
       if (holder !== undefined && identity(pid) === holder) {
         throw new Failure(`Another backup runs (pid ${pid}).`, { hint: "Wait until it is done." });
       }
-      rmSync(file, { force: true });
+      takeAway(file, aside, holder);
     }
-    throw new Failure("Another backup has just begun.", { hint: "Wait until it is done." });
+    throw new Failure("Another backup has just started.", { hint: "Wait until it is done." });
   } finally {
     rmSync(aside, { force: true });
   }
 }
 
-/** A process by its number and start time, field 22 of proc_pid_stat(5): numbers are given out again. */
+/** Removes the lock of a dead backup, unless another backup has replaced it since it was read. */
+function takeAway(file: string, aside: string, holder: string | undefined): void {
+  const dead = `${aside}.dead`;
+  try {
+    renameSync(file, dead);
+    if (read(dead) !== holder) linkSync(dead, file);
+  } catch (error) {
+    if (!["ENOENT", "EEXIST"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  } finally {
+    rmSync(dead, { force: true });
+  }
+}
+
+/** Identifies a process by pid and start time (field 22 of proc_pid_stat(5)), because pids are reused. */
 function identity(pid: number): string | undefined {
   const stat = read(`/proc/${pid}/stat`);
   const started = stat?.slice(stat.lastIndexOf(")") + 2).split(" ")[19];

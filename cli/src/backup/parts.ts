@@ -1,19 +1,20 @@
 /**
- * A backup is one tar file of parts, each a tar file of its own, and `manifest.json`, which lists them with their
- * checksums and comes last: a file without it is not whole.
+ * Writes and reads the parts of a backup. A backup is one tar file: each part is a tar file in it, and `manifest.json`
+ * lists the parts with their checksums. The manifest comes last, so a file without it is incomplete.
  */
 import { createHash } from "node:crypto";
-import { createReadStream } from "node:fs";
+import { createReadStream, lstatSync } from "node:fs";
+import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import { Failure } from "../lib/failure.ts";
 import { run } from "../lib/run.ts";
 
 export interface Part {
   kind: "database" | "files" | "blobs" | "volume";
-  /** The member of the archive. */
+  /** Name in the archive. */
   file: string;
   sha256: string;
-  /** Of a volume. */
+  /** Region of a volume. */
   region?: string;
 }
 
@@ -24,39 +25,58 @@ export interface Manifest {
   parts: Part[];
   /** Volumes that were deleted while the backup ran. */
   missing: string[];
+  /** Content that the backup lacks, each with its reason. */
+  lost?: string[];
 }
 
 export const manifestFile = "manifest.json";
+/** The part with files that are symlinks in the data directory. */
+export const linkedFiles = "links.tar.gz";
 
-/** Owners by number, holes as holes, and the attributes that layers of images are made of. */
+/** Keeps numeric owners, holes, and the extended attributes that image layers need. */
 const faithful = ["--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*", "--acls"];
 
-/** Packs `names` of a directory. Code 1 of tar(1): a file changed or went while it was read. */
+export interface Packed {
+  /** False if a file changed or disappeared during the read (exit code 1 of tar(1)). */
+  isWhole: boolean;
+  /** Files that shrank during the read. Their copies end in zeros. */
+  shrunk: string[];
+}
+
+/** Packs `names` of a directory; with `followLinks`, the targets of symlinks in their place. */
 export async function pack(
   target: string,
   directory: string,
   names: readonly string[],
-  options: { exclude?: readonly string[]; compress?: boolean } = {},
-): Promise<"whole" | "changed"> {
+  options: { exclude?: readonly string[]; compress?: boolean; followLinks?: boolean } = {},
+): Promise<Packed> {
   const compress = options.compress === false ? [] : ["--use-compress-program=gzip -1"];
   const exclude = (options.exclude ?? []).map((pattern) => `--exclude=${pattern}`);
-  const { code, output } = await run([
+  const argv = [
     "tar",
     "--create",
     `--file=${target}`,
     "--format=pax",
     ...faithful,
     ...compress,
+    ...(options.followLinks ? ["--dereference"] : []),
     "--anchored",
     "--warning=no-file-ignored",
     ...exclude,
     `--directory=${directory}`,
     "--",
     ...names,
-  ]);
-  if (code === 0) return "whole";
-  if (code === 1) return "changed";
+  ] as const;
+  const { code, output } = await run(argv, { env: { ...process.env, LC_ALL: "C" } });
+  if (code <= 1) return { isWhole: code === 0, shrunk: parseShrunk(output) };
   throw new Failure(`${directory} cannot be packed.`, { hint: output.slice(-2000).trim() });
+}
+
+/** Finds files that lost their end during the read in the messages of tar(1). */
+export function parseShrunk(output: string): string[] {
+  return [...output.matchAll(/^tar: (.*): File shrank by \d+ bytes?; padding with zeros$/gm)].map(
+    ([, name = ""]) => name,
+  );
 }
 
 /** Unpacks a part. */
@@ -71,6 +91,23 @@ export async function unpack(archive: string, directory: string): Promise<void> 
     `--directory=${directory}`,
   ]);
   if (code !== 0) throw new Failure(`${archive} cannot be unpacked.`, { hint: output.slice(-2000).trim() });
+}
+
+/** Extracts regular files of the backup by name. Throws if one is missing, or is a link or a device. */
+export async function extract(archive: string, directory: string, names: readonly string[]): Promise<void> {
+  const { code, output } = await run([
+    "tar",
+    "--extract",
+    `--file=${archive}`,
+    "--no-same-owner",
+    `--directory=${directory}`,
+    "--",
+    ...names,
+  ]);
+  const isFile = (name: string) =>
+    lstatSync(path.join(directory, name), { throwIfNoEntry: false })?.isFile() === true;
+  if (code === 0 && names.every(isFile)) return;
+  throw new Failure(`${archive} is not a complete backup.`, { hint: output.slice(-500).trim() });
 }
 
 /** Appends one file to the archive of the backup. */
@@ -92,16 +129,39 @@ export async function sha256(file: string): Promise<string> {
   return hash.digest("hex");
 }
 
-/** Reads a manifest, and fails where the text is none. */
+/** Parses a manifest. Throws if the text is not one. */
 export function parseManifest(text: string): Manifest {
-  const manifest = JSON.parse(text) as Partial<Manifest>;
-  const name = /^[A-Za-z0-9][A-Za-z0-9_.-]*$/;
+  const manifest = parseObject(text);
+  if (typeof manifest.format === "number" && manifest.format > 1) {
+    throw new Failure("The backup is of a newer Kontor.", { hint: "Restore it with that version." });
+  }
+  const isPart = (part: Partial<Part> | null) =>
+    kinds.includes(part?.kind ?? "") &&
+    isName(part?.file) &&
+    /^[0-9a-f]{64}$/.test(part.sha256 ?? "") &&
+    (part.region === undefined || isName(part.region));
   if (
     manifest.format !== 1 ||
+    !isName(manifest.host_id) ||
     !Array.isArray(manifest.parts) ||
-    !manifest.parts.every(({ file, region = "x" }) => name.test(file) && name.test(region))
+    !manifest.parts.every(isPart)
   ) {
     throw new Failure("The file is no backup that this Kontor can read.");
   }
   return manifest as Manifest;
+}
+
+const kinds: readonly string[] = ["database", "files", "blobs", "volume"] satisfies Part["kind"][];
+
+/** A name becomes part of a path, so it has no slash. */
+function isName(name: unknown): name is string {
+  return typeof name === "string" && /^[A-Za-z0-9][A-Za-z0-9_.-]*$/.test(name);
+}
+
+function parseObject(text: string): Partial<Manifest> {
+  try {
+    return (JSON.parse(text) as Partial<Manifest> | null) ?? {};
+  } catch {
+    return {};
+  }
 }

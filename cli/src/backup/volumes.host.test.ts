@@ -1,7 +1,18 @@
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { run } from "../lib/run.ts";
+import { run, startGuard } from "../lib/run.ts";
 import { copyVolume } from "./volumes.ts";
 
 const directory = mkdtempSync("/var/tmp/kontor-backup-");
@@ -26,25 +37,25 @@ async function must(argv: readonly [string, ...string[]]): Promise<void> {
   if (code !== 0) throw new Error(`${argv.join(" ")}: ${output}`);
 }
 
-test("copies a mounted volume whole, and thaws it", async () => {
+test("copies a mounted volume completely, and thaws it", async () => {
   writeFileSync(path.join(mounted, "kept"), "bytes that nobody synced");
   const copy = path.join(directory, "copy.ext4");
   expect(await copyVolume(image, copy)).toBe("copied");
-  // Clean without a replay of the journal: the copy is of a frozen filesystem.
+  // The copy of a frozen filesystem is clean without a replay of the journal.
   await must(["e2fsck", "-n", "-f", copy]);
   await must(["mount", "-o", "loop,ro,noload", copy, copied]);
   expect(readFileSync(path.join(copied, "kept"), "utf8")).toBe("bytes that nobody synced");
   await must(["touch", path.join(mounted, "written-after")]);
 });
 
-test("reports a volume as missing when it was deleted meanwhile", async () => {
+test("reports a volume as missing when it is deleted during the backup", async () => {
   expect(await copyVolume(path.join(directory, "gone", "volume.ext4"), path.join(directory, "x"))).toBe(
     "missing",
   );
   expect(existsSync(path.join(directory, "x"))).toBe(false);
 });
 
-test("thaws the volume when the backup is killed while it is frozen", async () => {
+test("thaws the volume when the backup is killed during the freeze", async () => {
   const program = `
     import { openSync } from "node:fs";
     import { startGuard } from ${JSON.stringify(path.join(import.meta.dirname, "../lib/run.ts"))};
@@ -64,3 +75,65 @@ test("thaws the volume when the backup is killed while it is frozen", async () =
   // A write to a frozen filesystem waits for ever.
   await must(["touch", path.join(mounted, "written-after-the-kill")]);
 });
+
+test("thaws the volume when the guard is killed while it is frozen", async () => {
+  const opened = openSync(mounted, "r");
+  const guard = startGuard(
+    [process.execPath, path.join(import.meta.dirname, "freeze-guard.ts"), "60"],
+    opened,
+  );
+  expect(await guard.frozen).toBe(true);
+  for (const pid of childrenWith("freeze-guard.ts")) process.kill(pid, "SIGKILL");
+  expect(await guard.thaw()).toBe(false);
+  closeSync(opened);
+  await must(["touch", path.join(mounted, "written-after-the-guard")]);
+});
+
+test(
+  "thaws the volume when the guard is killed at any moment of its start",
+  { timeout: 60_000 },
+  async () => {
+    const opened = openSync(mounted, "r");
+    for (let waitMs = 0; waitMs <= 350; waitMs += 50) {
+      const guard = startGuard(
+        [process.execPath, path.join(import.meta.dirname, "freeze-guard.ts"), "60"],
+        opened,
+      );
+      await delay(waitMs);
+      for (const pid of childrenWith("freeze-guard.ts")) process.kill(pid, "SIGKILL");
+      await guard.frozen;
+      await guard.thaw();
+      await must(["touch", path.join(mounted, `written-after-${waitMs}`)]);
+    }
+    closeSync(opened);
+  },
+);
+
+test("reports a volume whose mount point it cannot see", async () => {
+  const other = path.join(directory, "other.ext4");
+  await must(["truncate", "--size=8M", other]);
+  const attached = await run(["losetup", "--find", "--show", other], { timeoutMs: 10_000 });
+  try {
+    const copied = await copyVolume(other, path.join(directory, "other-copy.ext4"), { maxLooks: 2 });
+    expect(copied).toEqual({ failure: expect.stringContaining("mounted where this command cannot see it") });
+  } finally {
+    await must(["losetup", "--detach", attached.output.trim()]);
+  }
+});
+
+/** Children of this process with a word in their command line. */
+function childrenWith(word: string): number[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        return (
+          readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(word) &&
+          readFileSync(`/proc/${pid}/status`, "utf8").includes(`PPid:\t${process.pid}\n`)
+        );
+      } catch {
+        return false;
+      }
+    })
+    .map(Number);
+}

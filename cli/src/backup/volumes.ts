@@ -1,43 +1,89 @@
 /**
- * Copies of volumes that machines write to: the filesystem is frozen while its image is copied, so the copy is as clean
- * as one that was unmounted. A volume that no machine has is copied as it is.
+ * Copies volumes while machines write to them. The filesystem is frozen during the copy, so the copy is as clean as an
+ * unmounted filesystem. A volume without a machine is copied directly.
  */
 import { closeSync, existsSync, fstatSync, openSync, readdirSync, readFileSync, statSync } from "node:fs";
 import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import type { Volume } from "@kontor/server/db/dump.ts";
 import { run, startGuard } from "../lib/run.ts";
+import { unescapeOctal } from "./places.ts";
 
 export type Copied = "copied" | "missing" | { failure: string };
 
-/** What writes to a frozen filesystem waits, so a copy that takes longer than this is given up. */
+/** Writers wait while the filesystem is frozen, so a longer copy is aborted. */
 const frozenMaxSeconds = 300;
 const guard = path.join(import.meta.dirname, "freeze-guard.ts");
+/** Copies of an unmounted volume that changed during the copy. */
+const maxAttempts = 3;
+/** A mount and an unmount take milliseconds between the loop device and the mount point. */
+const settleMs = 100;
+const maxLooks = 50;
 
-/** Copies the image of one volume; `missing` where it was deleted meanwhile. */
+/** Copies the image of one volume. Returns `missing` if the volume is deleted during the copy. */
 export async function copyVolume(
   image: string,
   target: string,
-  options: { maxSeconds?: number } = {},
+  options: { maxSeconds?: number; maxLooks?: number } = {},
 ): Promise<Copied> {
   const maxSeconds = options.maxSeconds ?? frozenMaxSeconds;
   const copy = async (): Promise<Copied> => {
     const argv = ["cp", "--reflink=auto", "--sparse=always", "--", image, target] as const;
     const { code, output } = await run(argv, { timeoutMs: maxSeconds * 1000 });
     if (code === 0) return "copied";
+    if (code === 137) return { failure: `copying it took longer than ${maxSeconds} s` };
     return existsSync(image) ? { failure: output.trim() || `cp ended with ${code}` } : "missing";
   };
-  if (!existsSync(image)) return "missing";
-  const directory = openMount(image);
-  if (directory === undefined) {
+  for (let attempt = 0; attempt < maxAttempts; attempt += 1) {
+    const directory = await openMount(image, options.maxLooks ?? maxLooks);
+    if (directory === "hidden") {
+      return { failure: "it is mounted where this command cannot see it; run the backup beside the server" };
+    }
+    if (directory !== undefined) return copyFrozen(image, directory, maxSeconds, copy);
+    const before = stampOf(image);
+    if (before === undefined) return "missing";
     const copied = await copy();
-    // Mounted in the meantime: the copy may be of two moments.
-    const now = openMount(image);
-    if (now === undefined) return copied;
-    closeSync(now);
-    return copyVolume(image, target, options);
+    // A mount during the copy changes the image: it writes at least the mount time.
+    if (copied !== "copied" || (devicesOf(image).length === 0 && stampOf(image) === before)) return copied;
   }
+  return existsSync(image) ? { failure: "it changed each time it was copied" } : "missing";
+}
+
+/**
+ * Compares the volumes of the dump with those that were copied (`region/id`) and those that exist now. A volume whose
+ * row is still there must have its bytes in the backup.
+ */
+export function absentVolumes(
+  dumped: readonly Volume[],
+  copied: ReadonlySet<string>,
+  now: readonly Volume[],
+): { deleted: string[]; lost: string[] } {
+  const absent = dumped.filter(({ id, region }) => !copied.has(`${region}/${id}`));
+  const regionNow = new Map(now.map(({ id, region }) => [id, region]));
+  const deleted = absent.filter(({ id }) => !regionNow.has(id)).map(({ id }) => id);
+  const lost = absent.flatMap(({ id, region }) => {
+    const current = regionNow.get(id);
+    if (current === undefined) return [];
+    return current === region
+      ? [
+          `volume ${id}: its data is not in the volume directory of the region ${region}; is that disk mounted?`,
+        ]
+      : [`volume ${id}: it was moved to the region ${current} meanwhile; run the backup again`];
+  });
+  return { deleted, lost };
+}
+
+async function copyFrozen(
+  image: string,
+  directory: number,
+  maxSeconds: number,
+  copy: () => Promise<Copied>,
+): Promise<Copied> {
   try {
     const process_ = startGuard([process.execPath, guard, String(maxSeconds)], directory);
     if (!(await process_.frozen)) {
+      // The guard was killed after the freeze and before it reported it.
+      await process_.thaw();
       return existsSync(image) ? { failure: "its filesystem cannot be frozen" } : "missing";
     }
     const copied = await copy();
@@ -50,29 +96,42 @@ export async function copyVolume(
   }
 }
 
-/**
- * An open directory of the filesystem that is mounted from `image`; undefined where none is. The device of what was
- * opened is compared: between the look and the opening, it may have been unmounted, and then the path is the host's own
- * disk.
- */
-function openMount(image: string): number | undefined {
-  for (const device of devicesOf(image)) {
-    const place = mountPointOf(readFileSync("/proc/self/mountinfo", "utf8"), device);
-    if (place === undefined) continue;
-    try {
-      const directory = openSync(place, "r");
-      if (isDevice(fstatSync(directory).dev, device)) return directory;
-      closeSync(directory);
-    } catch {
-      // It was unmounted in this moment.
-    }
-  }
-  return undefined;
+/** Identifies the content of an image; undefined if there is none. */
+function stampOf(image: string): string | undefined {
+  const found = statSync(image, { throwIfNoEntry: false, bigint: true });
+  return found && [found.ino, found.size, found.mtimeNs, found.ctimeNs].join(" ");
 }
 
-/** Loop devices of a file, as `7:3` (loop(4)). */
+/**
+ * Opens the root directory of the filesystem mounted from `image`. Undefined if it is not mounted, "hidden" if a loop
+ * device has it and its mount point is not in this mount namespace. The opened device is compared, because after an
+ * unmount the path would be on the host's own disk.
+ */
+async function openMount(image: string, looks: number): Promise<number | "hidden" | undefined> {
+  for (let look = 0; look < looks; look += 1) {
+    const devices = devicesOf(image);
+    if (devices.length === 0) return undefined;
+    for (const device of devices) {
+      const place = mountPointOf(readFileSync("/proc/self/mountinfo", "utf8"), device);
+      if (place === undefined) continue;
+      try {
+        const directory = openSync(place, "r");
+        if (isDevice(fstatSync(directory).dev, device)) return directory;
+        closeSync(directory);
+      } catch {
+        // It was unmounted since mountinfo was read.
+      }
+    }
+    await delay(settleMs);
+  }
+  return "hidden";
+}
+
+/** Lists the loop devices of a file, such as `7:3` (loop(4)). */
 function devicesOf(image: string): string[] {
-  const { ino, dev } = statSync(image);
+  const own = statSync(image, { throwIfNoEntry: false });
+  if (own === undefined) return [];
+  const { ino, dev } = own;
   return readdirSync("/sys/block").flatMap((name) => {
     try {
       const file = readFileSync(`/sys/block/${name}/loop/backing_file`, "utf8").trim();
@@ -85,17 +144,17 @@ function devicesOf(image: string): string[] {
   });
 }
 
-/** The mount point of a device, from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
+/** Finds the mount point of a device in the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
 export function mountPointOf(mountinfo: string, device: string): string | undefined {
   for (const line of mountinfo.split("\n")) {
     const [, , number, root, place] = line.split(" ");
     if (number !== device || root !== "/" || place === undefined) continue;
-    return place.replaceAll(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)));
+    return unescapeOctal(place);
   }
   return undefined;
 }
 
-/** makedev(3) of glibc, as `stat` reports a device. */
+/** Compares a `stat` device number, encoded by glibc's makedev(3), with `major:minor`. */
 function isDevice(dev: number, device: string): boolean {
   const number = BigInt(dev);
   const major = ((number >> 8n) & 0xfffn) | ((number >> 32n) & ~0xfffn);

@@ -1,7 +1,7 @@
 /**
- * `kontor backup`: the whole installation in one file, while the server runs. The database comes first, at one moment;
- * the files it names are copied after it. The memory and the disk of a running machine are not in it: a sandbox keeps
- * its volumes, and its snapshots when it is paused.
+ * `kontor backup` writes the whole installation into one file while the server runs. It dumps the database at one
+ * moment, then copies the files that the rows name. The backup has volumes, and snapshots of paused sandboxes. It does
+ * not have the memory or the disk of running machines.
  */
 import {
   chmodSync,
@@ -22,17 +22,25 @@ import {
 import path from "node:path";
 import type { Config } from "@kontor/server/config.ts";
 import type { Connection } from "@kontor/server/db/db.ts";
-import { dumpDatabase } from "@kontor/server/db/dump.ts";
+import { dumpDatabase, listVolumes } from "@kontor/server/db/dump.ts";
 import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded.ts";
 import { lockBackup } from "../backup/lock.ts";
-import { append, type Manifest, manifestFile, pack, type Part, sha256 } from "../backup/parts.ts";
-import { externalBlobs, isBelow, ownMounts, volumesDirectories } from "../backup/places.ts";
-import { copyVolume } from "../backup/volumes.ts";
+import {
+  append,
+  linkedFiles,
+  type Manifest,
+  manifestFile,
+  pack,
+  type Part,
+  sha256,
+} from "../backup/parts.ts";
+import { externalBlobs, followLinks, isBelow, ownMounts, volumesDirectories } from "../backup/places.ts";
+import { absentVolumes, copyVolume } from "../backup/volumes.ts";
 import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
-import { readConfig } from "./config.ts";
+import { readRunningConfig } from "./config.ts";
 
-/** Entries of the data directory that a start makes anew, or that parts of their own hold. */
+/** Entries of the data directory that a start creates again, or that have their own part. */
 const leftOut = [
   "postgres",
   "volumes",
@@ -42,25 +50,36 @@ const leftOut = [
   "server.json",
   "backup.lock",
   "kill-at",
+  // Variables of a shell, secrets among them, which the next `kontor up` forgets.
+  "restart-settings.json",
 ];
 const leftOutBelow = ["machines/machines", "machines/roots", "machines/mount-points", "oci/builds"];
-/** A push or the repository's own housekeeping moves objects while they are read. */
+/** A push or git's housekeeping may move objects during the read, so it is retried. */
 const gitAttempts = 3;
 
 export async function backup(target: string, options: { data?: string }): Promise<void> {
-  const config = readConfig(options);
+  const config = readRunningConfig(options);
   if (!existsSync(path.join(config.dataDir, "host-id"))) {
     throw new Failure(`There is no installation in ${config.dataDir}.`, {
       hint: "Name its data directory: kontor backup FILE --data DIR.",
     });
   }
+  if (config.databaseUrl === null && !existsSync(path.join(config.dataDir, "postgres", "data"))) {
+    throw new Failure(`There is no database in ${config.dataDir}.`, {
+      hint: "Set KONTOR_DATABASE_URL as the server has it.",
+    });
+  }
   const file = targetFile(target, config);
   const release = lockBackup(config.dataDir);
-  const stage = mkdtempSync(path.join(path.dirname(file), ".kontor-backup-"));
+  const stage = makeStage(path.dirname(file), hostIdOf(config));
+  const signals = removeOnSignal(() => {
+    rmSync(stage, { recursive: true, force: true });
+    release();
+  });
   const partial = path.join(stage, "backup.tar");
   try {
     const { manifest, lost } = await write(config, stage, partial);
-    // It holds every secret of the installation.
+    // The file has every secret of the installation.
     chmodSync(partial, 0o600);
     sync(partial);
     renameSync(partial, file);
@@ -71,15 +90,46 @@ export async function backup(target: string, options: { data?: string }): Promis
     }
     process.stdout.write(`${file}\n`);
     if (lost.length > 0) {
-      throw new Failure(`The backup lacks ${lost.length} volumes.`, { hint: lost.join("\n") });
+      throw new Failure(`The backup lacks ${lost.length} items.`, { hint: lost.join("\n") });
     }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOSPC") throw error;
+    throw new Failure(`The disk of ${path.dirname(file)} is full.`, {
+      hint: "Free some space, or name a file on another disk. No file was written.",
+    });
   } finally {
+    signals.done();
     rmSync(stage, { recursive: true, force: true });
     release();
   }
 }
 
-/** The file to write: outside of all that is copied, and not there yet. */
+/** A directory for unfinished parts. Removes those that killed backups of this installation left. */
+function makeStage(directory: string, hostId: string): string {
+  const prefix = `.kontor-backup-${hostId}-`;
+  for (const name of readdirSync(directory).filter((entry) => entry.startsWith(prefix))) {
+    rmSync(path.join(directory, name), { recursive: true, force: true });
+  }
+  return mkdtempSync(path.join(directory, prefix));
+}
+
+/** Parts in the stage have secrets, so a signal does not leave them there. */
+function removeOnSignal(remove: () => void): { done(): void } {
+  const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+  const end = (): void => {
+    remove();
+    process.stderr.write("kontor: the backup was stopped; no file was written\n");
+    process.exit(1);
+  };
+  for (const signal of signals) process.on(signal, end);
+  return { done: () => signals.forEach((signal) => process.off(signal, end)) };
+}
+
+function hostIdOf({ dataDir }: Config): string {
+  return readFileSync(path.join(dataDir, "host-id"), "utf8").trim();
+}
+
+/** Resolves the file to write. It must not exist, and must be outside of the copied directories. */
 function targetFile(target: string, config: Config): string {
   const full = path.resolve(target);
   const isDirectory = existsSync(full) && statSync(full).isDirectory();
@@ -88,7 +138,7 @@ function targetFile(target: string, config: Config): string {
   if (existsSync(file)) throw new Failure(`${file} is there already.`, { hint: "Name a new file." });
   const directory = path.dirname(file);
   if (!existsSync(directory)) throw new Failure(`There is no directory ${directory}.`, { hint: "Make it." });
-  const hostId = readFileSync(path.join(config.dataDir, "host-id"), "utf8").trim();
+  const hostId = hostIdOf(config);
   for (const place of [
     config.dataDir,
     externalBlobs(config),
@@ -109,7 +159,7 @@ async function write(
   archive: string,
 ): Promise<{ manifest: Manifest; lost: string[] }> {
   const { dataDir } = config;
-  const hostId = readFileSync(path.join(dataDir, "host-id"), "utf8").trim();
+  const hostId = hostIdOf(config);
   const manifest: Manifest = {
     format: 1,
     made_at: new Date().toISOString(),
@@ -126,16 +176,20 @@ async function write(
   };
 
   const database = startStep("Database");
-  await withDatabase(config, (connection) => dumpDatabase(connection, path.join(stage, "database")));
+  const dump = await withDatabase(config, (connection) =>
+    dumpDatabase(connection, path.join(stage, "database")),
+  );
   await pack(path.join(stage, "database.tar"), stage, ["database"], { compress: false });
   rmSync(path.join(stage, "database"), { recursive: true });
   await add({ kind: "database", file: "database.tar" });
   database.done();
 
   const volumes = startStep("Volumes");
-  for (const [region, directory] of volumesDirectories(config, hostId)) {
+  const directories = volumesDirectories(config, hostId);
+  const present = new Set<string>();
+  for (const [region, directory] of directories) {
     for (const id of existsSync(directory) ? readdirSync(directory) : []) {
-      // A name with a dot is a volume that is being made.
+      // A name with a dot is a volume that is being created.
       if (!/^[A-Za-z0-9_-]+$/.test(id)) continue;
       volumes.update(id);
       const copy = path.join(stage, "volume", id);
@@ -145,10 +199,18 @@ async function write(
         const file = `volume.${region}.${id}.tar.gz`;
         await pack(path.join(stage, file), path.join(stage, "volume"), [id]);
         await add({ kind: "volume", region, file });
-      } else if (copied === "missing") manifest.missing.push(id);
-      else lost.push(`volume ${id}: ${copied.failure}`);
+        present.add(`${region}/${id}`);
+      } else if (copied !== "missing") {
+        lost.push(`volume ${id}: ${copied.failure}`);
+        present.add(`${region}/${id}`);
+      }
       rmSync(path.join(stage, "volume"), { recursive: true });
     }
+  }
+  if (dump.volumes.some(({ id, region }) => !present.has(`${region}/${id}`))) {
+    const absent = absentVolumes(dump.volumes, present, await withDatabase(config, listVolumes));
+    manifest.missing.push(...absent.deleted);
+    lost.push(...absent.lost);
   }
   volumes.done();
 
@@ -159,10 +221,28 @@ async function write(
     await add({ kind: "files", file: "git.tar.gz" });
   }
   const names = readdirSync(dataDir).filter((name) => !leftOut.includes(name) && !name.includes(".tmp-"));
-  const exclude = [...leftOutBelow, ...ownMounts(dataDir)].map((name) => `${name}/*`);
+  // A region may lie below the data directory, and its volumes have their own parts.
+  const inside = [...directories.values()].filter((directory) => isBelow(directory, dataDir));
+  const exclude = [
+    ...leftOutBelow,
+    ...ownMounts(realpathSync(dataDir)),
+    ...inside.map((directory) => path.relative(dataDir, directory)),
+  ].flatMap((name) => [`${name}/*`, `${name.replace("/", "/./")}/*`]);
   files.update("images, snapshots, blobs, keys and settings");
-  await pack(path.join(stage, "files.tar.gz"), dataDir, names, { exclude });
+  const links = followLinks(dataDir, names);
+  lost.push(...links.lost);
+  const packed = await pack(path.join(stage, "files.tar.gz"), dataDir, links.names, { exclude });
+  // A log may be cut at any moment; what a row names is not written again.
+  lost.push(
+    ...packed.shrunk
+      .filter((name) => !name.startsWith("logs/"))
+      .map((name) => `file ${name}: it was cut while it was read; run the backup again`),
+  );
   await add({ kind: "files", file: "files.tar.gz" });
+  if (links.files.length > 0) {
+    await pack(path.join(stage, linkedFiles), dataDir, links.files, { followLinks: true });
+    await add({ kind: "files", file: linkedFiles });
+  }
   const blobs = externalBlobs(config);
   if (blobs !== null && existsSync(blobs)) {
     files.update("backups of add-ons");
@@ -171,6 +251,7 @@ async function write(
   }
   files.done();
 
+  manifest.lost = lost;
   writeFileSync(path.join(stage, manifestFile), JSON.stringify(manifest, null, 1), { mode: 0o600 });
   await append(archive, stage, manifestFile);
   return { manifest, lost };
@@ -181,12 +262,12 @@ const image = "volume.ext4";
 async function packRepositories(dataDir: string, target: string): Promise<void> {
   for (let attempt = 1; attempt <= gitAttempts; attempt += 1) {
     rmSync(target, { force: true });
-    if ((await pack(target, dataDir, ["git"])) === "whole") return;
+    if ((await pack(target, dataDir, followLinks(dataDir, ["git"]).names)).isWhole) return;
   }
   throw new Failure("Repositories changed each time they were read.", { hint: "Run the backup again." });
 }
 
-/** The embedded PostgreSQL is started where it does not run, and then stopped again. */
+/** Starts the embedded PostgreSQL if it does not run, and stops it again afterwards. */
 async function withDatabase<T>(config: Config, work: (connection: Connection) => Promise<T>): Promise<T> {
   if (config.databaseUrl !== null) return work({ url: config.databaseUrl });
   const { connection, adopted } = await ensureEmbedded(config.dataDir);

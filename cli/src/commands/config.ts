@@ -1,6 +1,7 @@
 /** `kontor config`: every setting, its value, where it came from, and what it may be; never a secret. */
 import { describeConfig, loadConfig, type Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
+import { withRunningSettings } from "../serve/running-settings.ts";
 
 export function config(options: { data?: string; json?: boolean }): void {
   const rows = describeConfig(readConfig(options));
@@ -18,10 +19,24 @@ export function config(options: { data?: string; json?: boolean }): void {
 }
 
 /** The configuration a server with this data directory would have (`port` as a flag said). */
-export function readConfig({ data, port }: { data?: string; port?: string }): Config {
+export function readConfig({
+  data,
+  port,
+  env = process.env,
+}: {
+  data?: string;
+  port?: string;
+  env?: NodeJS.ProcessEnv;
+}): Config {
   try {
-    return loadConfig({ dataDir: data, overrides: port === undefined ? {} : { port } });
+    return loadConfig({ env, dataDir: data, overrides: port === undefined ? {} : { port } });
   } catch (error) {
     throw new Failure("The configuration does not fit.", { hint: (error as Error).message });
   }
+}
+
+/** The configuration of the server that runs on the data directory, else the one a server would have. */
+export function readRunningConfig(options: { data?: string }): Config {
+  const { dataDir } = readConfig(options);
+  return readConfig({ data: dataDir, env: withRunningSettings(dataDir) });
 }

@@ -4,17 +4,18 @@ import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { findRunning, logFile } from "../serve/server-file.ts";
 import { afterGraceMs, stopServer } from "../serve/start.ts";
-import { readConfig } from "./config.ts";
+import { readRunningConfig } from "./config.ts";
 
 export async function down(options: { data?: string }): Promise<void> {
-  const { dataDir: data, shutdownGraceSeconds } = readConfig(options);
+  const { dataDir: data, shutdownGraceSeconds } = readRunningConfig(options);
   const running = findRunning(data);
   if (!running) process.stdout.write(`No server serves ${data}.\n`);
   else await drain(running.pid, data, shutdownGraceSeconds);
   if ((await stopEmbedded(data)).stopped) process.stdout.write("✓ Database stopped\n");
 }
 
-async function drain(pid: number, data: string, graceSeconds: number): Promise<void> {
+/** Ends a server; fails if it does not end. */
+export async function drain(pid: number, data: string, graceSeconds: number): Promise<void> {
   const view = startStep("Server");
   view.update(`draining, at most ${graceSeconds} s`);
   if (await stopServer(pid, graceSeconds * 1000 + afterGraceMs)) {

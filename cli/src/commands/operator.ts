@@ -1,6 +1,7 @@
 /** What an operator does without the API: users, teams, plans. The server's own code does it, on the same database. */
 import { dataDirectory, inProduct } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
+import { withRunningSettings } from "../serve/running-settings.ts";
 
 export const operatorNouns = {
   user: "create, list, reset-password or delete: people who may sign in",
@@ -11,7 +12,8 @@ export const operatorNouns = {
 } as const;
 
 export async function operate(noun: string, args: readonly string[]): Promise<void> {
-  const env = { ...process.env, KONTOR_DATA_DIR: dataDirectory(undefined) };
+  const data = dataDirectory(undefined);
+  const env = { ...withRunningSettings(data), KONTOR_DATA_DIR: data };
   process.exitCode = await runHere([process.execPath, inProduct("server/src/operator.ts"), noun, ...args], {
     env,
   });

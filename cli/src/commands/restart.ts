@@ -6,7 +6,8 @@ import { startStep } from "../lib/steps-view.ts";
 import { readiness } from "../serve/api.ts";
 import { findRunning, logFile, type RunningServer } from "../serve/server-file.ts";
 import { writeRestartSettings } from "../serve/restart-settings.ts";
-import { afterGraceMs, restartServer } from "../serve/start.ts";
+import { withRunningSettings } from "../serve/running-settings.ts";
+import { afterGraceMs, findKeeper } from "../serve/start.ts";
 import { readConfig } from "./config.ts";
 
 /** Requests under way get three seconds; a start takes one, and minutes where a database is migrated. */
@@ -18,14 +19,18 @@ export async function restart(options: { data?: string }): Promise<void> {
   const running = findRunning(data);
   if (!running) throw new Failure(`No server serves ${data}.`, { hint: "Start one with kontor up." });
   refuseOtherPort(config, running);
-  writeRestartSettings(data);
+  // The next server has the settings of both, and a start that refuses them would end the service.
+  readConfig({ data, env: { ...withRunningSettings(data), ...process.env } });
   const view = startStep("Server");
-  if (!restartServer(running.pid)) {
+  const keeper = findKeeper(running.pid);
+  if (keeper === undefined) {
     view.fail("nobody keeps its doors open");
     throw new Failure(`The server (pid ${running.pid}) was not started by kontor up.`, {
       hint: "Whoever started it can restart it; kontor down and kontor up do so with a pause.",
     });
   }
+  writeRestartSettings(data);
+  process.kill(keeper, "SIGHUP");
   const deadline = Date.now() + readyWithinMs;
   while (Date.now() < deadline) {
     view.update("ending and starting again");
@@ -40,10 +45,10 @@ export async function restart(options: { data?: string }): Promise<void> {
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
 }
 
-/** The doors stay open, so they stay where they are. */
+/** A restart keeps the listening sockets, so the port cannot change. */
 function refuseOtherPort({ port }: Config, running: RunningServer): void {
   if (process.env["KONTOR_PORT"] === undefined || port === 0 || port === running.port) return;
   throw new Failure(`KONTOR_PORT is ${port}, and the server listens on ${running.port}.`, {
-    hint: "A restart keeps the port; kontor down and kontor up change it, with a pause.",
+    hint: "A restart keeps the port. Run kontor down, then kontor up, to change it.",
   });
 }

@@ -1,15 +1,24 @@
 /**
- * `kontor restore`: a backup becomes the installation of an empty data directory and an empty database. Everything that
- * can be refused is refused before anything is changed; a restore that fails takes back what it made, and one that is
- * killed leaves a mark that no server starts on.
+ * `kontor restore` writes a backup into an empty data directory and an empty database. It checks the backup before it
+ * changes anything. A failed restore removes what it created. A killed restore leaves a mark, and no server starts
+ * while the mark exists.
  */
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Config, loadConfig } from "@kontor/server/config.ts";
 import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded.ts";
 import { loadDatabase, readDump, refuseFullDatabase, restoreMark } from "@kontor/server/db/load.ts";
-import { type Manifest, manifestFile, parseManifest, type Part, sha256, unpack } from "../backup/parts.ts";
-import { externalBlobs, volumesDirectories } from "../backup/places.ts";
+import {
+  extract,
+  linkedFiles,
+  type Manifest,
+  manifestFile,
+  parseManifest,
+  type Part,
+  sha256,
+  unpack,
+} from "../backup/parts.ts";
+import { externalBlobs, refuseLinkedDirectories, volumesDirectories } from "../backup/places.ts";
 import { Failure } from "../lib/failure.ts";
 import { dataDirectory, isRoot } from "../lib/places.ts";
 import { run } from "../lib/run.ts";
@@ -17,11 +26,13 @@ import { startStep } from "../lib/steps-view.ts";
 import { readConfig } from "./config.ts";
 
 const stageName = ".restoring";
+/** A manifest has a line for each volume. */
+const manifestMaxBytes = 64 * 1024 * 1024;
 
 export async function restore(file: string, options: { data?: string }): Promise<void> {
-  if (!isRoot()) throw new Failure("A restore gives files their owners back, which needs root.");
+  if (!isRoot()) throw new Failure("A restore sets the owners of files. Run it as root.");
   const archive = path.resolve(file);
-  if (!existsSync(archive)) throw new Failure(`There is no file ${archive}.`);
+  if (!existsSync(archive)) throw new Failure(`The file ${archive} does not exist. Name a backup file.`);
   const dataDir = dataDirectory(options.data);
   refuseFullDirectory(dataDir, "data directory");
   const { databaseUrl } = readConfig({ data: dataDir });
@@ -34,8 +45,11 @@ export async function restore(file: string, options: { data?: string }): Promise
   try {
     await refusal(() => fill(archive, dataDir, stage, made));
   } catch (error) {
-    await stopEmbedded(dataDir);
-    for (const directory of [...made, dataDir]) empty(directory);
+    try {
+      await stopEmbedded(dataDir);
+    } finally {
+      for (const directory of [...made, dataDir]) empty(directory);
+    }
     throw error;
   }
   process.stdout.write(`Restored into ${dataDir}. Start it with: kontor up --data ${dataDir}\n`);
@@ -45,6 +59,7 @@ async function fill(archive: string, dataDir: string, stage: string, made: strin
   const checking = startStep("Checksums");
   const { manifest, stagedConfig } = await check(archive, stage);
   checking.done(`${manifest.parts.length} parts`);
+  for (const item of manifest.lost ?? []) process.stdout.write(`· the backup lacks ${item}\n`);
   const config = stagedConfig(dataDir);
   const { databaseUrl } = config;
   if (databaseUrl !== null) await refuseFullDatabase({ url: databaseUrl });
@@ -74,6 +89,7 @@ async function fill(archive: string, dataDir: string, stage: string, made: strin
     mkdirSync(directory, { recursive: true, mode: 0o711 });
     await unpack(path.join(stage, part.file), directory);
     rmSync(path.join(stage, part.file));
+    refuseLinkedDirectories(dataDir);
   }
   files.done();
 
@@ -87,40 +103,37 @@ async function fill(archive: string, dataDir: string, stage: string, made: strin
   rmSync(path.join(dataDir, restoreMark));
 }
 
-/** Unpacks the archive into the stage, compares every part with its checksum, and reads the settings and the dump. */
+/** Unpacks the archive into the stage, checks every checksum, and reads the settings and the dump. */
 async function check(
   archive: string,
   stage: string,
 ): Promise<{ manifest: Manifest; stagedConfig: (dataDir: string) => Config }> {
-  const { code, output } = await run([
-    "tar",
-    "--extract",
-    `--file=${archive}`,
-    "--no-same-owner",
-    `--directory=${stage}`,
-  ]);
+  await extract(archive, stage, [manifestFile]);
   const manifestAt = path.join(stage, manifestFile);
-  if (code !== 0 || !existsSync(manifestAt)) {
-    throw new Failure(`${archive} is no whole backup.`, { hint: output.slice(-500).trim() });
-  }
+  if (statSync(manifestAt).size > manifestMaxBytes) throw new Failure(`${archive} is no backup.`);
   const manifest = parseManifest(readFileSync(manifestAt, "utf8"));
+  // By name, so that nothing else of the archive reaches the disk.
+  await extract(
+    archive,
+    stage,
+    manifest.parts.map((part) => part.file),
+  );
   for (const part of manifest.parts) {
     const staged = path.join(stage, part.file);
-    if (existsSync(staged) && (await sha256(staged)) === part.sha256) continue;
+    if ((await sha256(staged)) === part.sha256) continue;
     throw new Failure(`${part.file} in ${archive} is damaged.`, { hint: "Restore from another backup." });
   }
   await unpack(path.join(stage, "database.tar"), stage);
   await readDump(path.join(stage, "database"));
-  // The settings decide where the rest goes, so they are read before anything is put in its place.
+  // The settings define the target directories, so they are read first.
   const settings = path.join(stage, "settings");
   mkdirSync(settings);
-  await run([
-    "tar",
-    "--extract",
-    `--file=${path.join(stage, "files.tar.gz")}`,
-    `--directory=${settings}`,
-    "kontor.toml",
-  ]);
+  for (const name of ["files.tar.gz", linkedFiles]) {
+    const part = path.join(stage, name);
+    if (existsSync(part)) {
+      await run(["tar", "--extract", `--file=${part}`, `--directory=${settings}`, "kontor.toml"]);
+    }
+  }
   return {
     manifest,
     stagedConfig: (dataDir) => Object.freeze({ ...loadConfig({ dataDir: settings }), dataDir }),
@@ -135,14 +148,14 @@ function refuseFullDirectory(directory: string, noun: string): void {
   });
 }
 
-/** Removes everything in a directory that was empty before; a new disk's own lost+found stays. */
+/** Empties a directory that was empty before the restore. Keeps the `lost+found` of a new disk. */
 function empty(directory: string): void {
   for (const name of existsSync(directory) ? readdirSync(directory) : []) {
     if (name !== "lost+found") rmSync(path.join(directory, name), { recursive: true, force: true });
   }
 }
 
-/** An error that says what to do is no defect. */
+/** Turns an error that names its cure into a `Failure`, which prints no stack. */
 async function refusal<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work();

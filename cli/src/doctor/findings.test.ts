@@ -5,14 +5,14 @@ import { expect, onTestFinished, test } from "vitest";
 import { inProduct } from "../lib/places.ts";
 import { buildEnclosure, engineFindings, userNamespaces } from "./findings.ts";
 
-/** A data directory that goes with the test. */
+/** Creates a data directory that is removed after the test. */
 function directory(): string {
   const data = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
   onTestFinished(() => rmSync(data, { recursive: true, force: true }));
   return data;
 }
 
-/** A data directory whose settings name a program that prints this text. */
+/** Creates a data directory whose settings name a program that prints this text. */
 function dataWith(name: "runc" | "buildah", output: string): string {
   const data = directory();
   const program = path.join(data, name);
@@ -40,7 +40,7 @@ test("does not judge a version that it cannot parse", async () => {
   expect(found).toMatchObject({ name: "runc", ok: null, found: "unknown" });
 });
 
-test("lists the version and the known holes of the buildah named in the settings", async () => {
+test("reports the version and the known vulnerabilities of the buildah named in the settings", async () => {
   const [version, hole] = await engineFindings(
     "buildah",
     dataWith("buildah", "buildah version 1.33.10 (image-spec 1.1.0)"),
@@ -61,8 +61,11 @@ test.each([
 });
 
 const canEnclose = process.getuid?.() === 0 && existsSync(inProduct("runtime/shim/build/kontor-shim"));
-test.skipIf(!canEnclose)("starts a trial enclosure on the data directory, and leaves nothing", async () => {
-  const data = directory();
-  expect(await buildEnclosure(data)).toEqual({ ok: true, found: `works on ${data}` });
-  expect(readdirSync(data)).toEqual([]);
-});
+test.skipIf(!canEnclose)(
+  "starts a trial enclosure on the data directory, and leaves nothing behind",
+  async () => {
+    const data = directory();
+    expect(await buildEnclosure(data)).toEqual({ ok: true, found: `works on ${data}` });
+    expect(readdirSync(data)).toEqual([]);
+  },
+);

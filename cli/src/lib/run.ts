@@ -25,12 +25,12 @@ export interface Ran {
 
 const outputMax = 1 << 20;
 
-/** After this long, what a child left running no longer keeps its caller waiting for the end of the output. */
+/** Wait for the end of the output after the child exits. Processes that it left running may hold the output open. */
 const drainMs = 5_000;
 
 /**
- * Runs a command to its end and answers its exit code; throws nothing. A process that the command left running and
- * that holds its output open is not waited for.
+ * Runs a command to its end and returns its exit code. Never throws. Does not wait for processes that the command left
+ * running.
  */
 export function run(argv: readonly [string, ...string[]], options: RunOptions = {}): Promise<Ran> {
   const { onLine, onStatus } = options;
@@ -141,10 +141,11 @@ function isExecutable(file: string): boolean {
   }
 }
 
-/** `fsfreeze` (fsfreeze(8)) on the filesystem of an open directory; returns its exit code. */
+/** Runs fsfreeze(8) on the filesystem of an open directory. Returns the exit code. */
 export function spawnFreeze(what: "--freeze" | "--unfreeze", descriptor: number): Promise<number> {
   const child = spawn("fsfreeze", [what, "/proc/self/fd/3"], {
-    stdio: ["ignore", "ignore", "ignore", descriptor],
+    // Shares the caller's output, so a process that waits for the end of that output also waits for this program.
+    stdio: ["ignore", "inherit", "ignore", descriptor],
     timeout: 60_000,
     killSignal: "SIGKILL",
   });
@@ -155,15 +156,15 @@ export function spawnFreeze(what: "--freeze" | "--unfreeze", descriptor: number)
 }
 
 export interface FreezeGuard {
-  /** False where the filesystem could not be frozen. */
+  /** Resolves to false if the filesystem could not be frozen. */
   frozen: Promise<boolean>;
-  /** Has the filesystem thawed. False where it was not frozen the whole time. */
+  /** Thaws the filesystem. Resolves to false if it was not frozen the whole time. */
   thaw(): Promise<boolean>;
 }
 
-/** Starts the guard of a frozen filesystem (`argv`) with the open directory as its descriptor 3. */
+/** Starts the guard (`argv`) of a frozen filesystem. The open directory is its descriptor 3. */
 export function startGuard(argv: readonly [string, ...string[]], directory: number): FreezeGuard {
-  // A session of its own: a Ctrl-C ends the backup, and the guard thaws.
+  // The guard has its own session: a Ctrl-C ends the backup only, and the guard still thaws.
   const child = spawn(argv[0], argv.slice(1), {
     detached: true,
     stdio: ["pipe", "pipe", "ignore", directory],
@@ -171,9 +172,10 @@ export function startGuard(argv: readonly [string, ...string[]], directory: numb
   const { stdin, stdout } = child;
   if (!stdin || !stdout) throw new Error("the guard has no pipes");
   stdin.on("error", () => {});
+  // "close" also waits for an fsfreeze that a killed guard left behind: it may still freeze.
   const exit = new Promise<number>((resolve) => {
     child.on("error", () => resolve(127));
-    child.on("exit", (code) => resolve(code ?? 137));
+    child.on("close", (code) => resolve(code ?? 137));
   });
   const said = new Promise<boolean>((resolve) => stdout.once("data", () => resolve(true)));
   return {
@@ -181,8 +183,8 @@ export function startGuard(argv: readonly [string, ...string[]], directory: numb
     thaw: async () => {
       stdin.end("thaw\n");
       const code = await exit;
-      // A guard that was killed thawed nothing.
-      if (code > 2) await spawnFreeze("--unfreeze", directory);
+      // A guard that was killed, or that could not thaw, left the filesystem frozen. With 2 it froze nothing.
+      if (code === 1 || code > 2) await spawnFreeze("--unfreeze", directory);
       return code === 0;
     },
   };

@@ -36,7 +36,7 @@ export const rooms: readonly Room[] = [
   { name: "egress", mayKnow: ["lib"] },
   { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
   { name: "machines", mayKnow: [...machinery, "runtime"] },
-  // builds wait in turns of the accounts that pay for them
+  // builds are queued by the account that pays for them
   { name: "builds", mayKnow: [...machinery, "machines", "runtime", "accounts/payers.ts"] },
   // git is a program of the host: it is run through the one door, and nothing else of the runtime is known
   { name: "platform", mayKnow: [...machinery, ...domains, "@kontor/runtime/exec.ts"], httpFiles: wireFiles },
@@ -61,14 +61,18 @@ export const packages: readonly PackageFence[] = [
   {
     package: "cli",
     // the client side speaks HTTP; it shares the configuration, the database launcher (`down`), the dump of the database
-    // with the places of volumes (`backup`, `restore`), and where the host gets its packages (set-up)
+    // with the places of volumes (`backup`, `restore`), where the host gets its packages (set-up), and the names of what
+    // an installation has on its host (`uninstall`)
     mayKnow: [
       "@kontor/server/config.ts",
       "@kontor/server/db/db.ts",
       "@kontor/server/db/dump.ts",
       "@kontor/server/db/embedded.ts",
+      "@kontor/server/db/embedded-files.ts",
       "@kontor/server/db/load.ts",
       "@kontor/server/machines/regions.ts",
+      "@kontor/runtime/cgroup/cgroups.ts",
+      "@kontor/runtime/network/addresses.ts",
       "@kontor/runtime/rootfs/sources.ts",
     ],
   },

@@ -1,4 +1,4 @@
-/** What a restart hands to the server that comes up: the settings in the environment of this shell. */
+/** Stores the settings of a restart's shell for the servers that start after it. */
 import { readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { isSetting } from "@kontor/server/config.ts";
@@ -6,8 +6,8 @@ import { isSetting } from "@kontor/server/config.ts";
 const fileOf = (data: string): string => path.join(data, "restart-settings.json");
 
 /**
- * Settings of this shell hold from the next start on, and those of earlier restarts that it does not name stay. The
- * data directory is where the file is found, and never in it.
+ * Merges this shell's settings into those of earlier restarts. They apply from the next start on. KONTOR_DATA_DIR is
+ * left out, because the file is found by it.
  */
 export function writeRestartSettings(data: string, env: NodeJS.ProcessEnv = process.env): void {
   const own = Object.entries(env).filter(([name]) => isSetting(name) && name !== "KONTOR_DATA_DIR");
@@ -18,12 +18,13 @@ export function writeRestartSettings(data: string, env: NodeJS.ProcessEnv = proc
   renameSync(next, fileOf(data));
 }
 
-/** Before a start by `kontor up`, whose own environment is all that counts. */
+/** Removes the file before `kontor up`, which uses its own environment only. */
 export function forgetRestartSettings(data: string): void {
   rmSync(fileOf(data), { force: true });
 }
 
-function readRestartSettings(data: string): Record<string, string> {
+/** Settings of earlier restarts. Empty if there are none. */
+export function readRestartSettings(data: string): Record<string, string> {
   try {
     return JSON.parse(readFileSync(fileOf(data), "utf8")) as Record<string, string>;
   } catch {

@@ -94,14 +94,12 @@ export async function stopServer(pid: number, waitMs: number): Promise<boolean> 
 }
 
 /**
- * Has a server that the shim keeps end and start again, from whatever code and configuration are there by now. False
- * where nobody keeps it.
+ * The process that keeps a server's sockets open (`kontor-shim keep`). On SIGHUP it ends the server and starts the next
+ * one, with the code and configuration of that moment. Undefined if the server has none.
  */
-export function restartServer(pid: number): boolean {
+export function findKeeper(pid: number): number | undefined {
   const keeper = parentOf(pid);
-  if (keeper === undefined || !isKeeper(keeper)) return false;
-  process.kill(keeper, "SIGHUP");
-  return true;
+  return keeper !== undefined && isKeeper(keeper) ? keeper : undefined;
 }
 
 function notStarted(what: string, { log, logOffset }: Started): Failure {

@@ -11,7 +11,7 @@ import type { StepView } from "../lib/steps-view.ts";
 import type { SystemPackage } from "./packages.ts";
 import type { Missing, SetupStep } from "./setup.ts";
 
-const backportsFile = "/etc/apt/sources.list.d/kontor-backports.sources";
+export const backportsFile = "/etc/apt/sources.list.d/kontor-backports.sources";
 
 export function aptStep(packages: readonly SystemPackage[]): SetupStep {
   return {

@@ -28,7 +28,7 @@ export interface LowLimit extends HostLimit {
 }
 
 const file = (name: string, root: string) => `${root}/${name.replaceAll(".", "/")}`;
-const kept = "/etc/sysctl.d/60-kontor.conf";
+export const keptLimits = "/etc/sysctl.d/60-kontor.conf";
 
 /** Limits below their minimum. Zero in `pipe-user-pages-soft` means unlimited. */
 export function lowLimits(root = "/proc/sys"): LowLimit[] {
@@ -39,7 +39,7 @@ export function lowLimits(root = "/proc/sys"): LowLimit[] {
 }
 
 /** Raises low limits that are writable. In a container they mostly belong to the host, and `doctor` lists them. */
-export function hostLimitsStep(root = "/proc/sys", keepAt = kept): SetupStep {
+export function hostLimitsStep(root = "/proc/sys", keepAt = keptLimits): SetupStep {
   const raisable = () => (isRoot() ? lowLimits(root).filter(({ name }) => isWritable(file(name, root))) : []);
   return {
     title: "Host limits",

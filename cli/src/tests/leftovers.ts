@@ -1,6 +1,6 @@
 /**
- * Processes that a suite left running. Each suite runs with a mark in its environment, which its children inherit; a
- * process that wears the mark after the suite has ended belongs to no one.
+ * Finds processes that a suite left running. Each suite has a mark in its environment, which its children inherit. A
+ * process with the mark is an orphan once the suite has ended.
  */
 import { randomUUID } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
@@ -15,10 +15,10 @@ const variable = "TEST_SUITE_MARK";
 
 export type Mark = Record<typeof variable, string>;
 
-/** A mark of its own for one suite. Not named KONTOR_…: the server refuses a setting that it does not know. */
+/** Creates the mark of one suite. Its name is not KONTOR_…, because the server refuses unknown settings. */
 export const marked = (): Mark => ({ [variable]: randomUUID() });
 
-/** Kills every process that wears the mark, and answers which they were. */
+/** Kills every process with the mark, and returns them. */
 export function endLeftovers(mark: Mark): Leftover[] {
   const worn = `${variable}=${mark[variable]}`;
   return readdirSync("/proc")
@@ -35,7 +35,7 @@ export function endLeftovers(mark: Mark): Leftover[] {
     });
 }
 
-/** A file of a process; empty where the process has ended or belongs to another person. */
+/** Reads a file of a process. Empty if the process has ended or belongs to another user. */
 function read(pid: string, file: string): string {
   try {
     return readFileSync(`/proc/${pid}/${file}`, "latin1");

@@ -176,7 +176,7 @@ test("lanes run beside one another, say whose each line is, and are added up", a
   expect(lines).toContain("right │ r met l\n");
 });
 
-test("ends what a suite left running with its output open, and waits for nothing of it", async () => {
+test("kills a process that a suite left running with its output open, and does not wait for it", async () => {
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
   onTestFinished(() => written.mockRestore());
   const leave = `const left = child_process.spawn("sleep", ["3600"], { detached: true, stdio: "inherit" });

@@ -35,8 +35,8 @@ interface Terminal {
 }
 
 /**
- * A whole run ends within this time: a suite that still runs then is killed and counts as failed. CI stops at 90
- * minutes without a word about the suite that did not end.
+ * Deadline of a whole run. A suite that still runs then is killed and counts as failed. CI stops at 90 minutes without
+ * naming the suite.
  */
 const wholeRunMs = 75 * 60_000;
 
@@ -212,7 +212,7 @@ async function count({ name, run, repair }: Suite, terminal: Terminal, files: st
   }
 }
 
-/** Runs a command, then ends the processes that it left behind: they would hold this run's output open for ever. */
+/** Runs a command, then kills its orphans, which would hold this run's output open for ever. */
 async function runMarked(argv: readonly [string, ...string[]], terminal: Terminal): Promise<number> {
   const mark = marked();
   const code = await terminal.run(argv, { ...process.env, ...mark });
