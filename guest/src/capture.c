@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "process.h"
+
 enum {
   BUFFER_BYTES = 256 * 1024,
   NAME_BYTES = 255,
@@ -198,7 +200,9 @@ static void find_layers(void) {
 }
 
 int capture(void) {
-  // What is still running would change files while they are read. PID 1 and this process are spared.
+  // A running process would change files while they are read. Stopped processes fork no more, so the kill misses none of a
+  // fork bomb.
+  process_stop_all(0);
   kill(-1, SIGKILL);
   find_layers();
   int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

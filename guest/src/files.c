@@ -17,9 +17,9 @@
 #include "services.h"
 
 enum {
-  ENTRY_LIMIT = 10000, // and one more in a page, which tells the host that there are others
+  ENTRY_LIMIT = 10000, // and one more in a page, which shows the host that more exist
   BATCH = 64 * 1024,
-  DEPTH_LIMIT = 256, // of a tree that is removed: each level holds a descriptor
+  DEPTH_LIMIT = 256, // maximum depth of a removed tree, because each level needs a descriptor
   REMOVE_TRIES = 16,
 };
 
@@ -35,7 +35,7 @@ static void reply_stat(struct reply *reply, const struct stat *info) {
   reply_number(reply, F_GID, info->st_gid);
 }
 
-// What is at a path: what a symlink leads to, or the symlink itself where that is nothing; its target in both cases.
+// Describes a path: a symlink's target, or the symlink itself if the target is missing. Returns the link text too.
 static bool stat_with_target(int directory, const char *path, struct stat *info, char target[PATH_LIMIT + 1]) {
   target[0] = 0;
   if (fstatat(directory, path, info, AT_SYMLINK_NOFOLLOW)) return false;
@@ -229,7 +229,7 @@ static bool add_entry(int connection, int directory, const char *name, struct ba
   struct stat info;
   struct reply reply;
   char target[PATH_LIMIT + 1];
-  // gone meanwhile: not an entry
+  // removed since readdir
   if (!stat_with_target(directory, name, &info, target)) return true;
   reply_begin(&reply, ENTRY);
   reply_text(&reply, F_NAME, name);
@@ -257,7 +257,7 @@ typedef char entry_name[256];
 
 static int by_name(const void *one, const void *other) { return strcmp(one, other); }
 
-// The first names in byte order after a name, however many there are: memory for two pages, whatever the directory has.
+// Sends the first names after a name, in byte order. Memory is bounded to two pages for any size of directory.
 static bool send_page(int connection, DIR *directory, const char *after, size_t limit, struct batch *batch) {
   entry_name *names = malloc(2 * limit * sizeof *names);
   if (!names) return send_error(connection, "failed", "no memory");
@@ -362,7 +362,12 @@ static bool move(const struct request *request, struct real_path *from, struct r
   if (!resolve_below_roots(request, request->text[F_PATH], from, failure) ||
       !resolve_below_roots(request, request->text[F_TO], to, failure))
     return false;
-  int result = overwrite ? rename(from->text, to->text) : rename_without_replacing(from->text, to->text);
+  int (*put)(const char *, const char *) = overwrite ? rename : rename_without_replacing;
+  int result = put(from->text, to->text);
+  if (result && errno == ENOENT && faccessat(AT_FDCWD, from->text, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (!make_parents(to, failure)) return false;
+    result = put(from->text, to->text);
+  }
   if (result == 0) return true;
   if (errno == EXDEV) return move_across(from->text, to, overwrite, failure);
   if (errno == EINVAL) return fail(failure, "invalid_path", "a directory cannot be moved into itself");
@@ -371,7 +376,7 @@ static bool move(const struct request *request, struct real_path *from, struct r
 
 static bool remove_tree(int parent, const char *name, const char *path, int depth, struct failure *failure);
 
-// One pass over the entries of a directory. Descriptors, never paths: no symlink that is put in the way is followed.
+// Removes the entries of a directory in one pass. Uses descriptors, not paths, so a planted symlink is not followed.
 static bool remove_entries(DIR *directory, const char *path, int depth, struct failure *failure) {
   rewinddir(directory);
   for (struct dirent *entry; (entry = readdir(directory));) {
@@ -392,7 +397,7 @@ static bool remove_tree(int parent, const char *name, const char *path, int dept
     return (error == ENOENT && depth > 0) || fail_errno(failure, error, path);
   }
   bool ok = false;
-  // what is made meanwhile is removed by a further pass
+  // another pass removes entries created during the first
   for (int tries = 0; !ok && tries < REMOVE_TRIES; tries++) {
     if (!remove_entries(directory, path, depth, failure)) break;
     ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || (errno == ENOENT && depth > 0);

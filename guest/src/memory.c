@@ -1,5 +1,5 @@
-// The size of a machine is what its processes may use together. gVisor's kernel has no out-of-memory killer, and the
-// host's would end the whole machine, so this thread is the killer. It looks the more often the less is left.
+// Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's kernel has no
+// such killer, and the host's would kill the whole machine. This thread checks more often when less memory is left.
 //
 // AnonPages of /proc/meminfo counts private memory and tmpfs, as they are committed on the host. MemFree is of no use:
 // it also counts mapped files, which the host can drop.
@@ -23,18 +23,22 @@
 
 enum {
   CANDIDATE_LIMIT = 8192,
-  // Faster than two cores fill memory inside gVisor; measured 1.2 GB/s on one.
+  // Upper bound of the rate at which two cores fill memory inside gVisor. Measured: 1.2 GB/s on one core.
   FILL_BYTES_PER_MS = 6 * 1000 * 1000,
   PAUSE_FIRST_MS = 3,
   PAUSE_LAST_MS = 250,
-  GONE_WITHIN_MS = 300,
-  // What the host keeps for each process beside its memory: measured, 0.5 MB for `sleep` and 0.9 MB for a bash. The
-  // headroom covers this for the first ones.
+  RELEASE_WITHIN_MS = 5000,
+  GROWTH_PART = 64,
+  END_ROUND_MS = 20,
+  END_WITHIN_MS = 60 * 1000,
+  // Host memory for each process beside its own: measured, 0.5 MB for `sleep` and 0.9 MB for bash. The headroom covers
+  // the first processes.
   PROCESS_BYTES = 1024 * 1024,
   COVERED_PROCESSES = 128,
-  // A process smaller than this part of the size is not the one to blame.
+  // A process smaller than this part of the size is not the cause.
   SMALL_PART = 32,
   MANY = 32,
+  CROWD_PART = 4,
 };
 
 static _Atomic uint64_t limit_bytes;
@@ -71,13 +75,14 @@ struct victim memory_victim(struct candidate *candidates, size_t count, uint64_t
       bytes += candidates[next].bytes;
       if (candidates[next].bytes > largest.bytes) largest = candidates[next];
     }
-    // A session of PID 1 or of none is that of unrelated processes.
+    // Session 1 and session 0 hold unrelated processes.
     if (candidates[i].session > 1 && bytes > widest.bytes) {
       widest = (struct candidate){.session = candidates[i].session, .bytes = bytes};
       members = next - i;
     }
   }
-  if (members >= MANY && largest.bytes < limit / SMALL_PART)
+  // The host memory of a fork bomb's processes exceeds their own, so no larger process is the cause.
+  if (members >= MANY && (largest.bytes < limit / SMALL_PART || largest.bytes < memory_of_processes(members)))
     return (struct victim){.pid = widest.session, .is_session = true};
   return (struct victim){.pid = largest.pid};
 }
@@ -110,17 +115,17 @@ static size_t count_processes(void) {
   return count;
 }
 
-// What is used of `limit`: memory, and what the host keeps for each process. The second is asked for where it matters.
+// Memory in use: that of processes, and the host's share for each. Counts processes only if the result is near `limit`.
 static uint64_t used_bytes(uint64_t limit, uint64_t tasks) {
   char text[4096];
   read_text("/proc/meminfo", text, sizeof text);
   uint64_t memory = memory_line(text, "AnonPages:");
-  // A process may have many tasks, and only processes cost the host that much.
+  // A process may have many tasks, and only processes cost the host this much.
   if (memory + memory_of_processes(tasks) < limit) return memory + memory_of_processes(tasks);
   return memory + memory_of_processes(count_processes());
 }
 
-static size_t find_candidates(struct candidate *candidates) {
+static size_t find_candidates(struct candidate *candidates, pid_t spared_session) {
   size_t count = 0;
   DIR *processes = opendir("/proc");
   for (struct dirent *entry; processes && count < CANDIDATE_LIMIT && (entry = readdir(processes));) {
@@ -128,34 +133,67 @@ static size_t find_candidates(struct candidate *candidates) {
     if (!is_process(entry) || pid == getpid()) continue;
     uint64_t bytes = resident_bytes(pid);
     if (!bytes) continue;
-    candidates[count++] = (struct candidate){.pid = pid, .session = process_session(pid), .bytes = bytes};
+    pid_t session = process_session(pid);
+    if (spared_session && session == spared_session) continue;
+    candidates[count++] = (struct candidate){.pid = pid, .session = session, .bytes = bytes};
   }
   if (processes) closedir(processes);
   return count;
 }
 
-// Until its memory is given back; one that hangs in its end does not keep others from being ended.
-static void wait_until_gone(pid_t pid) {
-  uint64_t deadline = now_us() + GONE_WITHIN_MS * 1000;
-  while (resident_bytes(pid) > 0 && now_us() < deadline) poll(NULL, 0, 1);
+static uint64_t count_tasks(void) {
+  struct sysinfo info;
+  return sysinfo(&info) == 0 ? info.procs : 0;
 }
 
-static void relieve(struct candidate *candidates, uint64_t limit) {
-  struct victim victim = memory_victim(candidates, find_candidates(candidates), limit);
+// Waits while the memory of killed processes is released, which takes seconds on a busy host. Without it, the next
+// process is killed in their place. Returns early if other processes fill memory faster than it is released.
+static void wait_for_release(uint64_t limit) {
+  uint64_t deadline = now_us() + RELEASE_WITHIN_MS * 1000ULL, lowest = UINT64_MAX;
+  for (;;) {
+    uint64_t used = used_bytes(limit, count_tasks());
+    if (used < lowest) lowest = used;
+    if (used <= limit || used - lowest > limit / GROWTH_PART || now_us() > deadline) return;
+    poll(NULL, 0, 1);
+  }
+}
+
+// A fork bomb leaves this thread no processor time: a look at a thousand processes took 34 s, and the machine was out of
+// memory before its end. So all processes are stopped for the look if a good part of the memory is that of their number.
+static bool is_crowded(uint64_t limit, uint64_t tasks) { return memory_of_processes(tasks) > limit / CROWD_PART; }
+
+// Kills the largest process, or starts to end a session and returns it. Spares the session that is ending already.
+static pid_t relieve(struct candidate *candidates, uint64_t limit, pid_t ending) {
+  struct victim victim = memory_victim(candidates, find_candidates(candidates, ending), limit);
   if (!victim.pid) poll(NULL, 0, PAUSE_LAST_MS);
-  else if (victim.is_session) process_end_session(victim.pid);
-  else if (process_end(victim.pid)) wait_until_gone(victim.pid);
+  else if (victim.is_session) process_begin_end(victim.pid);
+  else if (process_end(victim.pid)) wait_for_release(limit);
+  return victim.is_session ? victim.pid : ending;
 }
 
+// A session of a thousand processes takes half a minute to end, while other processes run. So each round ends a
+// few of them, and another process is killed only if more memory is used than when the session started to end.
 static void *watch(void *unused) {
   (void)unused;
   static struct candidate candidates[CANDIDATE_LIMIT];
+  pid_t ending = 0;
+  uint64_t threshold = 0, deadline = 0;
   for (;;) {
-    struct sysinfo info;
-    uint64_t tasks = sysinfo(&info) == 0 ? info.procs : 0;
+    if (ending && (!process_end_some(ending) || now_us() > deadline)) ending = 0;
+    uint64_t tasks = count_tasks();
     uint64_t limit = atomic_load(&limit_bytes), used = used_bytes(limit, tasks);
-    if (used > limit) relieve(candidates, limit);
-    else poll(NULL, 0, memory_pause_ms(limit - used));
+    if (!ending || threshold < limit) threshold = limit;
+    if (used > threshold) {
+      bool crowded = is_crowded(limit, tasks);
+      if (crowded) process_stop_all(0);
+      pid_t next = relieve(candidates, limit, ending);
+      if (crowded) process_continue_all(next);
+      if (next != ending) threshold = used, deadline = now_us() + END_WITHIN_MS * 1000ULL;
+      ending = next;
+    } else {
+      int pause = memory_pause_ms(threshold - used);
+      poll(NULL, 0, ending && pause > END_ROUND_MS ? END_ROUND_MS : pause);
+    }
   }
   return NULL;
 }

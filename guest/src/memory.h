@@ -1,5 +1,5 @@
-// Memory: ends the largest process when the machine's processes use more than the machine's size, before the host's
-// limit, which lies above the size, ends the machine.
+// Kills the largest process when the machine's processes use more than the machine's size. The host's limit, which
+// would kill the machine, lies above the size.
 #ifndef KONTOR_MEMORY_H
 #define KONTOR_MEMORY_H
 
@@ -17,16 +17,16 @@ struct candidate {
 
 struct victim {
   pid_t pid;     // 0: there is none
-  bool is_session; // `pid` is a session, and all of it ends: no process of it is large, and together they are
+  bool is_session; // `pid` is a session of many small processes, and all of it is killed
 };
 
-// The value of a line such as "AnonPages:       1234 kB", in bytes; 0 where there is none.
+// Value of a line such as "AnonPages:       1234 kB", in bytes. 0 if the line is missing.
 uint64_t memory_line(const char *text, const char *name);
-// What the host's headroom for processes does not cover of so many of them.
+// Host memory for `count` processes that the headroom does not cover.
 uint64_t memory_of_processes(uint64_t count);
-// How long memory cannot run out, in ms, with so many bytes left.
+// Time in ms in which `left` bytes cannot be filled.
 int memory_pause_ms(uint64_t left);
-// Who is to end. Sorts the candidates.
+// Chooses the process or session to kill. Sorts the candidates.
 struct victim memory_victim(struct candidate *candidates, size_t count, uint64_t limit);
 
 void serve_limit(int connection, const struct request *request);

@@ -319,16 +319,24 @@ bool process_start(const struct request *request, struct process **started, stru
 
 // ---- signals and the end
 
-// The session a process is in, of /proc/PID/stat: "pid (any text) state ppid pgrp session …". 0 where it is none or dead.
-static pid_t session_of(const char *pid) {
-  char path[300], line[512], state;
-  int session = 0;
+static bool is_process(const struct dirent *entry) { return entry->d_name[0] >= '1' && entry->d_name[0] <= '9'; }
+
+// Reads /proc/PID/stat: "pid (any text) state ppid pgrp session …". Returns false if there is no such process.
+static bool read_stat(const char *pid, char *state, pid_t *session) {
+  char path[300], line[512];
   snprintf(path, sizeof path, "/proc/%s/stat", pid);
   FILE *file = fopen(path, "re");
   const char *rest = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-  if (rest && (sscanf(rest, ") %c %*d %*d %d", &state, &session) != 2 || state == 'Z')) session = 0;
+  bool good = rest && sscanf(rest, ") %c %*d %*d %d", state, session) == 2;
   if (file) fclose(file);
-  return session;
+  return good;
+}
+
+// Returns the session of a process, or 0 if the process is dead or missing.
+static pid_t session_of(const char *pid) {
+  char state;
+  pid_t session;
+  return read_stat(pid, &state, &session) && state != 'Z' ? session : 0;
 }
 
 // Answers how many there were. A leader's number is not given anew while its session has members.
@@ -336,7 +344,7 @@ static int signal_session(pid_t leader, int signal) {
   int count = 0;
   DIR *processes = opendir("/proc");
   for (struct dirent *entry; processes && (entry = readdir(processes));) {
-    if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || session_of(entry->d_name) != leader) continue;
+    if (!is_process(entry) || session_of(entry->d_name) != leader) continue;
     count += kill((pid_t)atoi(entry->d_name), signal) == 0;
   }
   if (processes) closedir(processes);
@@ -349,7 +357,7 @@ pid_t process_session(pid_t pid) {
   return session_of(text);
 }
 
-// Before the signal, so that whoever waits for the end finds the reason with it.
+// Records the reason before the signal, so that a waiter reads it together with the exit.
 static void note_out_of_memory(pid_t session) {
   lock_registry();
   for (struct process *process = registry; process && session > 0; process = process->next)
@@ -362,28 +370,58 @@ bool process_end(pid_t pid) {
   return kill(pid, SIGKILL) == 0;
 }
 
-// A thousand processes that are killed at once keep a core busy for half a minute inside gVisor, and whoever starts a
-// process waits behind them. So they are stopped first, which costs next to nothing, and killed a few at a time.
-bool process_end_session(pid_t session) {
-  enum { PATIENCE_US = 60000000, ROUND = 8, ROUND_MS = 20 };
-  uint64_t deadline = now_us() + PATIENCE_US;
-  note_out_of_memory(session);
-  // The leader's group, in one call each. Twice: a fork between two signals is missed.
-  kill(-session, SIGSTOP), kill(-session, SIGSTOP);
-  bool ended = false;
-  for (int count = ROUND; count == ROUND && now_us() < deadline;) {
-    count = 0;
-    DIR *processes = opendir("/proc");
-    for (struct dirent *entry; processes && count < ROUND && (entry = readdir(processes));) {
-      if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || session_of(entry->d_name) != session) continue;
-      count += kill((pid_t)atoi(entry->d_name), SIGKILL) == 0;
-    }
-    if (processes) closedir(processes);
-    ended |= count > 0;
-    // Some of them may be on their way out still, and are counted again: the pause lets them go.
-    poll(NULL, 0, ROUND_MS);
+// Stops the running processes of a session, or of the machine if `session` is 0. Returns whether there were any.
+static bool stop_running(pid_t session) {
+  bool found = false;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *entry; processes && (entry = readdir(processes));) {
+    char state;
+    pid_t in, pid = is_process(entry) ? (pid_t)atoi(entry->d_name) : 0;
+    if (pid <= 1 || pid == getpid() || !read_stat(entry->d_name, &state, &in)) continue;
+    if ((session && in != session) || strchr("TtZX", state)) continue;
+    found |= kill(pid, SIGSTOP) == 0;
   }
-  return ended;
+  if (processes) closedir(processes);
+  return found;
+}
+
+// gVisor signals the members of a group one by one and misses a process that is forked meanwhile. Each round leaves
+// fewer processes that can fork, so the rounds continue until none runs.
+void process_stop_all(pid_t session) {
+  enum { PATIENCE_US = 10000000 };
+  uint64_t deadline = now_us() + PATIENCE_US;
+  pid_t target = session ? -session : -1;
+  do kill(target, SIGSTOP), kill(target, SIGSTOP);
+  while (stop_running(session) && now_us() < deadline);
+}
+
+void process_continue_all(pid_t spared_session) {
+  DIR *processes = opendir("/proc");
+  for (struct dirent *entry; processes && (entry = readdir(processes));) {
+    pid_t pid = is_process(entry) ? (pid_t)atoi(entry->d_name) : 0;
+    if (pid > 1 && pid != getpid() && (!spared_session || session_of(entry->d_name) != spared_session))
+      kill(pid, SIGCONT);
+  }
+  if (processes) closedir(processes);
+}
+
+// Killing a thousand processes at once keeps a core busy for half a minute inside gVisor, and new processes wait behind
+// them. So they are stopped first, which costs almost nothing, and then killed a few at a time.
+void process_begin_end(pid_t session) {
+  note_out_of_memory(session);
+  process_stop_all(session);
+}
+
+bool process_end_some(pid_t session) {
+  enum { ROUND = 8 };
+  int count = 0;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *entry; processes && count < ROUND && (entry = readdir(processes));) {
+    if (!is_process(entry) || session_of(entry->d_name) != session) continue;
+    count += kill((pid_t)atoi(entry->d_name), SIGKILL) == 0;
+  }
+  if (processes) closedir(processes);
+  return count > 0;
 }
 
 static int signal_all(const struct process *process, int signal) {

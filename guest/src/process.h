@@ -19,7 +19,7 @@ struct process {
   bool on_terminal;         // `input` and `output` are its terminal's master then, and there is no `error`
   int exit_event;           // an eventfd, readable once it has been reaped
   bool exited;              // this and what follows: under the registry's lock until `exit_event` is readable
-  bool out_of_memory;       // it or a process of its session was ended for the machine's memory
+  bool out_of_memory;       // it or a process of its session was killed because memory ran out
   int status;               // as of waitpid
   uint64_t started_us, ended_us; // CLOCK_MONOTONIC
   volatile int exec_error;  // errno of what failed in the child before its program ran
@@ -38,12 +38,20 @@ bool process_signal(struct process *process, int signal);
 void process_kill_rest(const struct process *process);
 // The same by the number of a leader that the registry knows.
 bool process_signal_pid(pid_t pid, int signal);
-// The session that a process is in; 0 where there is no such process.
+// Session of a process. 0 if the process does not exist.
 pid_t process_session(pid_t pid);
-// SIGKILL for the machine's memory, to one process or to a session. What SPAWN started there knows the reason. False
-// where there was nothing to end.
+// Kill one process because memory ran out, and record the reason for the process that SPAWN started.
+// Return false if nothing was killed.
 bool process_end(pid_t pid);
-bool process_end_session(pid_t session);
+// Stops a session because memory ran out, and records the reason. `process_end_some` then kills a few processes of it
+// per call, and returns false once none is left.
+void process_begin_end(pid_t session);
+bool process_end_some(pid_t session);
+// Sends SIGSTOP to a session until none of it runs. Session 0 is every process except PID 1 and the caller. Gives up
+// after ten seconds.
+void process_stop_all(pid_t session);
+// Sends SIGCONT to every process outside of a session.
+void process_continue_all(pid_t spared_session);
 // Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere; a terminal is
 // closed, as its window is when its shell ends.
 void process_release(struct process *process);

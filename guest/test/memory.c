@@ -9,11 +9,14 @@
 
 enum { MIB = 1024 * 1024 };
 
-// What memory.c calls of process.c; none of it is reached here.
+// Stubs for the functions of process.c that memory.c links to. The test does not call them.
 uint64_t now_us(void) { return 0; }
 pid_t process_session(pid_t pid) { return pid; }
 bool process_end(pid_t pid) { return pid != 0; }
-bool process_end_session(pid_t session) { return session != 0; }
+void process_begin_end(pid_t session) { (void)session; }
+bool process_end_some(pid_t session) { return session != 0; }
+void process_stop_all(pid_t session) { (void)session; }
+void process_continue_all(pid_t spared_session) { (void)spared_session; }
 bool start_thread(void *(*run)(void *), void *argument) { return run && argument; }
 
 static int failures, checks;
@@ -61,6 +64,14 @@ static void check_victim(void) {
   check(!victim.is_session && victim.pid > 1, "never the session of PID 1");
 }
 
+static void check_bomb(void) {
+  static struct candidate bomb[601];
+  for (int i = 0; i < 600; i++) bomb[i] = (struct candidate){.pid = 100 + i, .session = 60, .bytes = MIB / 2};
+  bomb[600] = (struct candidate){.pid = 7, .session = 7, .bytes = 60 * MIB};
+  struct victim victim = memory_victim(bomb, 601, 512ULL * MIB);
+  check(victim.pid == 60 && victim.is_session, "the session of a fork bomb beside a larger process");
+}
+
 static void check_processes(void) {
   check(memory_of_processes(100) == 0 && memory_of_processes(1128) == 1000ULL * MIB, "what the headroom covers");
 }
@@ -69,6 +80,7 @@ int main(void) {
   check_text();
   check_pause();
   check_victim();
+  check_bomb();
   check_processes();
   printf("memory: %d checks, %d failures\n", checks, failures);
   return failures > 0;

@@ -1091,7 +1091,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         });
       });
 
-      test("lists a directory page by page, and removes it with all below it", async () => {
+      test("lists a directory page by page, and removes it with its contents", async () => {
         const guest = driver.guest(shared);
         for (const name of ["b", "a", "d/e/f"]) await write(`/workspace/paged/${name}`, name);
         await out(shared, "ln -s nothing paged/c");
@@ -1158,6 +1158,20 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         ]);
         await guest.remove("/workspace/box/two", ROOTS);
         expect(await guest.stat("/workspace/box/two")).toBeUndefined();
+      });
+
+      test("makes missing parents when a file is moved", async () => {
+        const guest = driver.guest(shared);
+        await write("/workspace/moved", "1");
+        await guest.move("/workspace/moved", "/workspace/new/deep/moved", { overwrite: false, ...ROOTS });
+        expect(await guest.stat("/workspace/new/deep/moved")).toMatchObject({ sizeBytes: 1 });
+        expect(await guest.stat("/workspace/moved")).toBeUndefined();
+        const missing = guest.move("/workspace/none", "/workspace/other/none", {
+          overwrite: false,
+          ...ROOTS,
+        });
+        expect(await failureKind(missing)).toBe("path_not_found");
+        expect(await guest.stat("/workspace/other")).toBeUndefined();
       });
 
       test("each way a file call can fail has its own word", async () => {

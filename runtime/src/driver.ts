@@ -20,7 +20,7 @@ export type NetworkMode = "off" | "restricted" | "open";
 export interface Resources {
   /** Cores; fractions allowed. */
   vcpus: number;
-  /** What its processes may use. gVisor's own needs come on top (cgroup/layout.ts). */
+  /** Memory for the machine's processes. gVisor's own memory comes on top (cgroup/layout.ts). */
   memoryBytes: number;
   /** What the machine may write on its root disk; the guest gets ENOSPC past it. Fixed at create. */
   diskBytes: number;
@@ -110,8 +110,8 @@ export interface Machine {
 
 export interface MachineExit {
   /**
-   * `out_of_memory` where the kernel killed it for its limit, `removed` where we did. Ordinarily a limit ends the process
-   * that has most, with SIGKILL, and the machine lives: the kernel does so in a native machine, PID 1 in the others.
+   * `out_of_memory`: the kernel killed the machine at its limit. `removed`: the driver removed it. Ordinarily only the
+   * largest process gets SIGKILL and the machine lives on. The kernel kills in a native machine, PID 1 in the others.
    */
   reason: "out_of_memory" | "removed" | "failed";
   at: Date;
@@ -146,7 +146,7 @@ export interface CheckpointOptions {
 
 /** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
 export interface MachineStats {
-  /** The instant of the CPU reading. */
+  /** Time of the CPU reading. */
   at: Date;
   cpuSeconds: number;
   /** The working set: without the page cache the kernel can drop. */
@@ -357,9 +357,8 @@ export interface SpawnSpec {
 }
 
 /**
- * Exactly one of `code` and `signal` is a number. `outOfMemory`: the process, or one of its session, was ended because
- * the machine's processes used more than its memory. `durationUs` is measured inside, from fork
- * to exit.
+ * Exactly one of `code` and `signal` is a number. `outOfMemory`: the process, or another one of its session, was killed
+ * because the machine's processes used more than its memory. `durationUs` is measured inside, from fork to exit.
  */
 export interface ProcessExit {
   code: number | null;
@@ -415,7 +414,7 @@ export interface CommandRecord {
   exitCode: number | null;
   signal: number | null;
   timedOut: boolean;
-  /** As of `ProcessExit`. */
+  /** The same as in `ProcessExit`. */
   outOfMemory: boolean;
   startedAt: Date;
   endedAt: Date | null;
@@ -444,10 +443,10 @@ export interface FileStat {
   /** Permission bits only. */
   mode: number;
   modifiedAt: Date;
-  /** Null where a guest of an older build does not tell. */
+  /** Null if the guest is of an older build, which does not report it. */
   uid: number | null;
   gid: number | null;
-  /** Of a symlink; all else is about what it leads to, or about the symlink where that is nothing. */
+  /** Target of a symlink. The other fields describe the target, or the symlink itself if the target is missing. */
   linkTarget: string | null;
 }
 
@@ -455,9 +454,9 @@ export interface DirEntry extends FileStat {
   name: string;
 }
 
-/** The first entries, in byte order of their names, that come after a name. */
+/** A page of a directory: the first entries after a name, in byte order of their names. */
 export interface ListPage {
-  /** At most 10,001. */
+  /** Maximum of entries; at most 10,001. */
   limit: number;
   after?: string | undefined;
 }
@@ -497,15 +496,15 @@ export interface Guest {
     content: Buffer | AsyncIterable<Buffer>,
     options: { mode: number } & Within,
   ): Promise<{ sizeBytes: number }>;
-  /** Without a page in no order, and `too_large` past 10,000 entries. */
+  /** Without a page, the order is undefined, and more than 10,000 entries fail with `too_large`. */
   list(path: string, page?: ListPage): Promise<DirEntry[]>;
   /** Undefined where nothing is there. */
   stat(path: string): Promise<FileStat | undefined>;
   mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
   move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
   /**
-   * A directory is `is_directory`, unless `recursive` takes it with all below it; one deeper than 256 directories is
-   * `too_large`, and part of it may be gone.
+   * Fails with `is_directory` for a directory unless `recursive` is set. A tree deeper than 256 directories fails with
+   * `too_large`; a part of it may be removed by then.
    */
   remove(path: string, options: { recursive?: boolean } & Within): Promise<void>;
 

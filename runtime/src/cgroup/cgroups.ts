@@ -30,7 +30,7 @@ const RMDIR_TIMEOUT_MS = 5_000;
 export const LEFTOVER_TIMEOUT_MS = 5_000;
 
 export interface CgroupUsage {
-  /** The instant of the CPU reading. */
+  /** Time of the CPU reading. */
   at: Date;
   cpuSeconds: number;
   memoryBytes: number;
@@ -104,8 +104,8 @@ export class Cgroups {
   }
 
   /**
-   * The limit has no headroom yet: gVisor shows its programs the limit that it finds when it starts as their memory.
-   * `setLimits` adds it.
+   * Creates the group without headroom: gVisor shows its programs the limit that it reads at its start. `setLimits`
+   * adds the headroom.
    */
   async create(name: string, resources: Omit<Resources, "diskBytes">, isolation: Isolation): Promise<void> {
     await this.#leftovers.release(name);
@@ -166,7 +166,7 @@ export class Cgroups {
 
   /** Process ids in the group; empty where there is no group. Zombies are not in it. */
   async processes(name: string): Promise<number[]> {
-    // Any other error, such as too many open files, must not make a live machine look dead.
+    // Other errors, such as too many open files, must not make a live machine look dead.
     const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(
       (error: NodeJS.ErrnoException) => {
         if (error.code !== "ENOENT" && error.code !== "ENODEV") throw error;
@@ -217,8 +217,8 @@ export class Cgroups {
   }
 
   /**
-   * Reads the CPU counter and the time in one go: on a busy host a tenth of a second passes between the two when other
-   * callbacks run in between, and the rate of use derived from them exceeds the cores there are. The clock never steps.
+   * Reads the CPU counter and the time synchronously. On a busy host, other callbacks between the two reads take up to
+   * a tenth of a second, and the usage rate would exceed the machine's cores. The clock is monotonic.
    */
   #readCpu(name: string, isMissing: (error: unknown) => never): { at: Date; text: string } {
     const [controller, file] =

@@ -69,7 +69,7 @@ test("v2 limits are written to the one tree, with swap off", () => {
   ]);
 });
 
-test("gives a gVisor machine headroom above its size, and none before it has started or to a native one", () => {
+test("gives a started gVisor machine headroom above its size, and none to a new or a native machine", () => {
   const memoryOf = (...of: [isolation: Isolation, headroom?: number]) =>
     limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, ...of)[0]?.value;
   expect(memoryOf("gvisor")).toBe(

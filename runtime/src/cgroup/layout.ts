@@ -78,9 +78,9 @@ export function hostTaskLimit(maxProcesses: number): number {
 const MIB = 1024 * 1024;
 
 /**
- * Memory of a gVisor machine beside what its processes use: its kernel, page tables, the host's side of each process,
- * and what a fast process takes before PID 1 has ended it. PID 1 acts at the machine's size; the kernel's limit behind
- * it ends the machine as a whole. A native machine's processes are the kernel's own, and need none.
+ * Memory that a gVisor machine needs beside its processes: gVisor's kernel, page tables, the host's state of each
+ * process, and what a fast process allocates before PID 1 has killed it. PID 1 acts at the machine's size. The host
+ * kernel's limit lies above it and kills the whole machine. A native machine needs no headroom.
  */
 export function headroomBytes(memoryBytes: number, isolation: Isolation): number {
   return isolation === "native" ? 0 : 256 * MIB + Math.floor(memoryBytes / 32);
@@ -102,8 +102,8 @@ export function limitWrites(
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
-      // A sentry without one of its helpers is no use to anyone: past its headroom, gVisor's machine ends as a whole. In
-      // a native one the kernel ends the process that has most.
+      // A sentry that lost a helper hangs, so past the headroom the kernel kills the whole gVisor machine. In a native
+      // machine it kills the largest process.
       {
         path: file("memory", "memory.oom.group"),
         value: isolation === "gvisor" ? "1" : "0",

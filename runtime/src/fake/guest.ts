@@ -318,7 +318,7 @@ export class FakeGuest implements Guest {
   }
 }
 
-/** What a symlink leads to, or the symlink itself where that is nothing. */
+/** Describes a symlink's target, or the symlink itself if the target is missing. */
 async function statWithTarget(path: string): Promise<FileStat> {
   const own = await lstat(path);
   if (!own.isSymbolicLink()) return toStat(own);

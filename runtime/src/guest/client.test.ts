@@ -548,7 +548,7 @@ test("who reads a watch too slowly is told that changes were lost, and hears wha
   expect(kinds.get("created")).toBeLessThan(names.length);
 });
 
-test("lists a page in byte order of the names, from a directory of any size", async () => {
+test("lists a page of a large directory in byte order of the names", async () => {
   const { client, directory: home } = await startGuest();
   const directory = join(home, "listed");
   mkdirSync(directory);
@@ -567,11 +567,11 @@ test("lists a page in byte order of the names, from a directory of any size", as
   expect((await client.list(directory, { limit: 10_001 })).length).toBe(10_001);
   await expect(client.list(directory, { limit: 10_002 })).rejects.toMatchObject({ kind: "guest_protocol" });
   await expect(client.list(directory)).rejects.toMatchObject({ kind: "too_large" });
-  // Here, because a hook has ten seconds only.
+  // Removed here, because a hook has only ten seconds.
   await client.remove(directory, { roots: [home], recursive: true });
 });
 
-test("tells owner and link target, and describes a symlink itself where it leads to nothing", async () => {
+test("returns owner and link target, and describes the symlink itself when its target is missing", async () => {
   const { client, directory: home } = await startGuest();
   const directory = join(home, "listed");
   mkdirSync(directory);
@@ -591,7 +591,7 @@ test("tells owner and link target, and describes a symlink itself where it leads
   expect(Object.fromEntries(targets)).toEqual({ broken: "nothing", file: null, good: "file", loop: "loop" });
 });
 
-test("removes a tree without following its symlinks, and refuses one that is too deep", async () => {
+test("removes a tree without following symlinks, and refuses a tree that is too deep", async () => {
   const { client, directory } = await startGuest();
   const roots = [directory];
   const tree = join(directory, "tree");

@@ -50,14 +50,14 @@ import type { CheckpointBlocker, Fields } from "./protocol.ts";
 const ANSWER_MS = 5000;
 /** Anything that touches the machine's disk or starts a program, on a busy host. */
 const WORK_MS = 30_000;
-/** A large tree is a hundred thousand files. */
+/** Enough for a tree of a hundred thousand files. */
 const REMOVE_TREE_MS = 10 * 60_000;
 const MAX_ENTRIES = 10_000;
 /** The guest keeps 100 finished commands and runs 128. */
 const MAX_COMMANDS = 1000;
 const MAX_BLOCKERS = 1000;
 
-/** In byte order, as the guest sorts. */
+/** Compares names in byte order, as the guest does. */
 export function cutPage<Entry extends { name: string }>(
   entries: readonly Entry[],
   { limit, after }: ListPage,
@@ -99,8 +99,8 @@ export class GuestClient implements Guest {
   }
 
   /**
-   * Sets how much memory the machine's processes may use together: past it, PID 1 ends the largest. Guests of older
-   * servers do not know the request; their machines end as a whole.
+   * Sets the memory that the machine's processes may use together. Past it, PID 1 kills the largest process. Guests of
+   * older servers do not know the request, so the kernel kills their whole machine.
    */
   async limitMemory(bytes: number): Promise<void> {
     await this.#ask(REQUESTS.LIMIT, { memory: bytes }, REPLIES.OK, ANSWER_MS, nothing).catch(
@@ -168,7 +168,7 @@ export class GuestClient implements Guest {
         throw protocolError("a directory entry without a name");
       return entry;
     });
-    // An older guest, which tells no owner, skips the page's fields and sends all entries.
+    // An older guest sends no owner, ignores the page's fields and sends all entries.
     const isWhole = page !== undefined && entries.some(({ uid }) => uid === null);
     return isWhole ? cutPage(entries, page) : entries.slice(0, page?.limit);
   }

@@ -248,7 +248,7 @@ export interface Stat {
   mode: number;
   modifiedAt: Date;
   isDir: boolean;
-  /** Null from a guest of before these fields: a machine that runs, or was paused, since then. */
+  /** Null from an older guest, in a machine that was started or paused by an older server. */
   uid: number | null;
   gid: number | null;
   linkTarget: string | null;
@@ -313,7 +313,7 @@ export function parseExit(payload: Buffer): {
   };
 }
 
-/** Absent where it is false, and from guests of older servers. */
+/** Absent if false, and from guests of older servers. */
 function isOutOfMemory(fields: Fields): boolean {
   return fields["out_of_memory"] !== undefined && number(fields, "out_of_memory") !== 0;
 }

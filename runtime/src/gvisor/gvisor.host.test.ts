@@ -51,10 +51,10 @@ describe("what only a real machine promises", () => {
     });
   }
 
-  test("a machine that outgrows its headroom is dead, says so, and can be removed", async () => {
+  test("reports a machine that outgrows its headroom as dead, and removes it", async () => {
     const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
     const reason = exitOf(id);
-    // The kernel's limit is put below the size at which PID 1 acts.
+    // Sets the kernel's limit below the size at which PID 1 acts.
     await cgroups.setLimits(id, { vcpus: 1, memoryBytes: 64 * MIB, maxProcesses: 200 }, "native");
     const eater = failureKind(execute(driver, id, "head -c 100M /dev/zero | tail -c 100M"));
     expect(await reason).toBe("out_of_memory");
@@ -130,10 +130,10 @@ describe("what only a real machine promises", () => {
     expect(await reason).toBe("failed");
   });
 
-  test("reports the death of a machine that has no connection to the host", async () => {
+  test("reports the death of a machine without a connection to the host", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
-    // The guest cannot dial in again: the call takes the spare connection, and ends well.
+    // The guest cannot dial in again. The call uses the spare connection and succeeds.
     await rm(machinePaths(hostPaths(subject.stateDir, INSTANCE), id).guestSocket);
     for (let spares = 0; spares < 2; spares++)
       await execute(driver, id, { argv: ["true"] }).catch(() => undefined);
@@ -495,7 +495,7 @@ describe("what only a real machine promises", () => {
     expect((await execute(driver, id, "echo alive")).stdout.toString()).toBe("alive\n");
   });
 
-  test("reads, sleeps and waits go on through a checkpoint that goes on, and through a restore", async () => {
+  test("continues reads, sleeps and waits after a checkpoint and after a restore", async () => {
     const spec = await boot();
     const calls = {
       sleep: "perl -e '$| = 1; print 1; sleep 600'",
@@ -516,7 +516,7 @@ describe("what only a real machine promises", () => {
     await driver.remove(spec.id);
     await driver.restore(spec, paused);
     for (const id of Object.keys(calls)) {
-      // A process that was interrupted ends as soon as it runs: one signal that it ignores lets it.
+      // An interrupted process exits as soon as it runs. An ignored signal lets it run.
       await driver.guest(spec.id).signalCommand(id, 18);
     }
     expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");

@@ -51,7 +51,7 @@ test("a volume is the one thing of the host's that a machine may write to", () =
   ]);
 });
 
-test("limits /dev/shm, but in the restore of a checkpoint that was made without a limit", () => {
+test("limits /dev/shm, except in the restore of a checkpoint without a limit", () => {
   const optionsOf = (sharedMemoryBytes: number | undefined) =>
     (ociSpec({ ...input, sharedMemoryBytes }) as typeof spec).mounts.find(
       ({ destination }) => destination === "/dev/shm",

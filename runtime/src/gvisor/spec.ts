@@ -12,7 +12,7 @@ export interface SpecInput extends OurFiles {
   netnsPath: string;
   cgroupsPath: string;
   maxProcesses: number;
-  /** Size of /dev/shm; unlimited where absent, as in checkpoints of older servers. */
+  /** Size of /dev/shm. Unlimited if absent, as in checkpoints of older servers. */
   sharedMemoryBytes: number | undefined;
   hasVolume: boolean;
 }
@@ -62,7 +62,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
       },
       rlimits: [
         limit("RLIMIT_NOFILE", MAX_OPEN_FILES),
-        // Stops a bomb of processes with EAGAIN; gVisor counts per user, as Linux does.
+        // Stops a fork bomb with EAGAIN. gVisor counts processes per user, as Linux does.
         limit("RLIMIT_NPROC", input.maxProcesses),
         limit("RLIMIT_CORE", 0),
       ],

@@ -21,7 +21,7 @@ export function sharedRootArgv(shim: string, { at, layers }: { at: string; layer
   return [shim, "root", "--at", at, "--", ...layers.map(layerArgument)];
 }
 
-/** Symlinks below `/./` are not followed: builders write there. */
+/** Marks the builders' part of a path with `/./`. The shim follows no symlink below it. */
 function layerArgument(layer: string): string {
   const { trusted, names } = splitLayer(layer);
   return names.length === 0 ? layer : `${trusted}/./${names.join("/")}`;

@@ -77,7 +77,7 @@ export async function bootMachine(
     argv: start?.argv ?? engine.runArgv(machine, netnsPath),
     ...(start === undefined ? {} : { timeoutMs: start.timeoutMs }),
   });
-  // A checkpoint may be as large as the machine: while it is read, gVisor needs its headroom already.
+  // A checkpoint may be as large as the machine, so gVisor needs its headroom during the restore.
   if (start !== undefined)
     await whenSized(cgroups, id, starting, () => cgroups.setLimits(id, spec.resources, engine.isolation));
   await starting;
@@ -99,7 +99,7 @@ export async function bootMachine(
 const SIZED = /\0--total-memory=/;
 const LOOK_MS = 5;
 
-/** Acts once gVisor's kernel has been started, with the size of its memory on its command line, or the start has ended. */
+/** Runs `act` once gVisor's kernel has its memory size on its command line. Returns if the start ends before. */
 async function whenSized(
   cgroups: Cgroups,
   id: MachineId,

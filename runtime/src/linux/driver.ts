@@ -52,13 +52,14 @@ import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
 import { imageOf, volumeUsage } from "../volumes/image.ts";
 import { checkpointMachine, letGo, restoreMachine } from "../gvisor/checkpoint.ts";
+import { captureStream } from "./capture-stream.ts";
 import { cleanUp } from "./cleanup.ts";
 import { bootMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
 import { diskUsage, takenBytes } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
 import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
-import { GUEST_PROGRAM, RESOLV_CONF } from "./inside.ts";
+import { RESOLV_CONF } from "./inside.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
 import type { Platform } from "../gvisor/runsc.ts";
 import { NativeEngine } from "../runc/engine.ts";
@@ -76,7 +77,7 @@ const MAX_SLOTS = 65_000;
 const MAX_IMAGE_ENTRIES = 500_000;
 /** A guest whose connection ended while its machine lives on gets this long to dial in again. */
 const SILENCE_MS = 5_000;
-/** Interval between checks for machines that died, or that the kernel left without a part. */
+/** Interval between checks for machines that died, or that lost a helper process. */
 const DEAD_LOOK_MS = 1_000;
 
 export interface LinuxOptions {
@@ -262,7 +263,7 @@ export class LinuxDriver implements Driver {
     }
     const begin = performance.now();
     const maxBytes = machine.spec.resources.diskBytes;
-    const stream = captureStream(machine.guest, timeoutMs);
+    const stream = captureStream(machine.guest, { timeoutMs });
     const limits = { maxBytes, maxEntries: MAX_IMAGE_ENTRIES };
     const made = await this.#images.capture(machine.spec.image, image, stream, limits);
     this.#options.log("image_captured", { machine: id, image: image.id, ms: performance.now() - begin });
@@ -326,7 +327,7 @@ export class LinuxDriver implements Driver {
     const runsc = this.#runsc.path(runtimeBuild);
     const from = { ...this.#options, runsc, directory, bytes: checkpoint.bytes };
     const { guestBuild, sharedMemoryBytes } = checkpoint;
-    // A restore takes the mounts of the checkpoint, and newer builds of runsc refuse other options for them.
+    // A restore uses the mounts of the checkpoint. Newer versions of runsc refuse other options for them.
     const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
     const builds = async () => ({ guestBuild, runtimeBuild, ...shared });
     return this.#boot(spec, "machine_restored", builds, async (needs, machine) => {
@@ -476,7 +477,7 @@ export class LinuxDriver implements Driver {
       await this.#change(machine, {
         resources: { ...resources, diskBytes: machine.spec.resources.diskBytes },
       });
-      // A frozen one is told when it is thawed.
+      // A frozen machine gets its limit when it is thawed.
       if (!machine.isFrozen && !machine.isHeld) await machine.limitMemory();
     });
   }
@@ -634,9 +635,9 @@ export class LinuxDriver implements Driver {
   }
 
   /**
-   * A gVisor machine that outgrew its headroom ends as a whole. cgroup v1 cannot be told so, as v2 is: it kills the one process that
-   * it likes least, and a sentry that has lost a helper so stands still for ever, with its connections open and its
-   * memory held (seen: `oom_kill 1`, `under_oom 0`, usage at the limit).
+   * Kills a gVisor machine that outgrew its headroom. cgroup v1 has no `memory.oom.group`: it kills one process, and a
+   * sentry that lost a helper hangs for ever with open connections and its memory (seen: `oom_kill 1`,
+   * `under_oom 0`, usage at the limit).
    */
   async #endBroken(machine: LinuxMachine): Promise<void> {
     if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) return;
@@ -646,15 +647,15 @@ export class LinuxDriver implements Driver {
   }
 
   /**
-   * Reads the control group of each machine, which costs some microseconds. A guest's connection shows a death sooner, but
-   * a machine may die while it has none: before its guest dials in again.
+   * Reads the control group of each machine, which costs some microseconds. A guest's connection reports a death
+   * sooner, but a machine may die while it has no connection.
    */
   async #findDead(): Promise<void> {
     if (this.#isLooking) return;
     this.#isLooking = true;
     try {
       for (const machine of this.#machines.values()) {
-        // A checkpoint ends the processes of a held machine.
+        // A held machine has no processes, because its checkpoint ended them.
         if (machine.isHeld) continue;
         await this.#notice(machine);
         if (this.#cgroups.layout.version === "v1")
@@ -671,7 +672,7 @@ export class LinuxDriver implements Driver {
   async #notice(machine: LinuxMachine): Promise<void> {
     if (machine.exit !== null || (await this.#cgroups.processes(machine.id)).length > 0) return;
     const outOfMemory = await this.#cgroups.oomKilled(machine.id);
-    // One that is being removed ends as such.
+    // A machine that is being removed ends with the reason `removed`.
     if (!this.#machines.has(machine.id) || this.#removing.has(machine)) return;
     this.#ended(machine, outOfMemory ? "out_of_memory" : "failed");
     await machine.connections.close();
@@ -739,25 +740,6 @@ export class LinuxDriver implements Driver {
 function memberOf(record: MachineRecord | undefined): Member[] {
   if (record?.spec.privateNetwork === undefined) return [];
   return [{ slot: record.slot, privateNetwork: record.spec.privateNetwork }];
-}
-
-/** What the guest's own capture program prints; ends, or fails with what it said. */
-async function* captureStream(guest: Guest, timeoutMs: number): AsyncGenerator<Buffer> {
-  const argv = [GUEST_PROGRAM, "capture"];
-  const running = await guest.spawn({ argv, cwd: "/", timeoutMs, onDisconnect: "kill" });
-  let said = "";
-  try {
-    running.endStdin();
-    for await (const { stream, data } of running.output) {
-      if (stream === "stdout") yield data;
-      else said = (said + data.toString()).slice(0, 500);
-    }
-    const { code, timedOut } = await running.exit;
-    if (timedOut) throw new RuntimeError("timeout", "the machine's files could not be read in time");
-    if (code !== 0) throw new RuntimeError("failed", `the machine's files could not be read: ${said}`);
-  } finally {
-    running.close();
-  }
 }
 
 /** Processors between which a checkpoint can move: same model name and same features. */

@@ -66,7 +66,7 @@ export class LinuxMachine {
     await together(named, this.limitMemory());
   }
 
-  /** Tells PID 1 of a gVisor machine its size; the host's kernel limits the processes of a native one itself. */
+  /** Sends the machine's size to PID 1 of a gVisor machine. The host's kernel limits a native machine itself. */
   async limitMemory(): Promise<void> {
     const { memoryBytes } = this.spec.resources;
     if (this.isolation === "native" || this.#limitedBytes === memoryBytes) return;

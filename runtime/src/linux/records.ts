@@ -20,7 +20,7 @@ export interface MachineRecord {
   runtimeBuild?: string;
   /** The host's user that is root inside a native machine; absent in records of older servers. */
   firstUser?: number;
-  /** Size of a gVisor machine's /dev/shm; absent, and unlimited, in records and checkpoints of older servers. */
+  /** Size of a gVisor machine's /dev/shm. Absent, and unlimited, in records of older servers. */
   sharedMemoryBytes?: number;
   /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
   isHeld?: boolean;
