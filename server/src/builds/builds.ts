@@ -27,7 +27,7 @@ import {
 export interface BuildRequest {
   /** Of the build and of the image it makes: `[a-z0-9][a-z0-9_.-]*`. */
   id: string;
-  /** Builds wait in turns of the accounts that pay for workspaces. */
+  /** Paying accounts take turns in the build queue. */
   workspaceId: string;
   ownerKind: BuildRow["owner_kind"];
   /** Name of an image that this host knows how to make. */
@@ -108,10 +108,10 @@ export async function readLog(
   };
 }
 
-/** Also how often a build writes; a notification for each piece would cost every other commit more than this. */
+/** Polling interval, and a build's write interval. A notification for each piece would slow down other commits. */
 const watchers = new Watchers<Db>(300, statesOf);
 
-/** Readers of a build's log share the watch of its row, and their reads. */
+/** Watches a build's row. All readers of a build's log share the watch and its reads. */
 export function watchLog(db: Db, id: string): Watch<never> {
   return watchers.watch(db, id);
 }

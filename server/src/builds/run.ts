@@ -4,7 +4,7 @@
  * stopped puts what it had under way back into the queue, one that is killed leaves it to its successor, and a build
  * that sees three servers die is the likelier cause of that and is not begun again.
  */
-import type { MachineExit } from "@kontor/runtime/driver.ts";
+import type { GuestProcess, MachineExit, ProcessExit } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -38,7 +38,12 @@ const attemptsMax = 3;
 const noRoomRetryMs = 5_000;
 const noRoomForMs = 60 * 60_000;
 /** Reading a machine's files out takes seconds; tens of gigabytes on a slow disk take minutes. */
-const captureTimeoutMs = 10 * 60_000;
+const captureMaxMs = 10 * 60_000;
+/** Minimum share of the build's time for the capture, even if the steps used all of it. */
+const captureShare = 1 / 2;
+/** Time in which the guest ends a step that is out of time, and as a share of the build's time. After it, the host does. */
+const graceMaxMs = 10_000;
+const graceShare = 1 / 6;
 const sweepEveryMs = 15_000;
 /** The end of a machine is heard of within this of the call that broke on it. */
 const exitWithinMs = 6_000;
@@ -199,16 +204,22 @@ export class Builds {
     const { order, guest } = await this.#boot(build, base);
     await reached("build.started");
     const log = new BuildLog(this.#app, build.id);
-    const deadline = performance.now() + config.buildTimeoutMinutes * 60_000;
+    const limitMs = config.buildTimeoutMinutes * 60_000;
+    const deadline = performance.now() + limitMs;
+    const lastMoment = deadline + Math.min(graceMaxMs, limitMs * graceShare);
     try {
       for (const [index, command] of build.steps.entries()) {
         const step = { number: index + 1, of: build.steps.length, command };
         if (!(await noteStep(db, build.id, step.number))) throw new Dropped();
-        await this.#step(guest, step, { log, deadline, signal, machine: order.machine });
+        await this.#step(guest, step, { log, deadline, lastMoment, signal, machine: order.machine });
       }
       await log.flush();
       await reached("build.stepped");
-      return await machines.host.captureImage(order, build.id, { timeoutMs: captureTimeoutMs });
+      const timeoutMs = Math.min(
+        captureMaxMs,
+        Math.max(deadline - performance.now(), limitMs * captureShare),
+      );
+      return await machines.host.captureImage(order, build.id, { timeoutMs: Math.ceil(timeoutMs) });
     } catch (error) {
       await log.flush();
       throw await this.#explain(build.id, error, running);
@@ -254,39 +265,54 @@ export class Builds {
   async #step(
     guest: Guest,
     step: { number: number; of: number; command: string },
-    context: { log: BuildLog; deadline: number; signal: AbortSignal; machine: string },
+    context: {
+      log: BuildLog;
+      deadline: number;
+      lastMoment: number;
+      signal: AbortSignal;
+      machine: string;
+    },
   ): Promise<void> {
-    const { log, deadline, signal } = context;
+    const { log, deadline, lastMoment, signal } = context;
     const name = `Step ${step.number} of ${step.of}`;
     await log.begin(step.number, `${name}: ${step.command}\n`);
-    const child = await guest.spawn({
+    const fail = (how: string, more = "") =>
+      new BuildFailed(`${name} ${how}: ${shorten(step.command)}.${more}${saidLast(log)}`);
+    const minutes = this.#app.config.buildTimeoutMinutes;
+    const overtime = `was still running when the build's ${minutes} minutes were over`;
+    // Steps run as root beside PID 1, so the guest may be busy or hostile: neither the end of the time nor the server's
+    // stop waits for it.
+    const over = Promise.withResolvers<never>();
+    over.promise.catch(() => {});
+    const timer = setTimeout(() => over.reject(fail(overtime)), lastMoment - performance.now());
+    const stop = () => over.reject(new Interrupted());
+    signal.addEventListener("abort", stop, { once: true });
+    if (signal.aborted) stop();
+    const spawned = guest.spawn({
       argv: ["/bin/sh", "-c", step.command],
       cwd: "/workspace",
       timeoutMs: Math.max(1, Math.ceil(deadline - performance.now())),
       onDisconnect: "kill",
     });
-    const stop = () => child.close();
-    signal.addEventListener("abort", stop, { once: true });
     try {
-      if (signal.aborted) throw new Interrupted();
-      child.endStdin();
-      for await (const { data } of child.output) await log.write(data);
-      const exit = await child.exit;
+      const exit = await Promise.race([spawned.then((child) => followStep(child, log)), over.promise]);
       if (exit.code === 0) return;
       if (exit.outOfMemory) throw this.#outOfMemory();
-      const minutes = this.#app.config.buildTimeoutMinutes;
       const how = exit.timedOut
-        ? `was still running when the build's ${minutes} minutes were over`
+        ? overtime
         : exit.signal === null
           ? `failed with exit code ${exit.code}`
           : `was ended by signal ${exit.signal}`;
-      const full = (await this.#isDiskFull(context.machine)) ? " The build's disk is full." : "";
-      throw new BuildFailed(`${name} ${how}: ${shorten(step.command)}.${full}${saidLast(log)}`);
+      throw fail(how, (await this.#isDiskFull(context.machine)) ? " The build's disk is full." : "");
     } catch (error) {
       throw signal.aborted ? new Interrupted() : error;
     } finally {
+      clearTimeout(timer);
       signal.removeEventListener("abort", stop);
-      child.close();
+      spawned.then(
+        (child) => child.close(),
+        () => {},
+      );
     }
   }
 
@@ -315,6 +341,12 @@ export class Builds {
     }
     return new BuildFailed(`The build's machine ended: ${sentence(error)}`);
   }
+}
+
+async function followStep(child: GuestProcess, log: BuildLog): Promise<ProcessExit> {
+  child.endStdin();
+  for await (const { data } of child.output) await log.write(data);
+  return child.exit;
 }
 
 function toRow(end: BuildEnd): { status: BuildEnd["status"]; error: string | null } {

@@ -7,7 +7,7 @@ import type { AppImagesTable, BuildLogsTable, BuildsTable } from "./tables.ts";
 export type BuildRow = Selectable<BuildsTable>;
 export type BuildLogRow = Selectable<BuildLogsTable>;
 
-/** Stands for the workspace of builds from before the column. */
+/** Placeholder for the workspace of builds older than the column. */
 const noWorkspace = "00000000-0000-0000-0000-000000000000";
 
 export async function insertBuild(
@@ -27,7 +27,7 @@ export function findBuild(db: Db, id: string): Promise<BuildRow | undefined> {
   return db.selectFrom("builds").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** The next in turn is running from here on; undefined while none waits, or while `atOnce` run. */
+/** Marks the next build as running and returns it. Undefined if none waits, or if `atOnce` builds run. */
 export function takeNext(
   db: Db,
   { hostId, atOnce, recent }: { hostId: string; atOnce: number; recent: readonly string[] },
@@ -71,9 +71,9 @@ export function takeNext(
         .where("status", "=", "queued")
         .returningAll()
         .executeTakeFirst();
-      // Dropped since it was chosen.
+      // The build was dropped after it was chosen.
       if (!build) continue;
-      // The log of an earlier attempt is written again.
+      // This attempt writes the log again.
       await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
       return { build, payerId: next.payerId };
     }
@@ -194,7 +194,7 @@ export function logAfter(db: Db, id: string, after: number, limit: number): Prom
     .execute();
 }
 
-/** A text for each build, which changes with its status and its log. */
+/** Returns a text for each build that changes with its status and its log. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("builds")

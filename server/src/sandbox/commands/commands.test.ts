@@ -80,7 +80,7 @@ test("a command runs by itself; its record, its output and its end can be asked 
   );
 });
 
-test("never shows a command as ended before it was started", async () => {
+test("never shows an end time before the start time of a command", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "true");
   const isInOrder = ({ started_at, ended_at }: { started_at: string; ended_at: string | null }) =>
@@ -208,7 +208,7 @@ test("what cannot be started says why, and leaves nothing", async () => {
   expect((await list(host.app, actor, id, { limit: 10 })).items).toEqual([]);
 });
 
-test("a command's record names the hosts that its machine was denied while it ran", async () => {
+test("lists the hosts that the machine was denied while the command ran", async () => {
   const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
   const deny = (target: string) =>
     host.app.machines.denials.add(machine ?? "", { target, code: "not_allowed" });
@@ -227,7 +227,7 @@ test("a command's record names the hosts that its machine was denied while it ra
   ]);
 });
 
-test("a command takes args, a user, an input that ends and a timeout", async () => {
+test("runs a command with args, a user, a complete stdin and a timeout", async () => {
   const id = await sandbox();
   const begin = (body: object) => startCommand(host.app, actor, id, CommandStart.parse(body));
   const stdin = Buffer.from("hello").toString("base64");
@@ -245,7 +245,7 @@ test("a command takes args, a user, an input that ends and a timeout", async () 
   }
 });
 
-test("keeps that a command was ended out of memory, and reports it as an event once", async () => {
+test("stores that a command was killed out of memory, and emits one event for it", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "exit 1");
   const row = await findCommand(db, id, command);

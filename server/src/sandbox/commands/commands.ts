@@ -33,7 +33,7 @@ export function startCommand(
   return inside(app, actor, id, async (guest) => {
     const command = newId("cmd_");
     await begins(command);
-    // Before the start: the guest reports the end, and an end must not precede its beginning.
+    // Read before the start, because the end that the guest reports must not be earlier.
     const started_at = app.clock.now();
     const { pid } = await guest
       .startCommand({
@@ -46,7 +46,7 @@ export function startCommand(
         ...(input.timeout_seconds === undefined ? {} : { timeoutMs: input.timeout_seconds * 1000 }),
       })
       .catch(blameDirectory);
-    // A pipe holds all of it; a command that ended or closed its input first is no fault.
+    // The pipe buffers the whole input. A command that ended or closed its input first is not an error.
     const stdin = input.stdin === undefined ? undefined : Buffer.from(input.stdin, "base64");
     if (stdin) await guest.writeCommandStdin(command, stdin, true).catch(() => {});
     const text = input.command ?? input.args?.join(" ") ?? "";
@@ -206,7 +206,7 @@ export async function seen(
   return toCommand(row);
 }
 
-/** Adds the hosts that its machine was denied while it ran. */
+/** Adds the hosts that the machine was denied while the command ran. */
 function withDenials(
   app: Pick<App, "machines" | "clock">,
   machine: string | null,
@@ -236,7 +236,7 @@ function merge(stored: CommandRow | undefined, now: CommandRow): CommandRow {
   };
 }
 
-/** The end is the machine's time, the start is this server's, and their clocks may differ. */
+/** Corrects an end before the start: the end is of the machine's clock, the start of this server's. */
 function notBefore(start: Date, end: Date | null): Date | null {
   return end !== null && end < start ? start : end;
 }

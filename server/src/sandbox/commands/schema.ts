@@ -13,13 +13,16 @@ export const CommandParams = z.strictObject({ id: z.string().max(64), cmd: z.str
 
 export const CommandStart = z
   .strictObject({
-    command: argument.min(1).optional().describe("Run by /bin/bash -c (sh where there is no bash)."),
+    command: argument
+      .min(1)
+      .optional()
+      .describe("Shell command, run by /bin/bash -c, or by sh if bash is missing."),
     args: z
       .array(argument)
       .min(1)
       .max(1024)
       .optional()
-      .describe("Program and arguments, without a shell, in place of `command`. Extension."),
+      .describe("Program and arguments to run without a shell, instead of `command`. Extension."),
     cwd: z
       .string()
       .max(4095)
@@ -46,13 +49,13 @@ export const CommandStart = z
       .min(1)
       .max(86_400)
       .optional()
-      .describe("The process group is killed then, and `exit_code` is 124. Default: none. Extension."),
+      .describe("Seconds until the process group is killed with `exit_code` 124. Default: none. Extension."),
     stdin: z
       .base64()
       .max(87_384)
       .optional()
       .describe(
-        "Base64, up to 64 KiB: the whole input, which is closed after it. Without it the input stays open. Extension.",
+        "Complete standard input as base64, up to 64 KiB. The input is closed after it. Default: the input stays open. Extension.",
       ),
   })
   .refine((body) => (body.command === undefined) !== (body.args === undefined), {
@@ -74,7 +77,10 @@ export const Command = z
         "`killed`: ended after a delete. `lost`: its machine is gone, or forgot it, and nobody saw how it ended.",
       ),
     pid: z.int(),
-    exit_code: z.int().nullable().describe("124 on timeout, 128 + n when signal n ended it."),
+    exit_code: z
+      .int()
+      .nullable()
+      .describe("Exit code. 124 after a timeout, 128 + n after signal n. Null while it runs."),
     killed_by: KilledBy,
     started_at: timestamp,
     ended_at: timestamp.nullable(),

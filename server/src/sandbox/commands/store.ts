@@ -18,7 +18,7 @@ export async function saveCommands(db: Db, rows: readonly CommandRow[]): Promise
           status: row.ref("excluded.status"),
           exit_code: row.ref("excluded.exit_code"),
           killed_by: row.ref("excluded.killed_by"),
-          // The start was stored by this server's clock, the end comes from the machine's.
+          // The start is of this server's clock, the end of the machine's.
           ended_at: sql<Date>`greatest(excluded.ended_at, sandbox_commands.started_at)`,
           output_bytes: row.ref("excluded.output_bytes"),
         }))

@@ -1,16 +1,16 @@
-/** Denied connections of a sandbox's machine while one call runs in it, as the call's `egress_denied`. */
+/** Collects the connections that a sandbox's machine was denied during one call, for `egress_denied`. */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { maxTargets } from "#machines/denials.ts";
 
-/** Absent where nothing was denied, so that an answer has the fields it always had. */
+/** Absent if nothing was denied, so that the response keeps its documented fields. */
 export const EgressDenied = z
   .array(z.string())
   .max(maxTargets)
   .optional()
   .meta({ example: ["example.com:443"] })
   .describe(
-    "Hosts that the egress allowlist denied to this sandbox meanwhile, 20 at most; absent where there are none. PATCH /v1/sandboxes/{id} with `allow_domains` allows hosts. A name without a port was looked up. Extension.",
+    "Hosts that the egress allowlist denied to this sandbox during the call, at most 20. Absent if there were none. Allow hosts with PATCH /v1/sandboxes/{id} and `allow_domains`. A name without a port was a DNS query. Extension.",
   );
 
 export interface DeniedTargets extends Disposable {

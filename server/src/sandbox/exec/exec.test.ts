@@ -106,10 +106,10 @@ test.for([
 test.each([
   [{ code: null, signal: 9, timedOut: false }, "out_of_memory"],
   [{ code: 137, signal: null, timedOut: false }, "out_of_memory"],
-  // It went on without the process that was ended, or ran into its deadline.
+  // The command survived the loss of a process, or reached its timeout.
   [{ code: 0, signal: null, timedOut: false }, null],
   [{ code: null, signal: 9, timedOut: true }, null],
-] as const)("names memory as the cause of a failure %j: %s", (exit, cause) => {
+] as const)("reports out of memory as the cause of %j: %s", (exit, cause) => {
   const measured = { ...exit, outOfMemory: true, durationUs: 1 };
   expect(killedBy(measured)).toBe(cause);
   expect(lastFrame(measured).kind).toBe(exit.code === null ? "error" : "exec_exited");
@@ -129,7 +129,7 @@ test("a head keeps the first bytes across chunks, and a character cut in two bec
   expect([exact.text(), exact.truncated]).toEqual(["abcd", false]);
 });
 
-test("answers name the hosts that the machine was denied while they ran, and no others", async () => {
+test("lists the hosts that the machine was denied during the call, and no others", async () => {
   const { id: other, machine_id: at } = await createSandbox(host.app, actor, createInput());
   const deny = (target: string) => host.app.machines.denials.add(at ?? "", { target, code: "not_allowed" });
   const exec = (command: string) => runBuffered(host.app, actor, other, Exec.parse({ command }));

@@ -92,7 +92,7 @@ export function errorFrame(explained: unknown): ExecFrame {
   return { kind: "error", code, message, signal: null, duration_ms: null };
 }
 
-/** The cause of a failure. One that came to a good end without the process it lost did not fail. */
+/** Returns the cause of a failure. A command that lost a process and still exited with 0 did not fail. */
 export function killedBy(
   exit: Pick<ProcessExit, "code" | "timedOut" | "outOfMemory">,
 ): "out_of_memory" | null {

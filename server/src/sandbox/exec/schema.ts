@@ -48,7 +48,7 @@ export const KilledBy = z
   .literal("out_of_memory")
   .nullable()
   .describe(
-    "`out_of_memory`: it failed, and its process or one that it had started was ended because the processes of the sandbox used more memory than the sandbox has. The sandbox lives on.",
+    "`out_of_memory` if the command failed because the sandbox ran out of memory and one of the command's processes was killed. The sandbox keeps running. Null otherwise.",
   );
 
 export const ExecResult = z

@@ -68,7 +68,7 @@ test("content past the cap, or that is no base64, never reaches the machine", as
   }
 });
 
-test("lists a directory in byte order of its names, page by page, with owner and link target", async () => {
+test("lists a directory page by page in byte order of names, with owner and link target", async () => {
   for (const name of ["b", "a", "é", "B", "c"]) await write(`/workspace/pages/${name}`, name);
   await runBuffered(app, actor, id, Exec.parse({ command: "ln -s ../none pages/d; ln -s a pages/e" }));
   const names: string[] = [];
@@ -94,7 +94,7 @@ test("lists a directory in byte order of its names, page by page, with owner and
   });
 });
 
-test("deletes a directory only where recursive is given", async () => {
+test("deletes a directory only when recursive is set", async () => {
   await write("/workspace/tree/below/file", "x");
   await expect(remove(app, actor, id, "tree")).rejects.toMatchObject({ code: "is_directory" });
   await remove(app, actor, id, "tree", { recursive: true });
@@ -104,7 +104,7 @@ test("deletes a directory only where recursive is given", async () => {
   });
 });
 
-test("writes and reads text as it is, and falls back to base64 for bytes that are not UTF-8", async () => {
+test("writes and reads plain text, and falls back to base64 for bytes that are not UTF-8", async () => {
   await writeFile(app, actor, id, FileWrite.parse({ path: "text", content_text: "grüße\n" }));
   expect(await read(app, actor, id, "text", { text: true })).toEqual({
     path: "/workspace/text",

@@ -108,8 +108,8 @@ export function stat(app: Needs, actor: Actor, id: string, path: string): Promis
 }
 
 /**
- * The name that the next page comes after. A name that is not UTF-8 arrives with replacement characters, which are not
- * its bytes: the last name without them counts, so that a page repeats entries rather than miss any.
+ * Returns the name after which the next page starts. A name that is not UTF-8 has replacement characters instead of its
+ * bytes, so the last name without them is used. The next page may then repeat entries, but misses none.
  */
 function nextName(entries: readonly { name: string }[]): string | undefined {
   return entries.findLast(({ name }) => !name.includes("\uFFFD"))?.name;

@@ -3,7 +3,7 @@ export const fileMaxBytes = 16 * 1024 ** 2;
 export const batchMaxFiles = 64;
 export const batchMaxBytes = 48 * 1024 ** 2;
 
-/** Entries of a directory in one answer. */
+/** Maximum of directory entries in one response. */
 export const listMaxEntries = 10_000;
 
 /** Base64 makes four bytes of three; the rest is the JSON around it. */

@@ -81,9 +81,9 @@ export const fileRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}/files",
     operationId: "deleteFile",
     whileSuspended: false,
-    summary: "Delete a file, or a directory with all below it",
+    summary: "Delete a file, or a directory with its contents",
     description:
-      "A directory needs `recursive=true`. No symlink below it is followed. A call that fails may have deleted a part.",
+      "Set `recursive=true` to delete a directory. Symlinks below it are not followed. A failed call may have deleted a part of it.",
     scope: "sandboxes:write",
     query: FileDeleteQuery,
     responses: { 204: null },

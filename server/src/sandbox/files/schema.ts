@@ -20,7 +20,7 @@ export const FileWrite = z
   .strictObject({
     path: Path,
     content: Content.optional(),
-    content_text: z.string().optional().describe("In place of `content`: text, written as UTF-8. Extension."),
+    content_text: z.string().optional().describe("Text to write as UTF-8, instead of `content`. Extension."),
     mode: Mode.default(defaultMode),
   })
   .refine(({ content, content_text }) => (content === undefined) !== (content_text === undefined), {
@@ -57,22 +57,25 @@ export const FileReadQuery = z.strictObject({
   text: z
     .boolean()
     .default(false)
-    .describe("Answers a file that is UTF-8 as `content_text` in place of `content`. Extension."),
+    .describe("Return a UTF-8 file as `content_text` instead of `content`. Default: false. Extension."),
   limit: z
     .int()
     .min(1)
     .max(listMaxEntries)
     .default(listMaxEntries)
-    .describe("Most entries of a directory in one answer. Extension."),
-  cursor: z.string().max(4096).optional().describe("`next_cursor` of the answer before. Extension."),
+    .describe("Maximum of directory entries in one response. Extension."),
+  cursor: z.string().max(4096).optional().describe("`next_cursor` of the previous page. Extension."),
 });
 
-/** How a file or a directory is read. */
+/** Options for reading a file or a directory. */
 export type FileReading = Partial<Omit<z.output<typeof FileReadQuery>, "path">>;
 
 export const FileDeleteQuery = z.strictObject({
   path: Path,
-  recursive: z.boolean().default(false).describe("Deletes a directory with all below it. Extension."),
+  recursive: z
+    .boolean()
+    .default(false)
+    .describe("Delete a directory with its contents. Default: false. Extension."),
 });
 
 export const WatchQuery = z.strictObject({
@@ -102,13 +105,13 @@ const ownership = {
   uid: z
     .int()
     .nullable()
-    .describe("User that owns it; null where a sandbox paused long ago does not tell. Extension."),
-  gid: z.int().nullable().describe("Group that owns it; null as `uid`. Extension."),
+    .describe("Id of the owning user. Null in a sandbox that an older server paused. Extension."),
+  gid: z.int().nullable().describe("Id of the owning group. Null if `uid` is null. Extension."),
   link_target: z
     .string()
     .nullable()
     .describe(
-      "Of a symlink, as it is written; else null. The other fields are about the file it leads to, or about the symlink where that is missing. Extension.",
+      "Target of a symlink, as stored in it. Null for other files. The other fields describe the target, or the symlink itself if the target is missing. Extension.",
     ),
 };
 
@@ -128,15 +131,21 @@ export const FileRead = z
     z.object({
       path: z.string(),
       is_dir: z.literal(false),
-      content: Content.optional().describe("Base64; absent where `content_text` is there."),
-      content_text: z.string().optional().describe("With `text=true`, of a file that is UTF-8. Extension."),
+      content: Content.optional().describe("Content as base64. Absent if `content_text` is present."),
+      content_text: z
+        .string()
+        .optional()
+        .describe("Content of a UTF-8 file as text, with `text=true`. Extension."),
       size: z.int(),
     }),
     z.object({
       path: z.string(),
       is_dir: z.literal(true),
-      entries: z.array(DirectoryEntry).describe("In byte order of their names."),
-      next_cursor: z.string().nullable().describe("Null on the last page. Extension."),
+      entries: z.array(DirectoryEntry).describe("Entries in byte order of their names."),
+      next_cursor: z
+        .string()
+        .nullable()
+        .describe("Cursor of the next page. Null on the last page. Extension."),
     }),
   ])
   .meta({ id: "FileRead" });

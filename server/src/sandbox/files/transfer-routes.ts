@@ -30,7 +30,7 @@ export type TransferHandler = (
   response: ServerResponse,
 ) => Promise<void>;
 
-/** An upload in which nothing moves for this long ends: it holds a connection of the machine's. */
+/** Idle timeout of an upload, which holds one of the machine's connections. */
 const idleMs = 60_000;
 /** How long a sender that was refused is listened to, so that it comes to read why. */
 const hearOutMs = 10_000;

@@ -45,7 +45,7 @@ test("only a restricted sandbox is told of the proxy, and the caller's own envir
 const update = (id: string, allow_domains: readonly string[] | null, { actor } = paid) =>
   updateSandbox(host.app, actor, id, SandboxUpdate.parse({ allow_domains }));
 
-test("a changed list is reloaded for the running machine and survives a pause, a resume and a restart", async () => {
+test("reloads a changed list for the running machine, and keeps it through a pause, a resume and a restart", async () => {
   const { id, machine_id: machine } = await create({ network: "restricted", allow_domains: ["own.test"] });
   expect(await update(id, ["new.test"])).toMatchObject({ id, allow_domains: ["new.test"] });
   expect(reloaded).toEqual([machine]);
@@ -62,7 +62,7 @@ test("a changed list is reloaded for the running machine and survives a pause, a
   await expect(update(id, [])).rejects.toMatchObject({ code: "sandbox_terminated" });
 });
 
-test("refuses a list on the free tier and to another workspace, and ignores it for an open network", async () => {
+test("refuses a list on the free tier and from another workspace, and ignores it for an open network", async () => {
   const free = await personWithTier(db, "free");
   const { id } = await createSandbox(host.app, free.actor, createInput());
   await expect(update(id, ["a.test"], free)).rejects.toMatchObject({ code: "plan_limit" });

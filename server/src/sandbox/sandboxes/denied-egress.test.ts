@@ -20,7 +20,7 @@ const told = async (id: string) => {
   return (await feed(host.app, actor, query)).items;
 };
 
-test("collects denials of a sandbox in one event that names the call which allows the host", async () => {
+test("collects a sandbox's denials in one event, with the request that allows the host", async () => {
   const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
   deny(machine, "example.com:443");
   deny(machine, "example.com:443");
@@ -43,7 +43,7 @@ test("collects denials of a sandbox in one event that names the call which allow
   expect(await told(id)).toHaveLength(1);
 });
 
-test("bounds the targets of an event and of a machine, and writes events a minute apart", async () => {
+test("limits the targets of an event and of a machine, and emits at most one event a minute", async () => {
   const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
   for (let n = 0; n < 50; n += 1) deny(machine, `n${n}.test:443`);
   await events.flush({ force: true });
@@ -57,7 +57,7 @@ test("bounds the targets of an event and of a machine, and writes events a minut
   expect(await told(id)).toHaveLength(10);
 });
 
-test("writes what was denied to a sandbox that ends before the event is due", async () => {
+test("emits the denials of a sandbox that ends before the event is due", async () => {
   const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
   deny(machine, "last.test:443");
   await terminateSandbox(host.app, actor, id);

@@ -1,6 +1,7 @@
 /**
- * Denied connections of restricted sandboxes as events: the first second of denials in one event, later ones a minute
- * apart at most, each target once for a machine. A machine that dials random names therefore writes one event a minute.
+ * Emits the denied connections of restricted sandboxes as events. The first event has the denials of one second. Later
+ * events are at least a minute apart and report each target once for a machine, so a machine that dials random names
+ * causes one event a minute.
  */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -11,9 +12,9 @@ type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 
 const collectMs = 1_000;
 const apartMs = 60_000;
-/** In one event. */
+/** Maximum of targets in one event. */
 const maxTargets = 20;
-/** Of one machine. */
+/** Maximum of targets reported for one machine. */
 const maxReported = 200;
 
 interface Pending {
@@ -39,7 +40,7 @@ export class DeniedEgress {
     this.#timer = setInterval(() => void this.flush(), collectMs).unref();
   }
 
-  /** Writes the events that are due; all of them with `force`. */
+  /** Emits due events. `force` emits all. */
   flush({ force = false } = {}): Promise<unknown> {
     const now = Date.now();
     const due = [...this.#machines].filter(
@@ -63,7 +64,7 @@ export class DeniedEgress {
   }
 
   #add(machine: string, target: string, code: string): void {
-    // Its last event is being written.
+    // The machine's last event is being written.
     if (this.#app.machines.isGoing(machine)) return;
     const pending = this.#machines.get(machine) ?? {
       targets: new Map<string, string>(),
@@ -100,7 +101,7 @@ export class DeniedEgress {
   }
 }
 
-/** Host names that `allow_domains` would open. */
+/** Lists host names that `allow_domains` can allow. */
 function allowable(targets: ReadonlyMap<string, string>): string[] {
   const names = [...targets].flatMap(([target, code]) =>
     code === "not_allowed" ? [target.replace(/:\d+$/, "")] : [],

@@ -92,7 +92,7 @@ export async function reclaimSnapshots(app: Needs): Promise<number> {
   return expired.length;
 }
 
-/** The time that a suspended workspace was frozen does not count. */
+/** Moves deadlines by the time that a suspension froze the workspace. */
 export const moveSandboxDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
   moveDeadlines(tx, workspaceId, ms);
 

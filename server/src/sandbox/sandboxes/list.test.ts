@@ -121,7 +121,7 @@ test("nobody sees what belongs to another workspace", async () => {
   expect(items.map(({ id }) => id)).toEqual(["sbx_others"]);
 });
 
-test("pages from the oldest on, and refuses a cursor of the other order", async () => {
+test("pages from the oldest sandbox on, and refuses a cursor of the other order", async () => {
   const first = await list(app, mine.actor, { limit: 10, order: "oldest" });
   const cursor = first.next_cursor ?? "";
   const second = await list(app, mine.actor, { limit: 100, order: "oldest", cursor });
@@ -148,6 +148,6 @@ test.for([
   ["9999-12-31T23:59:59-10:00", false],
   ["2030-02-30T00:00:00Z", false],
   ["2030-01-01T00:00:00+23:59", true],
-] as const)("takes the time %s in a filter: %s", ([created_after, isTaken]) => {
+] as const)("accepts the time %s in a filter: %s", ([created_after, isTaken]) => {
   expect(z.strictObject(createdQuery).safeParse({ created_after }).success).toBe(isTaken);
 });

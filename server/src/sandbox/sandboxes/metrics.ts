@@ -16,7 +16,7 @@ export async function metrics(
   const row = await getSandbox(app, actor, id);
   const now = app.clock.now();
   const machine = row.status === "running" ? row.machine_id : null;
-  // A second may hold a burst that was saved up before it: never shown as more cores than the sandbox has.
+  // A short burst may exceed the quota in one second, so the value is capped at the sandbox's cores.
   const samples = (machine ? app.machines.sampler.samples(machine) : []).map((sample) => ({
     ...sample,
     usageCores: Math.min(sample.usageCores, row.cpu),

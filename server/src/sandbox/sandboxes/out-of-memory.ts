@@ -1,4 +1,4 @@
-/** A process that was ended because its sandbox ran out of memory, as an event. The sandbox lives on. */
+/** Emits an event for a process that was killed because its sandbox ran out of memory. */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
@@ -6,12 +6,12 @@ import { findById } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "log">;
 
-/** `ended`: the id of a background command, or "exec". */
+/** `ended`: id of a background command, or "exec". */
 export async function reportOutOfMemory(app: Needs, id: string, ended: string): Promise<void> {
   try {
     await record(app, id, ended);
   } catch (error) {
-    // The command has run: its answer does not fail for the event.
+    // The command has run, so a lost event does not fail its response.
     app.log.warn({ sandbox: id, err: error }, "a process out of memory could not be written as an event");
   }
 }

@@ -103,21 +103,25 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes",
     operationId: "listSandboxes",
-    summary: "List sandboxes, newest first unless `order` says otherwise",
+    summary: "List sandboxes, newest first by default",
     scope: "sandboxes:read",
     query: z.strictObject({
-      status: z.array(z.enum(statuses)).min(1).optional().describe("Repeated: any of them."),
+      status: z
+        .array(z.enum(statuses))
+        .min(1)
+        .optional()
+        .describe("Status to include. Repeat the parameter for several."),
       template: z
         .string()
         .min(1)
         .max(128)
         .optional()
-        .describe("As the create named it, or the id of a custom template. Extension."),
+        .describe("Template name as given at the create, or the id of a custom template. Extension."),
       ...createdQuery,
       metadata: z
         .record(z.string(), z.string())
         .optional()
-        .describe("metadata[key]=value, repeated: all must match."),
+        .describe("Metadata to match, as metadata[key]=value. Repeat it; all must match."),
       cursor: z.string().max(2048).optional(),
       limit: z.int().min(1).max(100).default(50),
     }),
@@ -153,7 +157,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     operationId: "updateSandbox",
     summary: "Change the hosts a sandbox may reach",
     description:
-      "The new list holds when this answers: for new connections, and open connections to hosts that are no longer on it end. It stays through pause, resume and a restart of the server. `allow_domains` needs tier payg or enterprise, as in the create.",
+      "Replaces the allowlist. It applies before the response: open connections to hosts that left the list are closed. It stays through pause, resume and a restart of the server. Requires tier payg or enterprise, as in the create.",
     scope: "sandboxes:write",
     extension: true,
     params: SandboxParams,

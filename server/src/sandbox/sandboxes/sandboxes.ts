@@ -119,7 +119,7 @@ async function insideOf<T>(
 ): Promise<T> {
   const row = await awake(app, entry);
   try {
-    // A frozen machine answers nothing: without this the caller would wait in vain.
+    // A frozen machine does not respond, so the request is refused instead of waiting for a timeout.
     if (app.machines.suspension.holds(row.machine_id ?? "")) throw accountSuspended();
     return await call(app.machines.connect(row.machine_id ?? ""), row);
   } catch (error) {

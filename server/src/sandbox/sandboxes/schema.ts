@@ -23,18 +23,18 @@ const moment = z.iso
     error: "must be a time from 1970 to 9999",
   });
 
-/** In the form that the database takes. */
+/** Converts a time to the database's format. */
 export const toMoment = (text: string | undefined): string | undefined =>
   text === undefined ? undefined : new Date(text).toISOString();
 
-/** Filters and order of lists by time of creation. */
+/** Query parameters to filter and order a list by creation time. */
 export const createdQuery = {
-  created_after: moment.optional().describe("Created at this time or later. Extension."),
-  created_before: moment.optional().describe("Created before this time. Extension."),
+  created_after: moment.optional().describe("Include items created at this time or later. Extension."),
+  created_before: moment.optional().describe("Include items created before this time. Extension."),
   order: z
     .enum(["newest", "oldest"])
     .default("newest")
-    .describe("By time of creation; a cursor goes on in its own order alone. Extension."),
+    .describe("Order by creation time. A cursor is valid in its own order only. Extension."),
 };
 
 const network = z.enum(["off", "restricted", "open"]);
@@ -116,7 +116,7 @@ export const SandboxUpdate = z
     allow_domains: AllowDomains.nullable()
       .optional()
       .describe(
-        "Hosts that a `restricted` sandbox may reach, in place of the ones before; null: the default egress allowlist. Ignored for `off` and `open`.",
+        "Hosts that a `restricted` sandbox may reach. Replaces the previous list. Null means the default egress allowlist. Ignored for `off` and `open`.",
       ),
   })
   .meta({ id: "SandboxUpdate" });
@@ -157,10 +157,10 @@ export const Sandbox = z
     allow_domains: z
       .array(z.string())
       .nullable()
-      .describe("Hosts that a `restricted` sandbox may reach; null: the default egress allowlist."),
+      .describe("Hosts that a `restricted` sandbox may reach. Null means the default egress allowlist."),
     cpu: z.number().describe("vCPUs"),
     memory_mb: z.int(),
-    disk_gb: z.int().describe("Size of its own disk, in GiB, without its volume. Extension."),
+    disk_gb: z.int().describe("Size of the sandbox's disk in GiB, without its volume. Extension."),
     region: z.string(),
     volume_id: z
       .string()
@@ -329,7 +329,7 @@ export const Metrics = z
         usage_percent: z.number().nullable(),
       })
       .describe(
-        "Its own disk, without its volume: bytes that are taken of it, null where it does not run. Extension.",
+        "The sandbox's disk in bytes, without its volume. Usage is null if the sandbox does not run. Extension.",
       ),
     lifetime: z.object({ cpu_seconds: z.number(), gb_seconds: z.number() }),
     samples: z.array(z.object({ t: z.int(), cpu_percent: z.number(), mem_bytes: z.int() })),

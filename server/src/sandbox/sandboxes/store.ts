@@ -52,19 +52,19 @@ export function findWorkspaces(
 
 export interface ListFilter {
   workspaceIds: readonly string[];
-  /** Any of them; all where absent. */
+  /** Statuses to include. All if absent. */
   statuses?: readonly Status[] | undefined;
   metadata?: Record<string, string> | undefined;
   template?: string | undefined;
   createdAfter?: string | undefined;
   createdBefore?: string | undefined;
   order: "newest" | "oldest";
-  /** The last row of the page before. */
+  /** Last row of the previous page. */
   from?: { createdAt: string; id: string } | undefined;
   limit: number;
 }
 
-/** By time of creation; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** Lists by creation time. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listSandboxes(
   db: Queryable,
   filter: ListFilter,
@@ -270,7 +270,7 @@ export function extendRow(
     .executeTakeFirst();
 }
 
-/** Whose sandbox a machine is, or was while its row is there. */
+/** Finds the sandbox of a machine, also of an ended machine whose row exists. */
 export function findSandboxOfMachine(
   db: Queryable,
   machine: string,
@@ -285,7 +285,7 @@ export function findSandboxOfMachine(
     .executeTakeFirst();
 }
 
-/** The hosts a restricted sandbox may reach, running or paused; null: the default ones. */
+/** Sets the hosts of a running or paused restricted sandbox. Null means the default allowlist. */
 export async function setAllowDomains(
   tx: Queryable,
   id: string,
@@ -450,7 +450,7 @@ export function findExpired(
     .execute();
 }
 
-/** Of all sandboxes of a workspace that run, and of the snapshots of those that are paused. */
+/** Moves the deadlines of a workspace's running sandboxes and of its paused sandboxes' snapshots. */
 export async function moveDeadlines(tx: Queryable, workspaceId: string, ms: number): Promise<void> {
   await tx
     .updateTable("sandboxes")

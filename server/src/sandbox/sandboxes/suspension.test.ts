@@ -1,4 +1,4 @@
-/** Sandboxes of a suspended workspace: frozen with what they hold, and as they were once the suspension ends. */
+/** Sandboxes of a suspended workspace: frozen with their state, and unchanged after the suspension. */
 import { expect, test } from "vitest";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
@@ -44,7 +44,7 @@ test("freezes the machines of a suspended workspace and of no other, and thaws t
   expect(await stateOf(row.machine_id)).toBe("running");
 });
 
-test("moves a deadline by the length of the suspension and ends no sandbox meanwhile", async () => {
+test("moves a deadline by the length of the suspension, and ends no sandbox during it", async () => {
   const person = await personWithTier(db, "enterprise");
   const row = await sandboxOf(person);
   await suspend(person, true);
@@ -60,7 +60,7 @@ test("moves a deadline by the length of the suspension and ends no sandbox meanw
   expect(await getSandbox(host.app, person.actor, row.id)).toMatchObject({ status: "running" });
 });
 
-test("keeps a paused sandbox's snapshot for as much longer as the suspension lasted", async () => {
+test("extends a paused sandbox's snapshot by the length of the suspension", async () => {
   const dayMs = 86_400_000;
   const person = await personWithTier(db, "free");
   const { id } = await sandboxOf(person);
@@ -80,7 +80,7 @@ test("keeps a paused sandbox's snapshot for as much longer as the suspension las
   expect(await status()).toBe("terminated");
 });
 
-test("refuses to reach into a frozen machine, and deletes it", async () => {
+test("refuses requests to a frozen machine, and deletes it", async () => {
   const person = await personWithTier(db, "enterprise");
   const row = await sandboxOf(person);
   await suspend(person, true);
@@ -91,7 +91,7 @@ test("refuses to reach into a frozen machine, and deletes it", async () => {
   await expect.poll(() => stateOf(row.machine_id)).toBeUndefined();
 });
 
-test("freezes at its start what a server that ended had marked only", async () => {
+test("freezes at its start the machines that a dead server had only marked", async () => {
   const person = await personWithTier(db, "enterprise");
   const row = await sandboxOf(person);
   await suspend(person, true);
@@ -102,7 +102,7 @@ test("freezes at its start what a server that ended had marked only", async () =
   expect(await stateOf(row.machine_id)).toBe("frozen");
 });
 
-test("tries a machine again that could not be frozen", async () => {
+test("retries a machine whose freeze failed", async () => {
   const person = await personWithTier(db, "enterprise");
   const row = await sandboxOf(person);
   await suspend(person, true);
@@ -112,7 +112,7 @@ test("tries a machine again that could not be frozen", async () => {
   expect(await stateOf(row.machine_id)).toBe("frozen");
 });
 
-test("thaws at its start what was suspended no more while the server was away", async () => {
+test("thaws at its start the machines whose suspension ended while the server was down", async () => {
   const person = await personWithTier(db, "enterprise");
   const row = await sandboxOf(person);
   await suspend(person, true);
@@ -125,7 +125,7 @@ test("thaws at its start what was suspended no more while the server was away", 
   expect(after.expires_at!.getTime() - row.expires_at!.getTime()).toBe(60_000);
 });
 
-test("freezes nothing before the grace is over", async () => {
+test("freezes no machine before the grace period is over", async () => {
   const patient = await testHost(db, { config: { suspensionGraceSeconds: "600" } });
   const person = await personWithTier(db, "enterprise");
   const row = await createSandbox(patient.app, person.actor, createInput({}));

@@ -1,4 +1,4 @@
-/** Changes what a sandbox that is not terminated may reach. */
+/** Changes the hosts that a running or paused sandbox may reach. */
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { planLimit } from "#accounts/errors.ts";
@@ -24,7 +24,7 @@ export async function updateSandbox(
     await recordActivity(tx, actor, "sandbox.updated", target, row.workspace_id, { allow_domains: domains });
   });
   const now = await getSandbox(app, actor, id);
-  // A machine that a resume starts meanwhile reads the list that was just committed.
+  // A machine that a resume starts from now on reads the committed list.
   if (now.machine_id !== null) await app.machines.egress?.reload(now.machine_id);
   if (now.status === "terminated") throw sandboxTerminated(now.termination_reason);
   return now;

@@ -22,10 +22,14 @@ export type SnapshotCreate = z.output<typeof SnapshotCreate>;
 const snapshotStatuses = ["ready", "damaged"] as const;
 
 export const SnapshotQuery = z.strictObject({
-  sandbox_id: z.string().max(64).optional().describe("Taken of this sandbox. Extension."),
-  name: z.string().max(64).optional().describe("Extension."),
-  template: z.string().min(1).max(128).optional().describe("Extension."),
-  status: z.array(z.enum(snapshotStatuses)).min(1).optional().describe("Repeated: any of them. Extension."),
+  sandbox_id: z.string().max(64).optional().describe("Id of the source sandbox. Extension."),
+  name: z.string().max(64).optional().describe("Name of the snapshot. Extension."),
+  template: z.string().min(1).max(128).optional().describe("Template of the source sandbox. Extension."),
+  status: z
+    .array(z.enum(snapshotStatuses))
+    .min(1)
+    .optional()
+    .describe("Status to include. Repeat the parameter for several. Extension."),
   ...createdQuery,
   cursor: z.string().max(2048).optional(),
   limit: z.int().min(1).max(100).default(50),
@@ -43,7 +47,7 @@ export const Snapshot = z
     memory_mb: z.int(),
     region: z.string(),
     size_mb: z.int().describe("On disk: memory and files together."),
-    status: z.enum(snapshotStatuses).describe("From a damaged one nothing can be started."),
+    status: z.enum(snapshotStatuses).describe("`damaged`: no sandbox can be created from it."),
     created_at: z.iso.datetime(),
     expires_at: z.iso.datetime().nullable().describe("Moves with each use; null means never."),
   })

@@ -278,7 +278,7 @@ test.each(["snapshot.written", "snapshot.committed"])(
   },
 );
 
-test("lists snapshots by sandbox, name, state and time, from the oldest on", async () => {
+test("lists snapshots by sandbox, name, status and time, oldest first", async () => {
   const [one, other] = [
     await createSandbox(host.app, actor, createInput()),
     await createSandbox(host.app, actor, createInput()),

@@ -60,7 +60,7 @@ export async function list(
   query: Partial<SnapshotQuery> & { limit: number },
 ): Promise<{ items: Snapshot[]; next_cursor: string | null }> {
   const { order = "newest", cursor, status } = query;
-  // A cursor of one order does not open in the other.
+  // A cursor of one order is invalid in the other.
   const place = order === "newest" ? "snapshots" : "snapshots:oldest";
   const rows = await listNamed(app.db, {
     workspaceIds: reachable(actor),

@@ -29,7 +29,7 @@ export function findByName(db: Db, name: string, workspaceId: string): Promise<N
   return named(db, [workspaceId]).where("sandbox_snapshots.name", "=", name).executeTakeFirst();
 }
 
-/** By time of creation; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** Lists by creation time. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listNamed(
   db: Db,
   page: {
@@ -41,7 +41,7 @@ export function listNamed(
     createdAfter?: string | undefined;
     createdBefore?: string | undefined;
     order: "newest" | "oldest";
-    /** The last row of the page before. */
+    /** Last row of the previous page. */
     from?: { createdAt: string; id: string } | undefined;
     limit: number;
   },

@@ -6,11 +6,13 @@ import { templatePreparing } from "#machines/errors.ts";
 import type { HostImage } from "#machines/host.ts";
 import { unknownTemplate } from "../sandboxes/errors.ts";
 import { templateNotReady } from "./errors.ts";
-import { findNewest, findTagged, findTemplate, type TemplateRow } from "./store.ts";
+import { findNewest, findTagged, findTemplate, listNames, type TemplateRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines">;
 
 const lookEveryMs = 250;
+/** Maximum of a workspace's own templates in an error. */
+const knownMax = 20;
 
 export interface Resolved {
   image: HostImage;
@@ -48,11 +50,10 @@ async function whenBuilt(
 ): Promise<TemplateRow> {
   for (const until = Date.now() + waitMs; ; await sleep(lookEveryMs)) {
     const row = await find(app, workspaceId, template);
-    if (!row)
-      throw unknownTemplate(
-        template,
-        app.machines.images.status().map(({ name }) => name),
-      );
+    if (!row) {
+      const builtIn = app.machines.images.status().map(({ name }) => name);
+      throw unknownTemplate(template, [...builtIn, ...(await listNames(app.db, workspaceId, knownMax))]);
+    }
     if (row.status === "ready") return row;
     if (row.status === "failed") throw templateNotReady(row.status);
     if (Date.now() > until) throw templatePreparing(template, await progressOf(app.db, row.id));

@@ -93,6 +93,19 @@ export function findNewest(db: Db, workspaceId: string, name: string): Promise<T
     .executeTakeFirst();
 }
 
+/** Lists the names of a workspace's templates, newest first, each once. */
+export async function listNames(db: Db, workspaceId: string, limit: number): Promise<string[]> {
+  const rows = await db
+    .selectFrom("templates")
+    .select("name")
+    .where("workspace_id", "=", workspaceId)
+    .groupBy("name")
+    .orderBy(sql`max(created_at)`, "desc")
+    .limit(limit)
+    .execute();
+  return rows.map(({ name }) => name);
+}
+
 /** True where it is there and ready; a deletion of it waits for this transaction's end. */
 export async function holdTemplate(tx: Db, id: string): Promise<boolean> {
   const row = await tx

@@ -2,9 +2,11 @@ import { beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { FakeGuest } from "@kontor/runtime/fake/guest.ts";
 import { progressOf, sweepImages } from "#builds/builds.ts";
 import { logMaxBytes } from "#builds/log.ts";
+import { Builds } from "#builds/run.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { DomainError } from "#lib/errors.ts";
-import { RuntimeError } from "@kontor/runtime/driver.ts";
+import type { Actor } from "#accounts/actor.ts";
+import { type GuestProcess, RuntimeError } from "@kontor/runtime/driver.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { runBuffered } from "../exec/exec.ts";
 import { Exec } from "../exec/schema.ts";
@@ -20,6 +22,7 @@ import { deliver } from "../webhooks/deliver.ts";
 import { WebhookCreate } from "../webhooks/schema.ts";
 import { register } from "../webhooks/webhooks.ts";
 import { createTemplate } from "./create.ts";
+import { templateBuilds } from "./finish.ts";
 import { removeTemplate } from "./delete.ts";
 import { followLogs, readLogs } from "./logs.ts";
 import { TemplateCreate } from "./schema.ts";
@@ -132,6 +135,40 @@ test("an image that cannot be captured is the build's failure, with its reason",
   await build();
   expect(await get(id)).toMatchObject({ status: "failed", error_message: "It holds too many files." });
 });
+
+const never = new Promise<never>(() => {});
+const endless: GuestProcess = {
+  pid: 1,
+  output: { [Symbol.asyncIterator]: () => ({ next: () => never }) },
+  exit: never,
+  writeStdin: () => never,
+  endStdin: () => {},
+  signal: () => {},
+  close: () => {},
+};
+
+test.each([
+  ["does not end the step in time", async () => endless],
+  ["does not answer the start of a step", () => never],
+])("fails a build at its deadline when the guest %s", async (_, spawn) => {
+  const spawned = vi.spyOn(FakeGuest.prototype, "spawn").mockImplementation(spawn);
+  onTestFinished(() => spawned.mockRestore());
+  const { id } = await create({ recipe: ["sleep 600"] });
+  await shortBuild();
+  expect(await get(id)).toMatchObject({
+    status: "failed",
+    error_message: expect.stringMatching(
+      /^Step 1 of 1 was still running when the build's .* minutes were over/,
+    ),
+  });
+  expect(await buildMachines()).toEqual([]);
+});
+
+/** Builds with a time limit of 60 ms. */
+function shortBuild(): Promise<void> {
+  const app = { ...host.app, config: { ...host.app.config, buildTimeoutMinutes: 0.001 } };
+  return new Builds(app, { template: templateBuilds(host.app) }).run(new AbortController().signal);
+}
 
 test("the event of a build's end says whose and how, in the feed and to webhooks", async () => {
   const receiver = await startReceiver();
@@ -290,6 +327,16 @@ test("one that is deleted while it waits is never begun", async () => {
   expect(await images()).not.toContain(id);
 });
 
+test("names the workspace's own templates when a template is unknown", async () => {
+  await built();
+  const unknown = (who: Actor) =>
+    createSandbox(host.app, who, createInput({ template: `${name}:nope` })).catch(
+      (error: DomainError) => error.detail,
+    );
+  expect(await unknown(actor)).toMatch(new RegExp(`known are .*debian-12.*, ${name}[,.]`));
+  expect(await unknown(stranger.actor)).not.toMatch(new RegExp(`known are .*${name}`));
+});
+
 test("a create waits for a build that is under way", async () => {
   const { id } = await create();
   const waiting = sandbox(id);
@@ -312,8 +359,8 @@ test("builds come in turn, no more at once than the host is set to", async () =>
   expect(most).toBeLessThanOrEqual(host.app.config.buildConcurrency);
 });
 
-test("builds the one template of a payer before the twenty waiting of another", async () => {
-  // Payers without a build before this one.
+test("builds a payer's single template before another payer's twenty waiting templates", async () => {
+  // Payers without an earlier build.
   const people = [await personWithTier(db, "payg"), await personWithTier(db, "payg")] as const;
   const busy = [];
   for (let n = 0; n < 20; n += 1) {

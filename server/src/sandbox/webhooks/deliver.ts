@@ -6,6 +6,7 @@
  */
 import { createHmac, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { type News, notify } from "#accounts/notifications/notifications.ts";
 import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
 import { FairJobs } from "#jobs/fair-jobs.ts";
@@ -37,7 +38,7 @@ type Needs = Pick<App, "db" | "secrets" | "config" | "clock" | "log">;
 /** Deliveries mostly wait for receivers. Half the workers of this server are left to other jobs. */
 const webhooksAtOnce = 12;
 const perPayer = 4;
-/** A webhook with more to deliver leaves its turn to others after this. */
+/** A webhook gives up its turn after this time if others wait. */
 const turnMs = 15_000;
 
 /** Sandboxes whose deliveries to one webhook are under way at once. */
@@ -49,19 +50,19 @@ const leaseMs = 25_000;
 /** Not with every delivery: the row is written by each, and each would wait for the others. */
 const renewEveryMs = 5_000;
 
-/** Turns of the accounts that own webhooks, one object for each server. */
+/** Queue in which the webhooks' payers take turns; one for each server. */
 export type DeliveryTurns = FairJobs;
 export const newDeliveryTurns = (): DeliveryTurns =>
   new FairJobs({ limit: webhooksAtOnce, perOwner: perPayer });
 
-/** The job. */
+/** Runs the delivery job of one webhook when its turn comes. */
 export async function deliverInTurn(
   app: Needs,
   turns: DeliveryTurns,
   id: string,
   signal: AbortSignal,
 ): Promise<void> {
-  // A look first: every event brings a job here, and a write would queue up behind the deliveries.
+  // Read first, because every event adds a job, and a write would wait for the deliveries' writes.
   const lease = await findLease(app.db, id);
   if (!lease) return;
   if ((lease.until ?? new Date(0)) >= app.clock.now()) return comeBack(app, id);
@@ -83,7 +84,7 @@ export async function deliverInTurn(
   await turns.run(job, signal);
 }
 
-/** `othersWait`: whether to leave the turn to them after `turnMs`. */
+/** Delivers until nothing is due. Stops after `turnMs` if `othersWait` returns true. */
 export async function deliver(
   app: Needs,
   id: string,
@@ -128,7 +129,7 @@ export async function deliver(
   }
 }
 
-/** Another process delivers. Should it end, its lease does. */
+/** Schedules a job for the end of another process's lease, in case that process dies. */
 async function comeBack(app: Needs, id: string): Promise<void> {
   const lease = await findLease(app.db, id);
   const key = laterKey(id);
@@ -165,10 +166,23 @@ async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): 
       await postpone(tx, delivery.seq, later(app, attemptsApartMs));
     } else {
       const noted = await noteFailure(tx, webhook.id, { at, error, most: failuresMax });
+      // Attempts that were under way when it was disabled count further.
+      if (noted?.active === false && noted.consecutive_failures === failuresMax)
+        await notify(tx, disabledNews(webhook, error));
       if (noted?.active === false) await deleteDeliveriesOf(tx, webhook.id);
       else await deleteDelivery(tx, delivery.seq);
     }
   });
+}
+
+function disabledNews({ id, url, workspace_id: workspaceId }: WebhookRow, error: string): News {
+  return {
+    workspaceId,
+    kind: "webhook_disabled",
+    title: `The webhook ${url} is disabled`,
+    body: `${failuresMax} deliveries in a row failed. The last error: ${error} Enable the webhook when its receiver works.`,
+    target: { kind: "sandbox_webhook", id, label: url },
+  };
 }
 
 /** Undefined where it arrived, else what the owner may know of why not. */

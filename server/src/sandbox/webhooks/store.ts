@@ -190,7 +190,7 @@ export async function noteFailure(
   tx: Db,
   id: string,
   failure: { at: Date; error: string; most: number },
-): Promise<{ active: boolean } | undefined> {
+): Promise<Pick<WebhookRow, "active" | "consecutive_failures"> | undefined> {
   return tx
     .updateTable("sandbox_webhooks")
     .set((eb) => ({
@@ -200,7 +200,7 @@ export async function noteFailure(
       last_error: failure.error,
     }))
     .where("id", "=", id)
-    .returning("active")
+    .returning(["active", "consecutive_failures"])
     .executeTakeFirst();
 }
 

@@ -1,3 +1,4 @@
+import { listNotifications } from "#accounts/notifications/notifications.ts";
 import { createServer, type ServerResponse } from "node:http";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
@@ -174,6 +175,10 @@ test("twenty failed deliveries in a row disable a webhook; a success between the
   expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 0, last_error: null });
   await fail(22);
   expect(await record(id)).toMatchObject({ active: false, last_error: "The receiver answered 410." });
+  const news = (await listNotifications(host.app, actor)).filter(({ target }) => target.id === id);
+  expect(news).toMatchObject([
+    { kind: "webhook_disabled", body: expect.stringContaining("The receiver answered 410.") },
+  ]);
   receiver.received = [];
   await tell("sbx_no", "not sent");
   await run(id);
@@ -287,7 +292,7 @@ test("delivers for another payer while ten webhooks of one payer do not respond"
     workers.push(work(id));
     await expect.poll(() => silent.length).toBe(workers.length);
   }
-  // The workers of those that wait are free for other jobs, and each comes again should this process end.
+  // Waiting jobs free their workers, and each has a later job in case this process dies.
   for (const id of ids.slice(4)) {
     await work(id);
     expect(await hasJob(db, `sandbox.webhooks:${id}:later`)).toBe(true);
