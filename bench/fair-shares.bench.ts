@@ -1,6 +1,6 @@
 /**
- * What a tenant waits while another one holds all it can of a shared thing: places of git and of `analyze`, event
- * streams, deliveries of webhooks, builds, runs of agents. A request is measured without the other and beside it.
+ * Measures one tenant's latency beside a busy tenant that uses all it can of a shared resource: git, `analyze`, event
+ * streams, webhook deliveries, builds or agent runs. Each request is measured alone, then beside the busy tenant.
  */
 import { once } from "node:events";
 import { Agent, type ClientRequest, request } from "node:http";
@@ -25,11 +25,11 @@ import { startScriptedModel } from "./scripted-model.ts";
 
 export const name = "fair-shares";
 
-/** Another's same request takes at most twice as long as without the busy tenant. */
+/** Beside the busy tenant, a request may take at most twice as long. */
 const mostTimes = 2;
 const rounds = 15;
 const buildRounds = 3;
-/** Until the busy tenant holds all it can. */
+/** Resolves when the busy tenant uses all it can. */
 const holdMs = 3_000;
 const waitMs = 120_000;
 
@@ -47,7 +47,7 @@ interface Scene {
   other: Tenant;
 }
 
-/** Ends what the busy tenant holds. */
+/** Releases what the busy tenant uses. */
 type Release = () => unknown;
 
 export async function run(context: BenchContext): Promise<void> {
@@ -111,7 +111,7 @@ async function compare(
 
 interface Project {
   id: string;
-  /** Path of its repository on the server. */
+  /** Path of the tenant's repository on the server. */
   path: string;
 }
 
@@ -128,7 +128,7 @@ async function makeProject({ api }: Tenant, more: object = {}): Promise<Project>
 
 const basic = ({ token }: Tenant): string => `Basic ${Buffer.from(`bench:${token}`).toString("base64")}`;
 
-/** Pushes whose bodies come just fast enough. */
+/** Pushes that send their bodies just above the minimum rate. */
 async function git(scene: Scene): Promise<void> {
   const { server, busy, other } = scene;
   const [theirs, own] = [await makeProject(busy), await makeProject(other)];
@@ -154,7 +154,7 @@ async function git(scene: Scene): Promise<void> {
         const url = `http://${host}${theirs.path}/git-receive-pack`;
         const push = request(url, { method: "POST", agent, headers }).on("error", () => {});
         push.on("response", (response) => response.resume().on("error", () => {}));
-        // The head of a line of 65,520 bytes, which git waits for.
+        // Header of a 65,520-byte line. Git waits for the rest.
         push.write(Buffer.concat([Buffer.from("fff0"), Buffer.alloc(17 * 1024)]));
         pushes.push(push);
       }
@@ -167,7 +167,7 @@ async function git(scene: Scene): Promise<void> {
   });
 }
 
-/** Analyses of a repository whose server is silent. */
+/** Analyses of a repository whose server does not respond. */
 async function analyses(scene: Scene): Promise<void> {
   const { server, busy, other } = scene;
   const held: Socket[] = [];
@@ -210,7 +210,7 @@ async function analyses(scene: Scene): Promise<void> {
   }
 }
 
-/** An agent whose model takes its time, and one whose model answers at once. */
+/** One agent with a slow model, and one whose model responds at once. */
 async function withAgents(
   scene: Scene,
   work: (
@@ -245,7 +245,7 @@ async function withAgents(
   }
 }
 
-/** As many readers of one run as a workspace may have. */
+/** Opens the maximum of event streams that a workspace may have. */
 async function streams(scene: Scene): Promise<void> {
   const { server, busy, other } = scene;
   await withAgents(scene, async (invoke) => {
@@ -289,7 +289,7 @@ async function runs(scene: Scene): Promise<void> {
   );
 }
 
-/** Ten webhooks whose receiver does not respond, each with events of many sandboxes. */
+/** Ten webhooks with a receiver that does not respond, each with events of many sandboxes. */
 async function webhooks(scene: Scene): Promise<void> {
   const { db, busy, other } = scene;
   const [silent, prompt] = [await startReceiver(), await startReceiver()];
@@ -333,7 +333,7 @@ async function webhooks(scene: Scene): Promise<void> {
   }
 }
 
-/** Twenty templates of half a minute. */
+/** Twenty template builds of half a minute each. */
 async function builds(scene: Scene): Promise<void> {
   const { busy, other } = scene;
   const create = ({ api }: Tenant, command: string) =>

@@ -237,7 +237,7 @@ test("a fork bomb is felt by nobody else, and its timeout leaves nothing of it",
   expect(await output(bomber.id, "cd /proc; set -- [0-9]*; echo $#")).toBe("2");
 });
 
-test("a command that takes more memory than there is is killed, and the sandbox lives on", async () => {
+test("kills a command that uses too much memory, and keeps the sandbox running", async () => {
   const eater = await createSandbox();
   await exec(eater.id, "echo kept > file; (while :; do sleep 1; done) & echo $! > pid");
   const ran = await tryExec(eater.id, eat);
@@ -247,7 +247,7 @@ test("a command that takes more memory than there is is killed, and the sandbox 
   expect(await output(eater.id, "cat file; kill -0 $(cat pid) && echo alive")).toBe("kept\nalive");
 });
 
-test("a stream's last frame says that its command was out of memory", async () => {
+test("ends a stream with killed_by when its command runs out of memory", async () => {
   const eater = await createSandbox();
   const frames = await Array.fromAsync(streamExec(eater.id, { command: eat }));
   expect(frames.at(-1)).toMatchObject({ killed_by: "out_of_memory" });

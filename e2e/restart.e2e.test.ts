@@ -131,7 +131,7 @@ test("a deadline that passed while the server was away is kept at its next start
   expect(ended).toMatchObject({ termination_reason: "timeout" });
 });
 
-test("processes of a suspended workspace stand still, over a kill -9 as well, and go on afterwards", async () => {
+test("freezes processes of a suspended workspace, also over a kill -9, and thaws them afterwards", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   await exec(box.id, `nohup bash -c '${counter}' >/dev/null 2>&1 &`);
   await eventually(

@@ -118,7 +118,7 @@ describe("an add-on", () => {
 });
 
 test(
-  "a database of a suspended account goes on in the same machine after the suspension, over a kill -9 as well",
+  "resumes a suspended account's database in the same machine, also after a kill -9 of the server",
   { timeout: 240_000 },
   async () => {
     const made = await createAddon(server, project, { kind: "redis", size: "small", public: true });

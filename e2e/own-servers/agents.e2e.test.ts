@@ -106,7 +106,7 @@ test("a server that is killed under a command goes on with the run, which is tol
   await server.api("DELETE", `/v1/agents/killed/sessions/${session_id}`);
 });
 
-test("a command that runs out of memory is killed, and its machine goes on", async () => {
+test("kills a command that runs out of memory, and keeps its machine running", async () => {
   await agent("greedy", {});
   runs("echo kept > file; head -c 3G /dev/zero | tail");
   const first = await invoke("greedy");

@@ -482,7 +482,7 @@ while True:
   expect(await value(shared, "1 + 1", { context_id: await ownContext() })).toBe("2");
 });
 
-test("a cell that needs more memory than there is loses its kernel, and the sandbox lives on", async () => {
+test("kills the kernel of a cell that uses too much memory, and keeps the sandbox running", async () => {
   const id = await own();
   const ran = await tryRun(id, "x = b'x' * (2 * 1024 ** 3)");
   expect(ran.status, JSON.stringify(ran.body)).toBe(200);

@@ -94,7 +94,7 @@ test(
 );
 
 test(
-  "a restart takes the settings of its shell, and refuses another port",
+  "applies the settings of the restarting shell, and refuses another port",
   { timeout: 120_000 },
   async () => {
     const restart = (env: Record<string, string>) =>
@@ -130,7 +130,7 @@ test(
     expect([done.code, done.stderr]).toEqual([0, expect.any(String)]);
     expect(server.pid).not.toBe(pid);
     expect((await create()).body).toMatchObject({ code: "plan_limit" });
-    // The keeper starts the next one with them too.
+    // The shim starts the next server with them too.
     process.kill(server.pid ?? 0, "SIGKILL");
     await replaced(server.pid);
     expect((await create()).body).toMatchObject({ code: "plan_limit" });

@@ -102,7 +102,7 @@ test(
 );
 
 test(
-  "a suspended account's function answers 503, and has its memory again afterwards",
+  "responds 503 for a suspended account's function, and keeps the function's memory for afterwards",
   async () => {
     const made = await makeLive(host, image);
     expect(await ask(host, made.host)).toMatchObject({ body: "1" });
@@ -125,7 +125,7 @@ test(
     await suspend(null);
     await eventually(status, (seen) => seen === 200);
     const { body } = await ask(host, made.host);
-    // Counted on from before; how often it was asked meanwhile is not known.
+    // The counter continues. The number of requests in between is not known.
     expect(Number(body)).toBeGreaterThan(2);
     await host.instances.stop(made.id);
   },

@@ -54,7 +54,7 @@ test("an unknown name is refused and says which known one is near", () => {
   expect(problems({ KONTOR_NOTHING_LIKE_IT_AT_ALL: "1" })).toEqual([
     "KONTOR_NOTHING_LIKE_IT_AT_ALL is not a setting",
   ]);
-  // What clients read is none of the server's business.
+  // The server ignores variables of clients.
   expect(problems({ KONTOR_URL: "http://127.0.0.1:1", KONTOR_TOKEN: "svc_x" })).toEqual([]);
   expect(problems({}, "pool_sise = 1")).toEqual([
     `${dataDir}/kontor.toml: pool_sise is not a setting, did you mean pool_size?`,

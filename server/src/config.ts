@@ -316,9 +316,14 @@ const keys = {
     "machines",
     optional(path),
     null,
-    "The runc for apps and build steps; unset: the one on PATH for apps, that of /usr for builds.",
+    "Path of the runc for apps and build steps. Default: the one on PATH for apps, the one in /usr for builds.",
   ),
-  buildahPath: key("machines", optional(path), null, "The buildah for builds; unset: that of /usr."),
+  buildahPath: key(
+    "machines",
+    optional(path),
+    null,
+    "Path of the buildah for builds. Default: the one in /usr.",
+  ),
   instance: key(
     "machines",
     or("auto", whole(0, 63)),
@@ -358,7 +363,7 @@ const keys = {
     "machines",
     whole(0, 31 * 24 * 3600),
     0,
-    "From a workspace's suspension until its machines are frozen; they go on as they were once it ends.",
+    "Seconds between a workspace's suspension and the freeze of its machines. They are thawed when it ends.",
   ),
   machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
   gitConcurrency: key(
@@ -534,7 +539,7 @@ const keys = {
     "accounts",
     or("forever", whole(1, 36_500)),
     90,
-    "Days after which entries of reads and runs are removed from the audit log, or forever; at most activity_retention_days.",
+    "Days that the audit log keeps entries of reads and runs, or forever. activity_retention_days limits them too.",
   ),
 
   rateLimits: key("limits", flag, true, "Requests per token are limited."),
@@ -592,17 +597,17 @@ export class ConfigError extends Error {
   }
 }
 
-/** What clients read: a shell that talks to one server may start another. */
+/** Variables of clients. A shell with these may also start a server. */
 const clientVariables = ["KONTOR_URL", "KONTOR_TOKEN"];
 
-/** Whether an environment variable is meant for the server. */
+/** True for an environment variable that sets a server setting. */
 export const isSetting = (variable: string): boolean =>
   variable.startsWith("KONTOR_") && !clientVariables.includes(variable);
 
 /** Where each value of a configuration came from; kept aside, so that a Config is nothing but its values. */
 const sourcesOf = new WeakMap<Config, Record<string, ConfigSource>>();
 
-/** Of the server itself: with the settings that `kontor restart` was given. Throws a `ConfigError`. */
+/** Reads the server's own configuration, with the settings of the last `kontor restart`. Throws a `ConfigError`. */
 export const loadServerConfig = (): Config => loadConfig({ env: withRestartSettings(process.env) });
 
 /**

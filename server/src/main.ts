@@ -168,7 +168,7 @@ async function start(): Promise<void> {
   };
   machines.suspension.onRelease(moveSandboxDeadlines);
   machines.suspension.onRelease(moveApprovalDeadlines);
-  // Queued work of the workspace waited meanwhile.
+  // Queued work of the workspace waited during the suspension.
   machines.suspension.onRelease(async (tx) => {
     for (const task of [buildTask, deploymentTask, deployTask]) await addJob(tx, task, {});
   });

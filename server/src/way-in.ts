@@ -37,7 +37,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   const sandboxes = new VisitedSandboxes(app);
   const upstreams = new Upstreams((machine, port) => sandboxes.connect(machine, port));
   app.machines.onGoing((machine) => upstreams.end(machine));
-  // A kept connection to a frozen machine would take requests that nothing answers.
+  // A kept connection to a frozen machine would accept requests without a response.
   app.machines.suspension.onHold((machine) => upstreams.end(machine));
   const transfer = transferHandler(app);
   const requests = new RequestRecorder(app);
