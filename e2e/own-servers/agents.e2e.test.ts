@@ -108,7 +108,7 @@ test("a server that is killed under a command goes on with the run, which is tol
 
 test("kills a command that runs out of memory, and keeps its machine running", async () => {
   await agent("greedy", {});
-  runs("echo kept > file; head -c 3G /dev/zero | tail");
+  runs("echo kept > file; tail /dev/zero");
   const first = await invoke("greedy");
   expect(first).toMatchObject({
     status: "completed",
