@@ -210,7 +210,7 @@ async function analyses(scene: Scene): Promise<void> {
   }
 }
 
-/** One agent with a slow model, and one whose model responds at once. */
+/** Makes an agent with a slow model, and one whose model responds at once. */
 async function withAgents(
   scene: Scene,
   work: (

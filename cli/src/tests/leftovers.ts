@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 
 export interface Leftover {
   pid: number;
-  /** Its command line, the first 200 characters. */
+  /** The first 200 characters of the command line. */
   command: string;
 }
 
