@@ -23,7 +23,11 @@ export const missingScope = defineError("missing_scope", 403, (scope: Scope) => 
   detail: `This token does not carry the scope ${scope}.`,
   meta: { scope },
 }));
-export const routeNotFound = defineError("not_found", 404, () => "There is nothing at this address.");
+export const routeNotFound = defineError("not_found", 404, (suggestion?: string) =>
+  suggestion === undefined
+    ? "There is nothing at this address. The addresses are listed at /docs."
+    : `There is nothing at this address; did you mean ${suggestion}?`,
+);
 export const methodNotAllowed = defineError("method_not_allowed", 405, (allowed: readonly string[]) => ({
   detail: `This address takes ${allowed.join(", ")}.`,
   meta: { allowed },

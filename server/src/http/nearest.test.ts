@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { nearest } from "./nearest.ts";
+import { synonymIn } from "./synonyms.ts";
 
 test("a slip of the hand finds its word, another word finds none", () => {
   const known = ["timeout_seconds", "template", "network"];
@@ -13,4 +14,12 @@ test("a slip of the hand finds its word, another word finds none", () => {
 test("a name without its unit is that name, unless it begins several", () => {
   expect(nearest("timeout", ["on_timeout", "timeout_seconds"])).toBe("timeout_seconds");
   expect(nearest("output", ["output_bytes", "output_path"])).toBeUndefined();
+});
+
+test("finds the field that has another name in other products", () => {
+  expect(synonymIn("cmd", ["command", "cwd"])).toBe("command");
+  expect(synonymIn("messages", ["input", "messages_kept"])).toBe("input");
+  expect(synonymIn("image", ["name", "template"])).toBe("template");
+  expect(synonymIn("cmd", ["name"])).toBeUndefined();
+  expect(synonymIn("constructor", ["name"])).toBeUndefined();
 });

@@ -31,11 +31,20 @@ const titles: Record<Api, string> = {
   agent: "Kontor Agent Runtime API",
 };
 
+const messageSchema: Json = {
+  type: "string",
+  description: "The error in one sentence: a string on every API, also where `detail` is a list.",
+};
+
 const errorSchema: Json = {
   type: "object",
   description: "Why a request was refused. Some codes add fields, such as `retry_after` or `limit`.",
-  properties: { detail: { type: "string" }, code: { type: "string" } },
-  required: ["detail", "code"],
+  properties: {
+    detail: { type: "string", description: "Cause of the error, and the cure." },
+    message: messageSchema,
+    code: { type: "string", description: "Stable code for programs." },
+  },
+  required: ["detail", "message", "code"],
 };
 
 /** As FastAPI publishes them, plus our `code`. */
@@ -45,9 +54,10 @@ const validationSchemas: Record<string, Json> = {
     title: "HTTPValidationError",
     properties: {
       detail: { type: "array", title: "Detail", items: { $ref: "#/components/schemas/ValidationError" } },
+      message: messageSchema,
       code: { type: "string", const: "validation_error" },
     },
-    required: ["detail", "code"],
+    required: ["detail", "message", "code"],
   },
   ValidationError: {
     type: "object",
@@ -66,6 +76,7 @@ const invalidRequestSchema = (api: Api): Json => ({
   description: "The input does not fit; `detail` names the first field, `errors` names them all.",
   properties: {
     detail: { type: "string" },
+    message: messageSchema,
     code: { type: "string", const: "invalid_request" },
     ...(api === "agent"
       ? { pointer: { type: "string", description: "JSON pointer (RFC 6901) of the first fault." } }
@@ -83,7 +94,7 @@ const invalidRequestSchema = (api: Api): Json => ({
       },
     },
   },
-  required: ["detail", "code"],
+  required: ["detail", "message", "code"],
 });
 
 export function openApiDocument(api: Api, routes: readonly Route[]): Json {

@@ -5,6 +5,7 @@
 import type { z } from "zod";
 import { isInteger, maxMisfits, schemaAt, type Path } from "./schema-walk.ts";
 import { nearest } from "./nearest.ts";
+import { synonymIn } from "./synonyms.ts";
 
 export type Place = "path" | "query" | "body" | "header";
 
@@ -288,7 +289,8 @@ export function oversized(place: Place, path: Path, origin: "string" | "array", 
 
 /** A field, or a query parameter, that nobody knows. */
 export function unknownField(place: Place, path: Path, known: readonly string[]): Problem {
-  const suggestion = nearest(String(path.at(-1)), known);
+  const word = String(path.at(-1));
+  const suggestion = synonymIn(word, known) ?? nearest(word, known);
   const hint = suggestion === undefined ? "" : `; did you mean '${suggestion}'?`;
   const noun = place === "query" ? "query parameter" : "field";
   return {

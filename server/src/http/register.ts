@@ -50,6 +50,7 @@ import {
   rateRules,
   unknownCredentialRule,
 } from "./rate-rules.ts";
+import { refusalBody } from "./render-error.ts";
 import { compileValidation, type ParsedInput } from "./validate.ts";
 import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
 
@@ -401,6 +402,6 @@ function blanked({ value, text }: Encoded, { secretFields = [] }: Route): string
   return JSON.stringify(value, blank);
 }
 
-function refusalToStored({ status, detail, code, meta }: DomainError): StoredAnswer {
-  return { status, headers: {}, text: JSON.stringify({ detail, code, ...meta }) };
+function refusalToStored(refusal: DomainError): StoredAnswer {
+  return { status: refusal.status, headers: {}, text: JSON.stringify(refusalBody(refusal)) };
 }

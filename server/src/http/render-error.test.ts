@@ -3,6 +3,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { z } from "zod";
 import { clientOptions } from "#db/db.ts";
 import { testDatabase } from "../../test/harness.ts";
+import { routeNotFound } from "./errors.ts";
 import { InvalidInput, problemsOf } from "./problems.ts";
 import { renderError } from "./render-error.ts";
 
@@ -30,4 +31,19 @@ test("names a text that does not fit its pattern by the schema's own sentence", 
   expect(renderError("platform", new InvalidInput(problems), "req").body.detail).toEqual([
     { loc: ["body", "name"], msg: `Value error, ${words}`, type: "value_error" },
   ]);
+});
+
+test("repeats the error as one string on every API, the first three problems by name", () => {
+  const schema = z.object({ a: z.number(), b: z.number(), c: z.number(), d: z.number() });
+  const { error } = schema.safeParse({});
+  const problems = error!.issues.flatMap((issue) => problemsOf(issue, schema, "body"));
+  const message = "a: is required; b: is required; c: is required; and 1 more";
+  for (const api of ["platform", "sandbox", "agent"] as const)
+    expect(renderError(api, new InvalidInput(problems), "req").body.message).toBe(message);
+});
+
+test("repeats the sentence of a refusal as `message`", () => {
+  const { body } = renderError("sandbox", routeNotFound("/v1/sandboxes"), "req");
+  const sentence = "There is nothing at this address; did you mean /v1/sandboxes?";
+  expect(body).toEqual({ detail: sentence, message: sentence, code: "not_found" });
 });

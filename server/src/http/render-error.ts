@@ -24,10 +24,15 @@ export function renderError(api: Api, error: unknown, requestId: string): Render
   return {
     status: refusal.status,
     headers: headersOf(refusal),
-    body: { detail: refusal.detail, code: refusal.code, ...refusal.meta },
+    body: refusalBody(refusal),
     // A 503 that says "come back" is no fault; one that something caused is.
     isFault: refusal.status >= 500 && (refusal.code === "internal_error" || refusal.cause !== undefined),
   };
+}
+
+/** The documents call the sentence `detail`. `message` repeats it under one name and type for all three APIs. */
+export function refusalBody({ detail, code, meta }: DomainError): Record<string, unknown> {
+  return { detail, message: detail, code, ...meta };
 }
 
 function headersOf({ status, code, meta }: DomainError): Record<string, string> {
@@ -89,6 +94,7 @@ const invalidInput: Record<Api, Rendering> = {
         msg: message,
         type,
       })),
+      message: sentenceOf(problems),
       code: "validation_error",
     },
   }),
@@ -108,12 +114,19 @@ const invalidInput: Record<Api, Rendering> = {
 };
 
 function plainBody(problems: readonly Problem[]): Record<string, unknown> {
-  const [first] = problems;
   return {
-    detail: `${fieldOf(first!)}: ${first!.plain}`,
+    detail: `${fieldOf(problems[0]!)}: ${problems[0]!.plain}`,
+    message: sentenceOf(problems),
     code: "invalid_request",
     errors: problems.map((problem) => ({ field: fieldOf(problem), message: problem.plain })),
   };
+}
+
+/** Names the first three problems, and how many more there are. */
+function sentenceOf(problems: readonly Problem[]): string {
+  const named = problems.slice(0, 3).map((problem) => `${fieldOf(problem)}: ${problem.plain}`);
+  const more = problems.length - named.length;
+  return more > 0 ? `${named.join("; ")}; and ${more} more` : named.join("; ");
 }
 
 /** `files[2].path`; the whole body, and a place in its text, is called `body`. */

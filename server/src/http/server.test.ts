@@ -512,6 +512,14 @@ test("refuses JSON in a charset other than UTF-8", async () => {
     expect((await typed(charset)).json.code).toBe("unsupported_media_type");
 });
 
+test("serves an address with a trailing slash, and suggests the nearest for an unknown one", async () => {
+  expect((await call("GET", "/v1/things/x/")).json).toEqual((await call("GET", "/v1/things/x")).json);
+  expect((await call("GET", "/v1/thing/x")).json).toMatchObject({
+    code: "not_found",
+    message: "There is nothing at this address; did you mean /v1/things/x?",
+  });
+});
+
 test("an unknown address is 404 and a known one with another method 405, in the address's API", async () => {
   for (const path of ["/api/v1/nothing", "/v1/nothing", "/v1/agents/nothing/at/all", "/"]) {
     const { status, json } = await call("GET", path);
@@ -529,6 +537,10 @@ test("a query becomes what its schema asks: numbers, booleans, lists, keys in br
     "/v1/things/x?limit=7&deep=true&tag=a&tag=b&metadata[team]=red&metadata[k]=v",
   );
   expect(json).toEqual({ id: "x", limit: 7, deep: true, tag: ["a", "b"], metadata: { team: "red", k: "v" } });
+  for (const key of ["we[i]rd &k", "a][b", "[", "]", "", "=", "%20", "line\nbreak", "é"]) {
+    const odd = await call("GET", `/v1/things/x?${encodeURIComponent(`metadata[${key}]`)}=%3D%26%5D`);
+    expect(Object.entries(odd.json.metadata)).toEqual([[key, "=&]"]]);
+  }
   const bad = await call("GET", "/api/v1/things/x?limit=abc&deep=maybe&limt=3&metadata=x");
   expect(bad.json.detail.map(({ loc, type }: Json) => [loc[1], type])).toEqual([
     ["limt", "extra_forbidden"],
@@ -567,7 +579,10 @@ test("204 has no body, and an answer of another declared status keeps its header
 
 test("a refusal says its code and fields; a fault says only the request id, and the log says the cause", async () => {
   const refusal = await call("POST", "/v1/fail/teapot");
-  expect([refusal.status, refusal.json]).toEqual([418, { detail: "I am one.", code: "teapot", spout: true }]);
+  expect([refusal.status, refusal.json]).toEqual([
+    418,
+    { detail: "I am one.", message: "I am one.", code: "teapot", spout: true },
+  ]);
   const fault = await call("POST", "/v1/fail/crash", { headers: { "x-request-id": "fault-1" } });
   expect(fault.status).toBe(500);
   expect(fault.json).toMatchObject({ code: "internal_error", request_id: "fault-1" });
@@ -936,6 +951,7 @@ test("refuses malformed HTTP, and HTTP/1.1 without Host, in JSON with the code o
     expect(head).toMatch(/^HTTP\/1\.1 400 Bad Request\r\n/);
     expect(JSON.parse(body.replace(/^[0-9a-f]+\r\n(.*)\r\n0$/s, "$1"))).toEqual({
       detail,
+      message: detail,
       code: "invalid_request",
     });
   }

@@ -26,6 +26,7 @@ import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
 import { takeJsonOnly } from "./input/json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
+import { nearAddress } from "./near-address.ts";
 import { openApiDocument } from "./openapi.ts";
 import { type RawSite, serveRaw } from "./raw-site.ts";
 import { RateLimiter } from "./rate-limit.ts";
@@ -129,7 +130,7 @@ export async function createHttpServer(
     forceCloseConnections: "idle",
     // A request that came over a kept connection while we drain is served; readiness has told the others.
     return503OnClosing: false,
-    routerOptions: { maxParamLength: 512 },
+    routerOptions: { maxParamLength: 512, ignoreTrailingSlash: true },
     genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
     clientErrorHandler: answerBrokenRequest,
     frameworkErrors: (error, request, reply) => {
@@ -231,7 +232,8 @@ function serveApi(handle: RequestListener, request: IncomingMessage, response: S
 
 /** Refuses a request without a Host header (RFC 9112, 3.2). */
 function refuseNameless(response: ServerResponse): void {
-  const body = { detail: "Send a Host header: HTTP/1.1 requires it.", code: "invalid_request" };
+  const detail = "Send a Host header: HTTP/1.1 requires it.";
+  const body = { detail, message: detail, code: "invalid_request" };
   response.writeHead(400, {
     "x-request-id": randomUUID(),
     "content-type": "application/json; charset=utf-8",
@@ -336,10 +338,12 @@ function answerUnknown(fastify: FastifyInstance, routes: readonly Route[]): void
     method,
     pattern: new RegExp(`^${path.replaceAll(/\{\w+\}/g, "[^/]+").replaceAll(".", "\\.")}$`),
   }));
+  const paths = [...new Set(routes.map(({ path }) => path))];
   fastify.setNotFoundHandler((request: FastifyRequest) => {
-    const path = request.url.split("?")[0]!;
+    const path = request.url.split("?")[0]!.replace(/(?<=.)\/$/, "");
     const methods = known.filter(({ pattern }) => pattern.test(path)).map(({ method }) => method);
-    throw methods.length > 0 ? methodNotAllowed([...new Set(methods)].toSorted()) : routeNotFound();
+    if (methods.length > 0) throw methodNotAllowed([...new Set(methods)].toSorted());
+    throw routeNotFound(nearAddress(path, paths));
   });
 }
 
@@ -411,7 +415,7 @@ function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void
     "invalid_request",
     "This is not a valid HTTP request.",
   ];
-  const body = JSON.stringify({ detail, code });
+  const body = JSON.stringify({ detail, message: detail, code });
   socket.end(
     `HTTP/1.1 ${status}\r\nx-request-id: ${randomUUID()}\r\ncontent-type: application/json; charset=utf-8\r\n` +
       `content-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
