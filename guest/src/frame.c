@@ -44,6 +44,7 @@ static const struct field {
     [F_RECURSIVE] = {NUMBER, "recursive"},
     [F_MEMORY] = {NUMBER, "memory"},
     [F_AFTER] = {TEXT, "after"},
+    [F_CPUS] = {NUMBER, "cpus"},
 };
 
 uint32_t get_u32(const unsigned char *b) {

@@ -94,6 +94,7 @@ enum field_tag {
   F_RECURSIVE = 28,
   F_MEMORY = 29,
   F_AFTER = 30,
+  F_CPUS = 31,
   // only in replies
   F_VERSION = 32,
   F_BUILD = 33,

@@ -1,5 +1,5 @@
 // kontor-guest SOCKET [SCORE]: PID 1 inside every machine; SCORE is what its children are to the kernel when memory
-// runs out (PROTOCOL.md). kontor-guest capture: see capture.c.
+// runs out (PROTOCOL.md). kontor-guest capture: see capture.c. Called as sudo: see sudo.h.
 //
 // It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
 // takes the spare: the thread that waited on it serves it, one request (PROTOCOL.md), and another dials the next one.
@@ -25,10 +25,12 @@
 #include <unistd.h>
 
 #include "capture.h"
+#include "cpus.h"
 #include "machine.h"
 #include "memory.h"
 #include "process.h"
 #include "services.h"
+#include "sudo.h"
 
 #ifndef KONTOR_BUILD
 #define KONTOR_BUILD "development"
@@ -100,6 +102,11 @@ static void serve_any_spawn(int connection, const struct request *request) {
   (request->has[F_COMMAND_ID] ? serve_background : serve_spawn)(connection, request);
 }
 
+static void serve_limits(int connection, const struct request *request) {
+  limit_cpus(request->number[F_CPUS]);
+  serve_limit(connection, request);
+}
+
 static void serve_any_blockers(int connection, const struct request *request) {
   (void)request;
   serve_blockers(connection);
@@ -110,7 +117,7 @@ static void (*const SERVICES[256])(int connection, const struct request *request
     [CONFIGURE] = serve_configure,
     [SPAWN] = serve_any_spawn,
     [SIGNAL] = serve_signal,
-    [LIMIT] = serve_limit,
+    [LIMIT] = serve_limits,
     [READ] = serve_read,
     [WRITE] = serve_write,
     [LIST] = serve_list,
@@ -220,7 +227,14 @@ static void open_stdio(void) {
     }
 }
 
+static bool is_called(const char *path, const char *name) {
+  const char *last = path ? strrchr(path, '/') : NULL;
+  return path && !strcmp(last ? last + 1 : path, name);
+}
+
 int main(int count, char **arguments) {
+  if (is_called(arguments[0], "sudo")) return sudo_client(count, arguments);
+  if (count == 2 && strcmp(arguments[1], "sudo-helper") == 0) return sudo_helper();
   if (count == 2 && strcmp(arguments[1], "capture") == 0) return capture();
   if (count < 2 || count > 3 || strlen(arguments[1]) >= sizeof address.sun_path) {
     fprintf(stderr, "usage: kontor-guest SOCKET [SCORE] | capture\n");
@@ -252,6 +266,8 @@ int main(int count, char **arguments) {
   signal(SIGPIPE, SIG_IGN);
 
   if (!start_drainer() || !start_thread(work, NULL)) return 1;
+  // A machine without it works.
+  start_sudo();
   for (int signal = 0; signal != SIGTERM && signal != SIGINT; sigwait(&waited, &signal)) reap_children();
   return 0;
 }

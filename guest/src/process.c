@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cpus.h"
 #include "machine.h"
 #include "services.h"
 
@@ -147,6 +148,7 @@ static int child_main(void *argument) {
   umask(022);
   setrlimit(RLIMIT_NOFILE, &descriptors);
   setrlimit(RLIMIT_NPROC, &processes);
+  limit_child_cpus();
   if (children_oom_score) {
     // A vfork's own: the kernel gives it to no other process of this memory (proc_pid_oom_score_adj(5)).
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -315,6 +317,45 @@ bool process_start(const struct request *request, struct process **started, stru
   free(user);
   *started = ok ? process : NULL;
   return ok;
+}
+
+struct helper {
+  int connection;
+  char *const *argv, *const *env;
+  volatile int error;
+};
+
+static int helper_main(void *argument) {
+  struct helper *helper = argument;
+  setsid();
+  struct sigaction plain = {.sa_handler = SIG_DFL};
+  for (size_t i = 0; i < sizeof HANDLED / sizeof *HANDLED; i++) sigaction(HANDLED[i], &plain, NULL);
+  int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nothing >= 0 && dup2(helper->connection, 0) == 0 && dup2(nothing, 1) == 1 && dup2(nothing, 2) == 2) {
+    syscall(SYS_close_range, 3, ~0U, 0);
+    setrlimit(RLIMIT_NOFILE, &descriptors);
+    setrlimit(RLIMIT_NPROC, &processes);
+    limit_child_cpus();
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execve(helper->argv[0], helper->argv, helper->env);
+  }
+  helper->error = errno;
+  _exit(127);
+}
+
+bool process_start_helper(int connection, char *const *argv, char *const *env) {
+  struct helper helper = {.connection = connection, .argv = argv, .env = env};
+  char *stack = malloc(CHILD_STACK);
+  if (!stack) return false;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pid_t pid = clone(helper_main, stack + CHILD_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, &helper);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  free(stack);
+  return pid > 0 && helper.error == 0;
 }
 
 // ---- signals and the end

@@ -31,6 +31,8 @@ uint64_t now_ms(void); // CLOCK_REALTIME
 
 // Starts what a SPAWN request describes. Blocks until its program runs or is known not to.
 bool process_start(const struct request *request, struct process **started, struct failure *failure);
+// Starts a program of ours as root, in a session of its own, whose descriptor 0 is `connection`. It is in no registry.
+bool process_start_helper(int connection, char *const *argv, char *const *env);
 // Signals a process's group, or its session where it has a terminal: a shell gives each of its jobs a group. False
 // where it has been reaped: its number may be somebody else's by now.
 bool process_signal(struct process *process, int signal);

@@ -186,7 +186,7 @@ export type ImageStep =
 
 /** A program that runs in every machine of an image from its start on, and answers on a port of its loopback. */
 export interface ImageService {
-  /** What it understands, and its version: `kontor-code/1`. */
+  /** Protocol and version that the service speaks: `kontor-code/2`. */
   speaks: string;
   argv: string[];
   port: number;
@@ -203,6 +203,8 @@ export interface ImageRecipe {
   /** name of the content → argv that prints its version */
   probes: Record<string, string[]>;
   service?: ImageService;
+  /** True adds the ordinary user `user`. Images that others build on never have it. */
+  user?: boolean;
 }
 
 export interface Image {
@@ -216,6 +218,8 @@ export interface Image {
   contents: Record<string, string>;
   /** True where the image is not what its name promises (Python 3.13 under the name python-3.12). */
   substituted: boolean;
+  /** Version inside if it differs from the promised one. Absent otherwise, and in images of older servers. */
+  substitute?: string;
   /** Its recipe's own, else that of the image it was made on. */
   service: ImageService | null;
   createdAt: Date;

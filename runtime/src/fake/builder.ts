@@ -38,6 +38,8 @@ export class FakeBuilder implements AppBuilder {
     };
   }
 
+  async prepareBase(): Promise<void> {}
+
   async images(): Promise<string[]> {
     return [...this.#images];
   }

@@ -190,13 +190,15 @@ export class FakeDriver implements Driver {
       await this.#hook("ensureImage");
       const player = this.#services[recipe.service?.speaks ?? ""];
       if (recipe.service && player) this.#played.set(recipe.service.port, player);
+      const substituted = recipe.ways[0]?.substitute ?? false;
       const image: Image = {
         id,
         name: recipe.name,
         sizeBytes: 1,
         env: recipe.env,
         contents: { ...recipe.promise },
-        substituted: recipe.ways[0]?.substitute ?? false,
+        substituted,
+        ...(substituted ? { substitute: Object.values(recipe.promise)[0] ?? "none" } : {}),
         service: recipe.service && player ? { ...recipe.service, argv: ["/bin/sleep", "1d"] } : null,
         createdAt: new Date(),
       };

@@ -17,6 +17,7 @@ import type {
   GuestProcess,
   ListPage,
   ReadOptions,
+  Resources,
   SpawnSpec,
   TerminalSize,
   Within,
@@ -99,15 +100,15 @@ export class GuestClient implements Guest {
   }
 
   /**
-   * Sets the memory that the machine's processes may use together. Past it, PID 1 kills the largest process. Guests of
-   * older servers do not know the request, so the kernel kills their whole machine.
+   * Sets the memory that the machine's processes may use together, and the processors that they see. Past the memory,
+   * PID 1 kills the largest process. Guests of older servers do not know the request, so the kernel kills their whole
+   * machine, or they ignore the processors.
    */
-  async limitMemory(bytes: number): Promise<void> {
-    await this.#ask(REQUESTS.LIMIT, { memory: bytes }, REPLIES.OK, ANSWER_MS, nothing).catch(
-      (error: unknown) => {
-        if (!(error instanceof RuntimeError && error.kind === "guest_protocol")) throw error;
-      },
-    );
+  async limit({ memoryBytes, vcpus }: Pick<Resources, "memoryBytes" | "vcpus">): Promise<void> {
+    const limits = { memory: memoryBytes, cpus: Math.max(1, Math.ceil(vcpus)) };
+    await this.#ask(REQUESTS.LIMIT, limits, REPLIES.OK, ANSWER_MS, nothing).catch((error: unknown) => {
+      if (!(error instanceof RuntimeError && error.kind === "guest_protocol")) throw error;
+    });
   }
 
   /** What would make a checkpoint fail now: deleted files in use on the volume, connections to elsewhere. */

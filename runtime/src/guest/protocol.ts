@@ -89,6 +89,7 @@ const FIELDS: Record<number, { name: string; kind: Kind }> = {
   27: { name: "rows", kind: "number" },
   28: { name: "recursive", kind: "number" },
   29: { name: "memory", kind: "number" },
+  31: { name: "cpus", kind: "number" },
   30: { name: "after", kind: "text" },
   32: { name: "version", kind: "number" },
   33: { name: "build", kind: "text" },

@@ -16,7 +16,8 @@ export interface RunscInput {
  * - overlay2: the writable layer is an unnamed file on the machine's own disk image, which bounds it.
  * - host-uds=open: PID 1 may dial the one socket bound into the machine; it can bind none on the host.
  * - net-disconnect-ok: an established TCP connection does not spoil a checkpoint.
- * - cpu-num-from-quota: programs see as many cores as they may use (never below 2), not all of the host's.
+ * - cpu-num-from-quota: the kernel has as many cores as its programs may use (never below 2), not all of the host's.
+ *   PID 1 shows programs the exact number (guest/src/cpus.c).
  */
 function runscArgv({ runsc, platform, paths }: RunscInput, ...verb: string[]): string[] {
   return [

@@ -478,7 +478,7 @@ export class LinuxDriver implements Driver {
         resources: { ...resources, diskBytes: machine.spec.resources.diskBytes },
       });
       // A frozen machine gets its limit when it is thawed.
-      if (!machine.isFrozen && !machine.isHeld) await machine.limitMemory();
+      if (!machine.isFrozen && !machine.isHeld) await machine.limit();
     });
   }
 
@@ -495,7 +495,7 @@ export class LinuxDriver implements Driver {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       await this.#thaw(machine);
-      await machine.limitMemory();
+      await machine.limit();
     });
   }
 

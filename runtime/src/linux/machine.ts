@@ -2,7 +2,7 @@
  * One live machine as the driver holds it: its record, its connection, and what is known of its end. What must be
  * true is on the host (cgroup, record); this is only what would be slow to ask for.
  */
-import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
+import type { Isolation, MachineExit, MachineId, MachineSpec, Resources } from "../driver.ts";
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
 import { SHARED_FIRST_USER } from "../runc/users.ts";
@@ -25,7 +25,8 @@ export class LinuxMachine {
   readonly guest: GuestClient;
   spec: MachineSpec;
   isFrozen = false;
-  #limitedBytes: number | undefined;
+  /** Limits that were last sent to PID 1. */
+  #limited: Pick<Resources, "memoryBytes" | "vcpus"> | undefined;
   /** Held for a checkpoint: no task runs, and the host does not listen. */
   isHeld: boolean;
   exit: MachineExit | null = null;
@@ -63,14 +64,15 @@ export class LinuxMachine {
   async configure(): Promise<void> {
     const { hostname, env } = this.spec;
     const named = this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });
-    await together(named, this.limitMemory());
+    await together(named, this.limit());
   }
 
   /** Sends the machine's size to PID 1 of a gVisor machine. The host's kernel limits a native machine itself. */
-  async limitMemory(): Promise<void> {
-    const { memoryBytes } = this.spec.resources;
-    if (this.isolation === "native" || this.#limitedBytes === memoryBytes) return;
-    await this.guest.limitMemory(memoryBytes);
-    this.#limitedBytes = memoryBytes;
+  async limit(): Promise<void> {
+    const { memoryBytes, vcpus } = this.spec.resources;
+    const isSent = this.#limited?.memoryBytes === memoryBytes && this.#limited.vcpus === vcpus;
+    if (this.isolation === "native" || isSent) return;
+    await this.guest.limit({ memoryBytes, vcpus });
+    this.#limited = { memoryBytes, vcpus };
   }
 }

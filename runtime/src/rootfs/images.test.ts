@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { keepsPromise, versionIn } from "./images.ts";
+import { substituteFor, versionIn } from "./images.ts";
 import { checkIntegrity, makeSteps } from "./steps.ts";
 import { certificates } from "./trust.ts";
 
@@ -16,12 +16,12 @@ test("a version is found in what programs print", () => {
 });
 
 test("a promise is kept by its version and finer ones, by no other", () => {
-  expect(keepsPromise({ python: "3.12" }, { python: "3.12.7" })).toBe(true);
-  expect(keepsPromise({ python: "3.12" }, { python: "3.12" })).toBe(true);
-  expect(keepsPromise({ python: "3.12" }, { python: "3.120" })).toBe(false);
-  expect(keepsPromise({ python: "3.12" }, { python: "3.13.5" })).toBe(false);
-  expect(keepsPromise({ python: "3.12" }, {})).toBe(false);
-  expect(keepsPromise({}, {})).toBe(true);
+  expect(substituteFor({ python: "3.12" }, { python: "3.12.7" })).toBeUndefined();
+  expect(substituteFor({ python: "3.12" }, { python: "3.12" })).toBeUndefined();
+  expect(substituteFor({ python: "3.12" }, { python: "3.120" })).toBe("3.120");
+  expect(substituteFor({ python: "3.12" }, { debian: "13.1", python: "3.13.5" })).toBe("3.13.5");
+  expect(substituteFor({ python: "3.12" }, {})).toBe("none");
+  expect(substituteFor({}, {})).toBeUndefined();
 });
 
 test("a download that is not what the registry describes is refused, and so is one it does not describe", () => {

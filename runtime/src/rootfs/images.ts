@@ -14,9 +14,10 @@ import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { applyCapture, type CaptureLimits } from "./capture.ts";
 import { finish } from "./finish.ts";
-import { BUILT_IN_RECIPES, finder, imageId, loadRecipes, type FindRecipe } from "./recipes.ts";
+import { BUILT_IN_RECIPES, finder, imageId, loadRecipes, withoutUser, type FindRecipe } from "./recipes.ts";
 import { IMAGE_PATH, makeSteps, runInside } from "./steps.ts";
 import { TRUST_ENVIRONMENT, trustHost } from "./trust.ts";
+import { addUser } from "./user.ts";
 
 export interface ImagesOptions {
   /** Where images are kept; made when it is not there. */
@@ -36,6 +37,7 @@ export interface ImageFiles {
 interface Build {
   image: Promise<Image>;
   listeners: Set<Progress>;
+  last: Parameters<Progress>[0] | undefined;
 }
 
 /** On disk an image may name the directories that are its files, the lowest first; without them it is `rootfs`. */
@@ -46,7 +48,7 @@ interface ImageRecord extends Image {
 /** `.building-<process id>-<n>`; a name of its own also for a removal, which takes seconds. */
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]*$/;
-const DU_TIMEOUT_MS = 120_000;
+const DU_TIMEOUT_MS = 20 * 60_000;
 const COPY_TIMEOUT_MS = 10 * 60_000;
 /** overlayfs takes 500, container images have up to 127. */
 const MAX_LAYERS = 100;
@@ -71,16 +73,22 @@ export class Images {
 
   /** The image of a recipe, made unless one of its ways is there. Fails with `image_failed`. */
   async ensure(recipe: ImageRecipe, progress: Progress = () => {}): Promise<Image> {
-    const running = this.#builds.get(recipe.name);
+    const key = recipe.user === true ? `${recipe.name} with a user` : recipe.name;
+    const running = this.#builds.get(key);
     if (running !== undefined) {
       running.listeners.add(progress);
+      // A step may take minutes before it reports again.
+      if (running.last !== undefined) progress(running.last);
       return running.image;
     }
     const listeners = new Set([progress]);
-    const image = this.#find(recipe, (p) => listeners.forEach((listener) => listener(p))).finally(() =>
-      this.#builds.delete(recipe.name),
-    );
-    this.#builds.set(recipe.name, { image, listeners });
+    const tell: Progress = (made) => {
+      build.last = made;
+      listeners.forEach((listener) => listener(made));
+    };
+    const image = this.#find(recipe, tell).finally(() => this.#builds.delete(key));
+    const build: Build = { image, listeners, last: undefined };
+    this.#builds.set(key, build);
     return image;
   }
 
@@ -172,6 +180,13 @@ export class Images {
       const image = await this.#read(imageId(recipe, way, find));
       if (image !== undefined) return image;
     }
+    if (recipe.user === true) {
+      const base = await this.ensure(withoutUser(recipe), progress);
+      const way = [...recipe.ways.keys()].find(
+        (each) => imageId(withoutUser(recipe), each, find) === base.id,
+      );
+      return this.#addUser(base, imageId(recipe, way ?? 0, find));
+    }
     const failures: string[] = [];
     for (const way of recipe.ways.keys()) {
       try {
@@ -181,6 +196,20 @@ export class Images {
       }
     }
     throw new RuntimeError("image_failed", `image ${recipe.name} could not be made: ${failures.join(" | ")}`);
+  }
+
+  /** Makes an image that shares its files with `base` and has the ordinary user. */
+  #addUser(base: Image, id: string): Promise<Image> {
+    return this.#withDirectory("building", async (aside) => {
+      const rootfs = path.join(aside, id, "rootfs");
+      await mkdir(path.dirname(rootfs));
+      await run(["cp", "-al", this.rootfsPath(base.id), rootfs], { timeoutMs: COPY_TIMEOUT_MS });
+      await addUser(rootfs);
+      const image: Image = { ...base, id, createdAt: new Date() };
+      // Another process may have been faster; what it made is the same.
+      await this.#publish(aside, image, ignoreExisting);
+      return image;
+    });
   }
 
   async #build(recipe: ImageRecipe, way: number, find: FindRecipe, progress: Progress): Promise<Image> {
@@ -193,7 +222,7 @@ export class Images {
         rootfs,
         progress: ({ fraction, step }) => progress({ fraction: fraction * 0.95, step }),
         baseRootfs: async (name, progress) => {
-          const base = await this.ensure(find(name), progress);
+          const base = await this.ensure(withoutUser(find(name)), progress);
           bases.push(base);
           return this.rootfsPath(base.id);
         },
@@ -203,6 +232,9 @@ export class Images {
       await finish(rootfs);
       progress({ fraction: 0.97, step: "looking what is inside" });
       const contents = await probe(recipe, rootfs);
+      const substitute =
+        bases.find((base) => base.substitute !== undefined)?.substitute ??
+        substituteFor(recipe.promise, contents);
       const image: Image = {
         id,
         name: recipe.name,
@@ -212,15 +244,14 @@ export class Images {
         substituted:
           recipe.ways[way]?.substitute === true ||
           bases.some((base) => base.substituted) ||
-          !keepsPromise(recipe.promise, contents),
+          substitute !== undefined,
+        ...(substitute === undefined ? {} : { substitute }),
         service: recipe.service ?? bases.at(-1)?.service ?? null,
         createdAt: new Date(),
       };
       progress({ fraction: 0.98, step: "writing to disk" });
       // Another process may have been faster; what it made is the same.
-      await this.#publish(aside, image, (error) => {
-        if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
-      });
+      await this.#publish(aside, image, ignoreExisting);
       progress({ fraction: 1, step: "ready" });
       return image;
     });
@@ -293,11 +324,15 @@ export function versionIn(output: string): string {
   return /\d+(?:\.\d+)+[\w.+~-]*/.exec(line)?.[0] ?? line.trim();
 }
 
-/** `3.12` is kept by 3.12.7, not by 3.120 or 3.13. */
-export function keepsPromise(promise: Record<string, string>, contents: Record<string, string>): boolean {
-  return Object.entries(promise).every(([name, version]) =>
-    `${contents[name] ?? ""}.`.startsWith(`${version}.`),
+/** Version found in place of the first promise that is not kept. `3.12` is kept by 3.12.7, not by 3.120 or 3.13. */
+export function substituteFor(
+  promise: Record<string, string>,
+  contents: Record<string, string>,
+): string | undefined {
+  const broken = Object.entries(promise).find(
+    ([name, version]) => !`${contents[name] ?? ""}.`.startsWith(`${version}.`),
   );
+  return broken && (contents[broken[0]] ?? "none");
 }
 
 async function probe(recipe: ImageRecipe, rootfs: string): Promise<Record<string, string>> {
@@ -336,6 +371,10 @@ function taken(id: string): (error: NodeJS.ErrnoException) => never {
       ? new RuntimeError("already_exists", `image ${id} exists already`)
       : error;
   };
+}
+
+function ignoreExisting(error: NodeJS.ErrnoException): void {
+  if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
 }
 
 function ignoreMissing(error: NodeJS.ErrnoException): void {

@@ -3,7 +3,7 @@ import os from "node:os";
 import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import type { ImageRecipe } from "../driver.ts";
-import { finder, imageId, loadRecipes, parseRecipe } from "./recipes.ts";
+import { finder, imageId, loadRecipes, parseRecipe, withoutUser } from "./recipes.ts";
 
 const npm = {
   kind: "npm" as const,
@@ -146,4 +146,12 @@ test("a mistake in a file is said with its name", async () => {
   await expect(loadRecipes(directory)).rejects.toThrow(
     'other.json: name must be that of the file, not "base"',
   );
+});
+
+test("gives an image with a user an id of its own, and leaves the ids of its base and of what is built on it", () => {
+  const withUser = parseRecipe({ ...base, user: true });
+  expect(withoutUser(withUser)).toEqual(base);
+  expect(imageId(withUser, 0, finder([withUser]))).not.toBe(imageId(base, 0, finder([base])));
+  const idOnPlain = imageId(above, 0, finder([above, base]));
+  expect(imageId(above, 0, finder([above, withUser]))).toBe(idOnPlain);
 });

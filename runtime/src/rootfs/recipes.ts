@@ -58,6 +58,12 @@ async function readFiles(directory: string, recipe: ImageRecipe): Promise<void> 
   }
 }
 
+/** The recipe without its ordinary user, for images that build on it: their own users expect the number 1000. */
+export function withoutUser(recipe: ImageRecipe): ImageRecipe {
+  const { user: _, ...rest } = recipe;
+  return rest;
+}
+
 export type FindRecipe = (name: string) => ImageRecipe;
 
 export function finder(recipes: readonly ImageRecipe[]): FindRecipe {
@@ -78,6 +84,8 @@ export function imageId(recipe: ImageRecipe, way: number, find: FindRecipe): str
 
 /** To be raised whenever the code that makes images makes something else of the same recipe. */
 const FORMAT = 1;
+/** Version of the ordinary user. A change leaves other images as they are. */
+const USER_FORMAT = "user 1";
 
 function fingerprint(
   recipe: ImageRecipe,
@@ -99,8 +107,11 @@ function fingerprint(
   });
   const { name, promise, env, probes, service } = recipe;
   const all = [FORMAT, name, promise, env, probes, steps, substitute, bases];
+  const complete = service === undefined ? all : [...all, service];
+  // A base counts without its user, so that it is one image with and without.
+  const hasUser = recipe.user === true && above.length === 0;
   return createHash("sha256")
-    .update(JSON.stringify(service === undefined ? all : [...all, service]))
+    .update(JSON.stringify(hasUser ? [...complete, USER_FORMAT] : complete))
     .digest("hex");
 }
 
@@ -231,8 +242,9 @@ const recipe = shape<ImageRecipe>(
       argv: list(anyText, 1),
       port,
     }),
+    user: yesOrNo,
   },
-  ["service"],
+  ["service", "user"],
 );
 
 export function parseRecipe(value: unknown): ImageRecipe {

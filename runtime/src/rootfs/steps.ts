@@ -29,10 +29,13 @@ interface StepKind<Kind extends ImageStep["kind"]> {
   make: (step: StepOf<Kind>, context: StepContext) => Promise<void>;
 }
 
-const DEBIAN_TIMEOUT_MS = 15 * 60_000;
-const NPM_TIMEOUT_MS = 5 * 60_000;
-const COPY_TIMEOUT_MS = 10 * 60_000;
-const RUN_TIMEOUT_MS = 5 * 60_000;
+/** mmdebstrap prints a line for each package, so the limit counts silence and not the speed of the host. */
+const DEBIAN_QUIET_MS = 15 * 60_000;
+const DEBIAN_TIMEOUT_MS = 2 * 3_600_000;
+/** These programs print nothing while they work. A host at ten times its load takes ten times as long. */
+const NPM_TIMEOUT_MS = 30 * 60_000;
+const COPY_TIMEOUT_MS = 3_600_000;
+const RUN_TIMEOUT_MS = 30 * 60_000;
 
 const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
   debian: {
@@ -45,6 +48,7 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
       await run(mmdebstrapArgv(step, rootfs, settings), {
         stdin: sourcesList(await hostMirrors(), step.suite, step.components),
         timeoutMs: DEBIAN_TIMEOUT_MS,
+        quietMs: DEBIAN_QUIET_MS,
         env: {
           ...process.env,
           ...proxyEnvironment(settings),
@@ -108,6 +112,8 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
   },
 };
 
+const SLOW = "If it does, the host or its network is too busy: the next request tries again.";
+
 /** Runs all steps in order. `fraction` goes from 0 to 1 over them. */
 export async function makeSteps(steps: readonly ImageStep[], context: StepContext): Promise<void> {
   const weights = steps.map((step) => KINDS[step.kind].weight);
@@ -125,7 +131,9 @@ export async function makeSteps(steps: readonly ImageStep[], context: StepContex
       await kind.make(step, { ...context, progress });
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
-      throw new RuntimeError("image_failed", `step ${index + 1} (${label}) failed: ${why}. ${kind.advice}`, {
+      const isLate = error instanceof RuntimeError && error.kind === "timeout";
+      const advice = isLate ? `${kind.advice} ${SLOW}` : kind.advice;
+      throw new RuntimeError("image_failed", `step ${index + 1} (${label}) failed: ${why}. ${advice}`, {
         cause: error,
       });
     }
