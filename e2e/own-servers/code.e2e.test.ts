@@ -148,14 +148,94 @@ test("results are text, html, json, pictures and charts", async () => {
   const ctx = await ownContext();
   const first = async (code: string) => (await run(shared, code, { context_id: ctx })).results.at(-1);
   expect(await first("'text'")).toMatchObject({ type: "text", text: "'text'" });
-  const table = await first("import pandas as pd; pd.DataFrame({'a': [1, 2]})");
-  expect(table).toMatchObject({ type: "html", html: expect.stringContaining("<table") });
+  const frame = await first("import pandas as pd; pd.DataFrame({'a': [1, 2]})");
+  expect(frame).toMatchObject({ type: "html", html: expect.stringContaining("<table") });
   expect(await first("{'a': [1, None, 'b']}")).toMatchObject({ type: "json", json: { a: [1, null, "b"] } });
   const picture = await first(
-    "import matplotlib.pyplot as plt; _ = plt.imshow([[1, 2], [3, 4]]); plt.show()",
+    "import matplotlib.pyplot as plt; _ = plt.imshow([[1, 2], [3, 4]]); plt.title('Heat'); plt.colorbar(); plt.show()",
   );
-  expect(picture).toMatchObject({ type: "image_png", chart: null });
+  expect(picture).toMatchObject({
+    type: "image_png",
+    chart: { type: "unknown", title: "Heat", x_scale: "linear", series: [] },
+  });
   expect(Buffer.from(picture.png, "base64").subarray(1, 4).toString()).toBe("PNG");
+});
+
+test("returns every form of a displayed object: jpeg, svg, markdown, latex and pdf beside those of the document", async () => {
+  const ctx = await ownContext();
+  const ran = await run(
+    shared,
+    `import io
+from IPython.display import Image, Javascript, Latex, Markdown, SVG
+from PIL import Image as Picture
+def encoded(form):
+    file = io.BytesIO()
+    Picture.new('RGB', (4, 4)).save(file, form)
+    return file.getvalue()
+display(Image(encoded('jpeg'), format='jpeg'))
+display(Image(encoded('gif'), format='gif'))
+display(Picture.new('RGB', (4, 4)))
+display(SVG('<svg xmlns="http://www.w3.org/2000/svg"/>'))
+display(Markdown('# Title'), Latex('$x^2$'))
+display(Javascript('1'))
+display({'application/pdf': 'AAAA', 'text/plain': 'a page'}, raw=True)`,
+    { context_id: ctx },
+  );
+  expect(ran.error).toBeNull();
+  const [jpeg, gif, both, svg, markdown, latex, script, pdf] = ran.results;
+  expect(Buffer.from(jpeg.jpeg, "base64").subarray(0, 2)).toEqual(Buffer.from([0xff, 0xd8]));
+  expect(jpeg).toMatchObject({
+    type: "html",
+    png: null,
+    html: `<img src="data:image/jpeg;base64,${jpeg.jpeg}">`,
+  });
+  expect(gif).toMatchObject({ type: "html", html: expect.stringContaining("data:image/gif;base64,R0lG") });
+  expect(both).toMatchObject({ type: "image_png", png: expect.any(String), jpeg: expect.any(String) });
+  expect(svg).toMatchObject({ type: "html", svg: expect.stringContaining("<svg"), html: svg.svg });
+  expect(markdown).toMatchObject({ type: "text", text: "# Title", markdown: "# Title" });
+  expect(latex).toMatchObject({ type: "text", text: "$x^2$", latex: "$x^2$" });
+  expect(script).toMatchObject({ type: "text" });
+  expect(pdf).toMatchObject({ type: "text", text: "a page", pdf: "AAAA" });
+  expect(ran.truncated).toEqual([{ field: "results[6].application/javascript", limit: 0, size: 3 }]);
+});
+
+test("returns a DataFrame as data, and names the rows and columns that were left out", async () => {
+  const ctx = await ownContext();
+  const small = await run(
+    shared,
+    "import pandas as pd\npd.DataFrame({'n': [1, 2**60], 's': ['x', None], 't': pd.to_datetime(['2026-01-01', None])}, index=['r', 's'])",
+    { context_id: ctx },
+  );
+  expect(small.results[0]).toMatchObject({
+    type: "html",
+    table: {
+      columns: [
+        { name: "n", type: "int64" },
+        { name: "s", type: "object" },
+        { name: "t", type: "datetime64[ns]" },
+      ],
+      index: ["r", "s"],
+      rows: [
+        [1, "x", "2026-01-01T00:00:00"],
+        [String(2n ** 60n), null, null],
+      ],
+      total_rows: 2,
+      total_columns: 3,
+    },
+  });
+  const large = await run(shared, "pd.DataFrame([range(150)] * 5000)", { context_id: ctx });
+  const { table } = large.results[0];
+  expect([table.rows.length, table.rows[0].length, table.total_rows, table.total_columns]).toEqual([
+    1000, 100, 5000, 150,
+  ]);
+  expect(large.truncated).toEqual([
+    { field: "results[0].table.rows", limit: 1000, size: 5000 },
+    { field: "results[0].table.columns", limit: 100, size: 150 },
+  ]);
+  const wide = await run(shared, "pd.DataFrame({'a': ['x' * 600_000] * 3})", { context_id: ctx });
+  expect(wide.results[0].table.rows.length).toBe(1);
+  const series = await run(shared, "pd.Series([1.5, None], name='v')", { context_id: ctx });
+  expect(series.results[0]).toMatchObject({ type: "text", table: { rows: [[1.5], [null]] } });
 });
 
 test("what matplotlib draws is there as data: lines, bars, dots, pies and boxes", async () => {
@@ -174,7 +254,15 @@ test("what matplotlib draws is there as data: lines, bars, dots, pies and boxes"
     type: "line",
     title: "T",
     x_label: "x",
+    x_scale: "linear",
+    x_unit: null,
+    x_ticks: expect.arrayContaining([1, 2]),
+    x_tick_labels: expect.arrayContaining(["1.0", "2.0"]),
     y_label: "y",
+    y_scale: "linear",
+    y_unit: null,
+    y_ticks: expect.arrayContaining([3, 4]),
+    y_tick_labels: expect.arrayContaining(["3.0", "4.0"]),
     series: [
       {
         label: "up",
@@ -231,6 +319,126 @@ test("what matplotlib draws is there as data: lines, bars, dots, pies and boxes"
     type: "multiple",
     subplots: [{ type: "line" }, { type: "bar" }],
   });
+});
+
+test("describes the axes of a chart: scale, unit, ticks, and how many points were drawn", async () => {
+  const ctx = await ownContext();
+  const shown = async (code: string) => {
+    const ran = await run(shared, `import matplotlib.pyplot as plt\n${code}\nplt.show()`, {
+      context_id: ctx,
+    });
+    expect(ran.error).toBeNull();
+    return ran;
+  };
+  const chart = async (code: string) => (await shown(code)).results[0].chart;
+  expect(
+    await chart(
+      "plt.plot([1, 9], [3, 1000]); plt.yscale('log'); plt.xlabel('Distance (km)'); plt.ylabel('Sales (2024)')",
+    ),
+  ).toMatchObject({
+    x_unit: "km",
+    y_unit: null,
+    y_scale: "log",
+    y_ticks: [10, 100, 1000],
+    y_tick_labels: ["10^{1}", "10^{2}", "10^{3}"],
+  });
+  expect(await chart("plt.bar(['a', 'b'], [3, 4])")).toMatchObject({
+    x_scale: "categorical",
+    x_ticks: ["a", "b"],
+  });
+  expect(
+    await chart("import datetime as d; plt.plot([d.datetime(2026, 1, 1), d.datetime(2026, 1, 9)], [1, 2])"),
+  ).toMatchObject({ x_scale: "datetime", x_tick_labels: expect.arrayContaining(["2026-01-05"]) });
+  expect(await chart("plt.pie([1, 3])")).toMatchObject({ x_scale: null, x_ticks: [] });
+  expect(await chart("plt.figure().add_subplot(projection='3d').plot([1], [2], [3])")).toMatchObject({
+    type: "unknown",
+    series: [],
+  });
+  const many = await shown("plt.plot(range(100_000))");
+  expect(many.results[0].chart.series[0].points.length).toBe(20_000);
+  expect(many.results[0].chart.series[0].total_points).toBe(100_000);
+  expect(many.truncated).toEqual([{ field: "results[0].chart.points", limit: 20_000, size: 100_000 }]);
+  const asSvg =
+    "import matplotlib_inline.backend_inline as inline; inline.set_matplotlib_formats('svg'); plt.plot([1])";
+  expect((await shown(asSvg)).results).toMatchObject([
+    { type: "chart", png: null, svg: expect.stringContaining("<svg") },
+  ]);
+});
+
+test("bash keeps variables, functions and the directory from cell to cell", async () => {
+  const bash = (code: string, more: Record<string, unknown> = {}) =>
+    run(shared, code, { language: "bash", ...more });
+  expect(await bash("x=5; f() { echo f$1; }; cd /tmp; echo out; echo err >&2")).toMatchObject({
+    context_id: "default-bash",
+    execution_count: 1,
+    stdout: "out\n",
+    stderr: "err\n",
+    results: [],
+    error: null,
+  });
+  expect(await bash("f $x; pwd; false")).toMatchObject({
+    stdout: "f5\n/tmp\n",
+    error: { name: "ExitStatus", value: "1" },
+  });
+  const stopped = await bash("g() { sleep 600; echo late; }; g; echo later", { timeout_seconds: 1 });
+  expect(stopped).toMatchObject({
+    stdout: "",
+    interrupted: true,
+    restarted: false,
+    error: { name: "ExitStatus", value: "130" },
+  });
+  expect(await bash("while :; do :; done", { timeout_seconds: 1 })).toMatchObject({ restarted: false });
+  expect(await bash("if ; then")).toMatchObject({ stderr: expect.stringContaining("syntax error") });
+  // A background job neither blocks the cell nor dies with it, and stdin is at its end.
+  expect(await bash("sleep 600 & read -r line; echo $?")).toMatchObject({ stdout: "1\n", error: null });
+  expect(await bash("kill %1 && echo $x")).toMatchObject({ stdout: "5\n" });
+  expect(await bash("exit 4")).toMatchObject({
+    restarted: true,
+    error: { name: "KernelDied", value: expect.stringContaining("exit code 4") },
+  });
+  expect(await bash("echo [$x]; pwd")).toMatchObject({ stdout: "[]\n/workspace\n", execution_count: 1 });
+  const ctx = await ownContext({ language: "bash", cwd: "/usr" });
+  expect(await run(shared, "pwd", { context_id: ctx })).toMatchObject({ stdout: "/usr\n" });
+  const flood = await bash("head -c 20000000 /dev/zero | tr '\\0' x");
+  expect(flood.truncated).toEqual([{ field: "stdout", limit: 8 * 1024 ** 2, size: 20_000_000 }]);
+});
+
+test("a cell's environment holds for that cell alone, in every language", async () => {
+  const env = { MODE: "test", TZ: "a 'b'\n$c" };
+  for (const [language, code] of [
+    ["python", "import os; [os.environ.get('MODE'), os.environ.get('TZ')]"],
+    ["javascript", "[process.env.MODE ?? null, process.env.TZ ?? null]"],
+  ] as const) {
+    const ctx = await ownContext({ language });
+    const json = async (more: Record<string, unknown>) =>
+      (await run(shared, code, { context_id: ctx, ...more })).results[0].json;
+    expect(await json({ env }), language).toEqual([env.MODE, env.TZ]);
+    expect(await json({}), language).toEqual([null, null]);
+  }
+  const shell = await ownContext({ language: "bash" });
+  const bash = async (code: string, more: Record<string, unknown> = {}) =>
+    (await run(shared, code, { context_id: shell, ...more })).stdout;
+  const print = `bash -c 'printf "%s|%s" "$MODE" "$TZ"'`;
+  expect(await bash(`${print}; export MODE=other`, { env })).toBe(`${env.MODE}|${env.TZ}`);
+  expect(await bash(print)).toBe("|");
+  // The environment is restored after an interrupt as well.
+  await run(shared, "import time; time.sleep(600)", { env, timeout_seconds: 1 });
+  expect(await value(shared, "import os; 'MODE' in os.environ")).toBe("False");
+  await bash("sleep 600", { env, timeout_seconds: 1 });
+  expect(await bash(print)).toBe("|");
+  const refused = await tryRun(shared, "true", { language: "bash", env: { UID: "0" } });
+  expectRefusal(refused, 400, "invalid_request");
+  expectRefusal(await tryRun(shared, "1", { env: { "A=B": "1" } }), 400, "invalid_request");
+});
+
+test("has the usual data packages", async () => {
+  const ctx = await ownContext();
+  const code = `import bs4, lxml, openpyxl, PIL, requests, scipy.stats, seaborn, sympy
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+x, y = load_iris(return_X_y=True)
+LogisticRegression(max_iter=500).fit(x, y).score(x, y) > 0.9`;
+  expect(await value(shared, code, { context_id: ctx })).toBe("True");
 });
 
 test("await works, shell lines work, and asking for input is an error and no wait", async () => {
@@ -414,6 +622,7 @@ test("a pause takes the kernels along", { timeout: 120_000 }, async () => {
   const id = await own({ auto_resume: true });
   await run(id, "import pandas as pd; frame = pd.DataFrame({'a': range(1000)})");
   await run(id, "let kept = 7", { language: "javascript" });
+  await run(id, "kept=8", { language: "bash" });
   for (let round = 0; round < 2; round += 1) {
     const paused = await post(id, "pause");
     expect(paused.status, JSON.stringify(paused.body)).toBe(200);
@@ -426,6 +635,7 @@ test("a pause takes the kernels along", { timeout: 120_000 }, async () => {
     });
   }
   expect(await value(id, "kept", { language: "javascript" })).toBe("7");
+  expect((await run(id, "echo $kept", { language: "bash" })).stdout).toBe("8\n");
 });
 
 test("kernels outlive the server: kill -9, and the variables are there", async () => {

@@ -75,6 +75,8 @@ export interface HostImage {
   sizeBytes: number;
   contents: Record<string, string>;
   substituted: boolean;
+  /** Version inside, if `substituted`. */
+  substitute: string | null;
 }
 
 /** See `AppBuild`; where packages come from is the host's own affair. */
@@ -107,6 +109,8 @@ export interface Host {
    * `image_failed`, `too_large`, `no_capacity` and `timeout` for what its owner can mend; on failure nothing is left.
    */
   buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage>;
+  /** Makes a base image of builds if it is absent. Fails with `image_failed`, also for a name that no recipe has. */
+  prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
   /** Ids of the images that were built so, halves of a removal included. */
   appImages(): Promise<string[]>;
   /** Looks it through for known faults; `cwd` is where its app lies. Fails with `not_found`. */

@@ -2,11 +2,15 @@
  * The root file systems of this host: made once each, in the background or when somebody first asks, and never in
  * two copies. A failed build is remembered with its reason and tried again by the next request.
  */
+import type { Progress } from "@kontor/runtime/driver.ts";
 import type { Logger } from "pino";
 import type { Db } from "#db/db.ts";
 import { templateFailed, templatePreparing } from "./errors.ts";
 import type { Host, HostImage } from "./host.ts";
 import { saveImage } from "./store.ts";
+
+/** Receives the progress of an image that is made. */
+export type OnImageProgress = Progress;
 
 export interface ImageStatus {
   name: string;
@@ -25,6 +29,7 @@ export class HostImages {
   /** Those that nobody asks for by name. */
   readonly #inner: ReadonlySet<string>;
   readonly #building = new Map<string, Promise<HostImage>>();
+  readonly #listeners = new Map<string, Set<Progress>>();
 
   constructor(deps: { host: Host; db: Db; log: Logger }) {
     this.#host = deps.host;
@@ -63,14 +68,26 @@ export class HostImages {
 
   /**
    * The image of that name, made now if need be; callers at once share one build. The one of that id where it was built
-   * of a machine, which cannot be made again.
+   * of a machine, which cannot be made again. `progress` is called at once, and with each change until the image is made.
    */
-  async ensure(name: string): Promise<HostImage> {
+  async ensure(name: string, progress?: Progress): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
     if (made) return made;
     if (!this.#status.has(name)) return this.#built(name);
-    const running = this.#building.get(name);
-    if (running) return running;
+    const build = this.#building.get(name) ?? this.#begin(name);
+    if (progress === undefined) return build;
+    const listeners = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, listeners.add(progress));
+    progress(this.#status.get(name) ?? absent(name));
+    try {
+      return await build;
+    } finally {
+      listeners.delete(progress);
+      if (listeners.size === 0) this.#listeners.delete(name);
+    }
+  }
+
+  #begin(name: string): Promise<HostImage> {
     const build = this.#make(name).finally(() => this.#building.delete(name));
     this.#building.set(name, build);
     return build;
@@ -120,7 +137,9 @@ export class HostImages {
   }
 
   #set(name: string, change: Partial<ImageStatus>): void {
-    this.#status.set(name, { ...(this.#status.get(name) ?? absent(name)), ...change });
+    const status = { ...(this.#status.get(name) ?? absent(name)), ...change };
+    this.#status.set(name, status);
+    for (const tell of this.#listeners.get(name) ?? []) tell(status);
   }
 }
 

@@ -146,6 +146,10 @@ export class LocalHost implements Host {
     return { digest, sizeBytes, config };
   }
 
+  prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void> {
+    return this.#builder.prepareBase(name, progress, signal);
+  }
+
   appImages(): Promise<string[]> {
     return this.#builder.images();
   }
@@ -362,6 +366,8 @@ function namesIn(directory: string): Promise<string[]> {
   });
 }
 
-function toHostImage({ id, sizeBytes, contents, substituted }: Image): HostImage {
-  return { id, sizeBytes, contents, substituted };
+function toHostImage({ id, sizeBytes, contents, substituted, substitute }: Image): HostImage {
+  // Images of older servers do not have `substitute`. Only Python was substituted then.
+  const version = substituted ? (substitute ?? contents["python"] ?? null) : null;
+  return { id, sizeBytes, contents, substituted, substitute: version };
 }

@@ -140,8 +140,8 @@ async function makeBuilder(
     shimBinary,
     engines: { buildah: config.buildahPath, runc: config.runcPath },
     recipes: new Map(recipes.map((recipe) => [recipe.name, recipe])),
-    base: async (recipe) => {
-      const image = await driver.ensureImage(recipe);
+    base: async (recipe, progress) => {
+      const image = await driver.ensureImage(recipe, progress);
       return { image, rootfs: images.rootfsPath(image.id) };
     },
     network: () => driver.lendNetwork("open"),

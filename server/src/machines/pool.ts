@@ -20,8 +20,33 @@ const settleMs = 150;
 /** A lull is not waited for any longer than this: a steady stream of claims would drain the pool. */
 const mostSettleMs = 1000;
 const retryMs = 10_000;
+/** Long, because each try of a template that cannot be made keeps the host busy for a minute. */
+const retryTemplateMs = 300_000;
 /** What most sandboxes ask for: a claim then has no packet filter to change. Nothing runs in it meanwhile. */
 const waitingNetwork = "restricted";
+
+const interpreterMinimumBytes = 8 * 1024 ** 3;
+
+/**
+ * Templates with warm machines, and the minimum for each. The default is debian-12, and one code-interpreter on a host
+ * with enough memory: a frozen one holds 250 MB, mostly its kernels.
+ */
+export function poolFloors(
+  config: {
+    poolTemplates: readonly string[] | null;
+    poolSize: number;
+    prepareTemplates: readonly string[] | null;
+  },
+  memoryBytes: number,
+): Map<string, number> {
+  const { poolTemplates, poolSize, prepareTemplates } = config;
+  if (poolTemplates !== null) return new Map(poolTemplates.map((template) => [template, poolSize]));
+  const floors = new Map([["debian-12", poolSize]]);
+  const isPrepared = prepareTemplates?.includes("code-interpreter") ?? true;
+  if (isPrepared && memoryBytes >= interpreterMinimumBytes)
+    floors.set("code-interpreter", Math.min(1, poolSize));
+  return floors;
+}
 
 interface Entry {
   shape: Shape;
@@ -38,6 +63,9 @@ export class Pool {
   readonly #entries = new Map<string, Entry>();
   #timer: NodeJS.Timeout | undefined;
   #filling: Promise<void> | undefined;
+  readonly #making = new Map<string, Promise<void>>();
+  /** Templates that could not be made, until `retryTemplateMs` is over: every claim fills the pools again. */
+  readonly #failed = new Set<string>();
   #again = false;
   #closed = false;
   #usedAt = 0;
@@ -84,8 +112,10 @@ export class Pool {
 
   /** Resolves when the pool holds what it wants; for tests and benchmarks. */
   async settled(): Promise<void> {
-    while (this.#timer || this.#filling) {
-      await (this.#filling ?? new Promise((resolve) => setTimeout(resolve, 10)));
+    while (this.#timer || this.#filling || this.#making.size > 0) {
+      await (this.#filling ??
+        this.#making.values().next().value ??
+        new Promise((resolve) => setTimeout(resolve, 10)));
     }
   }
 
@@ -143,6 +173,7 @@ export class Pool {
     this.#again = false;
     const waiting = await countPools(this.#db, this.#machines.host.id);
     for (const { shape } of this.#entries.values()) {
+      if (!this.#hasImage(shape)) continue;
       const missing = this.target(shape.poolKey) - (waiting.get(shape.poolKey) ?? 0);
       if (missing < 0) await this.#giveBack({ only: shape.poolKey }, -missing);
       for (let made = 0; made < missing && !this.#closed; made += 1) await this.#add(shape);
@@ -158,6 +189,30 @@ export class Pool {
       if (leftMs <= 0 || this.#closed) return;
       await new Promise((resolve) => setTimeout(resolve, leftMs));
     }
+  }
+
+  /** False while the template is being made, which takes minutes: the other pools are filled meanwhile. */
+  #hasImage({ template }: Shape): boolean {
+    const { images } = this.#machines;
+    const state = images.find(template)?.state ?? "ready";
+    if (state === "ready") return true;
+    if (this.#making.has(template) || this.#failed.has(template)) return false;
+    const making = images
+      .ensure(template)
+      .then(
+        () => this.nudge(0),
+        () => {
+          this.#failed.add(template);
+          const retry = () => {
+            this.#failed.delete(template);
+            this.nudge(0);
+          };
+          setTimeout(retry, retryTemplateMs).unref();
+        },
+      )
+      .finally(() => this.#making.delete(template));
+    this.#making.set(template, making);
+    return false;
   }
 
   /** One machine at a time: refilling must never be what makes the host slow. */

@@ -14,6 +14,8 @@ const { JupyterHandlerImpl, ZmqServer } = require("tslab/dist/jupyter.js");
 const [language, connectionFile] = process.argv.slice(2);
 const isJS = language === "javascript";
 const ERROR = "application/vnd.kontor.error+json";
+/** Name in an `execute_request` of the cell's own environment. */
+const CELL_ENV = "kontor_env";
 /** Longer ones are looked at as text. */
 const MAX_JSON_CHARACTERS = 1_000_000;
 
@@ -46,10 +48,14 @@ class Handler extends JupyterHandlerImpl {
     require("tslab/dist/jupyter.js").lastWriteDisplayData = writeDisplayData;
     complaints = [];
     this.#count += 1;
-    const isOk = await executor.execute(request.code).catch((error) => {
-      display({ [ERROR]: asError(error) });
-      return false;
-    });
+    const restore = setEnvironment(request[CELL_ENV] ?? {});
+    const isOk = await executor
+      .execute(request.code)
+      .catch((error) => {
+        display({ [ERROR]: asError(error) });
+        return false;
+      })
+      .finally(restore);
     if (complaints.length > 0) display({ [ERROR]: compileError(complaints) });
     return { status: isOk ? "ok" : "error", execution_count: this.#count };
   }
@@ -60,6 +66,18 @@ class Server extends ZmqServer {
   bindSocket(socket, port) {
     return socket.bind(`${this.connInfo.transport}://${this.connInfo.ip}-${port}`);
   }
+}
+
+/** Returns the function that gives each variable the value that it had. */
+function setEnvironment(env) {
+  const before = Object.keys(env).map((name) => [name, process.env[name]]);
+  Object.assign(process.env, env);
+  return () => {
+    for (const [name, value] of before) {
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+    }
+  };
 }
 
 function representations(value) {

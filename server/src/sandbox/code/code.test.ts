@@ -5,8 +5,8 @@ import { done, type Play, playInterpreter } from "../testing/interpreter.ts";
 import { shapeOf } from "../sandboxes/sizes.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { runBuffered, startStreamed, toItem } from "./code.ts";
-import { createContext, deleteContext, listContexts } from "./contexts.ts";
-import { protocol } from "./interpreter.ts";
+import { createContext, deleteContext, listContexts, restartContext } from "./contexts.ts";
+import { interpreterOf, olderProtocol, protocol } from "./interpreter.ts";
 import { Code, CodeContext, CodeItem, CodeResult, CodeSummary, ContextCreate } from "./schema.ts";
 
 const { db } = await testDatabase();
@@ -31,8 +31,39 @@ function says(...frames: (object | string)[]): void {
   };
 }
 
-const nothing = { text: null, html: null, png: null, json: null, chart: null };
+const nothing = {
+  text: null,
+  html: null,
+  png: null,
+  json: null,
+  chart: null,
+  jpeg: null,
+  svg: null,
+  pdf: null,
+  markdown: null,
+  latex: null,
+  table: null,
+};
 const chart = { type: "line", title: null, x_label: null, y_label: null, series: [] } as const;
+const unknown = {
+  ...chart,
+  type: "unknown",
+  x_scale: "log",
+  y_scale: "linear",
+  x_unit: "km",
+  y_unit: null,
+  x_ticks: [1, 10],
+  y_ticks: [],
+  x_tick_labels: ["1", "10"],
+  y_tick_labels: [],
+} as const;
+const table = {
+  columns: [{ name: "a", type: "int64" }],
+  index: [0],
+  rows: [[1]],
+  total_rows: 9,
+  total_columns: 1,
+};
 
 test("what a cell says is gathered into one answer in the wire's own schema", async () => {
   says(
@@ -65,6 +96,10 @@ test.for([
   [{ text: "t", json: [1], html: "<p>" }, "html"],
   [{ text: "t", html: "<p>", png: "AA==" }, "image_png"],
   [{ text: "t", png: "AA==", chart }, "chart"],
+  [{ text: "t", png: "AA==", chart: unknown }, "image_png"],
+  [{ text: "t", html: "<svg/>", svg: "<svg/>", jpeg: "AA==", pdf: "AA==" }, "html"],
+  [{ text: "# t", markdown: "# t", latex: "$t$" }, "text"],
+  [{ text: "t", html: "<table>", table }, "html"],
   [{ json: 0 }, "json"],
 ] as const)("of %j the richest is %s", ([data, type]) => {
   const item = toItem({ type: "result", ...data } as never);
@@ -77,6 +112,7 @@ test.for([
   [{ context_id: null, language: "python" }, "default", "python"],
   [{ language: "javascript" }, "default-javascript", "javascript"],
   [{ context_id: "default", language: "typescript" }, "default-typescript", "typescript"],
+  [{ language: "bash" }, "default-bash", "bash"],
   [{ context_id: "ctx_a" }, "ctx_a", null],
 ] as const)("%j runs in the context %s", async ([input, context, language]) => {
   says(done);
@@ -86,9 +122,37 @@ test.for([
     id: context,
     code: "1",
     language,
+    env: {},
     timeout_seconds: 7,
     watched: false,
   });
+});
+
+test("sends the environment of a cell to its kernel", async () => {
+  says(done);
+  await run({ env: { MODE: "test" } });
+  expect(interpreter.requests.at(-1)).toMatchObject({ op: "run", env: { MODE: "test" } });
+});
+
+test.for([
+  [{ "": "x" }],
+  [{ "A=B": "x" }],
+  [{ A: "\0" }],
+  [{ A: "x".repeat(70_000) }],
+  [Object.fromEntries(Array.from({ length: 65 }, (_, at) => [`A${at}`, "x"]))],
+] as const)("refuses the environment of a cell that no process can have or that is too large", ([env]) => {
+  expect(Code.safeParse({ code: "1", env }).success).toBe(false);
+});
+
+test("refuses bash and the environment of a cell on an image whose interpreter is older", () => {
+  const older = { speaks: olderProtocol, argv: ["none"], port: 1 };
+  const outdated = expect.objectContaining({ code: "interpreter_outdated", status: 409 });
+  expect(interpreterOf(older, { language: "python", env: {} })).toBe(older);
+  expect(interpreterOf(older)).toBe(older);
+  expect(() => interpreterOf(older, { language: "bash" })).toThrow(outdated);
+  expect(() => interpreterOf(older, { env: { A: "1" } })).toThrow(outdated);
+  const newer = { ...older, speaks: protocol };
+  expect(interpreterOf(newer, { language: "bash", env: { A: "1" } })).toBe(newer);
 });
 
 test("a stream has an event for each thing that is said, and a summary at its end", async () => {
@@ -117,6 +181,8 @@ test.for([
   ["a frame of no kind", [{ type: "surprise" }], "interpreter_failed"],
   ["a field of another type", [{ type: "stream", stream: "stdout", text: 1 }], "interpreter_failed"],
   ["a picture that is no base64", [{ type: "result", png: "<svg>" }], "interpreter_failed"],
+  ["a JPEG that is no base64", [{ type: "result", jpeg: '"><script>' }], "interpreter_failed"],
+  ["a table of no shape", [{ type: "result", table: { rows: 1 } }], "interpreter_failed"],
   ["a chart of no shape", [{ type: "result", chart: { type: "virus" } }], "interpreter_failed"],
   ["a second start", [{ type: "started" }], "interpreter_failed"],
 ] as const)("%s from the machine fails its own call", async ([, frames, code]) => {
@@ -135,6 +201,7 @@ test.for([
   ["context_limit_reached", 409, "context_limit_reached"],
   ["invalid_cwd", 400, "invalid_request"],
   ["wrong_language", 400, "invalid_request"],
+  ["invalid_env", 400, "invalid_request"],
   ["failed", 503, "interpreter_failed"],
   ["made_up", 503, "interpreter_failed"],
 ] as const)("a refusal %s is %i %s, in our own words", async ([said, status, code]) => {
@@ -152,6 +219,13 @@ test("an interpreter that hangs up in the middle costs the cell, and says that i
     restarted: true,
     execution_count: null,
   });
+});
+
+test("passes on results of an older interpreter, whose charts lack scales and ticks", async () => {
+  says({ type: "result", text: "f", png: "AA==", chart }, done);
+  const ran = await run();
+  expect(CodeResult.safeParse(ran).error).toBeUndefined();
+  expect(ran.results).toEqual([{ type: "chart", ...nothing, text: "f", png: "AA==", chart }]);
 });
 
 test("contexts are the machine's, and their ids ours", async () => {
@@ -183,6 +257,18 @@ test("a template without an interpreter, and another's sandbox, are told apart",
   await expect(runBuffered(host.app, stranger, id, code)).rejects.toMatchObject({
     code: "sandbox_not_found",
   });
+  const bash = Code.parse({ code: "id", language: "bash", env: { A: "1" }, stream: true });
+  await expect(startStreamed(host.app, stranger, id, bash)).rejects.toMatchObject({
+    code: "sandbox_not_found",
+  });
+  const bashContext = ContextCreate.parse({ language: "bash" });
+  for (const call of [
+    () => createContext(host.app, stranger, id, bashContext),
+    () => listContexts(host.app, stranger, id),
+    () => restartContext(host.app, stranger, id, "default-bash"),
+    () => deleteContext(host.app, stranger, id, "default-bash"),
+  ])
+    await expect(call()).rejects.toMatchObject({ code: "sandbox_not_found" });
 });
 
 test("a machine that ends under a cell answers why its sandbox ended, buffered and streamed", async () => {

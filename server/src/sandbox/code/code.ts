@@ -10,29 +10,28 @@ import { DomainError } from "#lib/errors.ts";
 import { machineDied } from "#machines/errors.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { type DeniedTargets, watchDenials } from "../exec/denied.ts";
-import { interpreterUnavailable } from "./errors.ts";
-import { type Frame, protocol, refuseWhereGone, RunningCell } from "./interpreter.ts";
+import { type Frame, interpreterOf, refuseWhereGone, RunningCell } from "./interpreter.ts";
 import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } from "./schema.ts";
 
 type Needs = InsideNeeds;
 
-/** Does something with the interpreter of a sandbox that has one. */
+/** Runs `call` with the interpreter of a sandbox. Throws if there is none, or if it is too old for the request. */
 export function interpreting<T>(
   app: Needs,
   actor: Actor,
   id: string,
+  asked: Parameters<typeof interpreterOf>[1],
   call: (guest: Guest, service: ImageService, row: { machine_id: string | null }) => Promise<T>,
 ): Promise<T> {
   return inside(app, actor, id, async (guest, row) => {
-    const service = await app.machines.service(row.machine_id ?? "");
-    if (service?.speaks !== protocol) throw interpreterUnavailable();
+    const service = interpreterOf(await app.machines.service(row.machine_id ?? ""), asked);
     return call(guest, service, row);
   });
 }
 
 export function runBuffered(app: Needs, actor: Actor, id: string, input: Code): Promise<CodeResult> {
   const cell = cellOf(input, false);
-  return interpreting(app, actor, id, async (guest, service, row) => {
+  return interpreting(app, actor, id, cell, async (guest, service, row) => {
     using denied = watchDenials(app, row);
     const running = await RunningCell.start(guest, service, cell);
     const told = { results: [] as CodeItem[], stdout: "", stderr: "", error: null as CodeError | null };
@@ -60,7 +59,7 @@ export async function startStreamed(
   signal?: AbortSignal,
 ): Promise<{ events: AsyncIterable<CodeEvent>; stop: () => void }> {
   const cell = cellOf(input, true);
-  return interpreting(app, actor, id, async (guest, service, row) => {
+  return interpreting(app, actor, id, cell, async (guest, service, row) => {
     using undo = new DisposableStack();
     const denied = undo.use(watchDenials(app, row));
     const running = await RunningCell.start(guest, service, cell, signal);
@@ -118,9 +117,9 @@ async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame>
 }
 
 function cellOf(input: Code, watched: boolean) {
-  const { code, timeout_seconds, language } = input;
+  const { code, timeout_seconds, language, env = {} } = input;
   const id = contextOf(input);
-  return { id, code, language: language ?? null, timeout_seconds, watched };
+  return { id, code, language: language ?? null, env, timeout_seconds, watched };
 }
 
 /** Every language has a `default` of its own: Python's has the plain name. */
@@ -128,6 +127,7 @@ const defaults: Record<Language, string> = {
   python: "default",
   javascript: "default-javascript",
   typescript: "default-typescript",
+  bash: "default-bash",
 };
 
 function contextOf({ context_id: id, language }: Pick<Code, "context_id" | "language">): string {
@@ -143,20 +143,26 @@ function toEvent(frame: Frame, { context, denied }: { context: string; denied: D
 
 type FrameOf<Type extends Frame["type"]> = Extract<Frame, { type: Type }>;
 
-export function toItem({ text, html, png, json, chart }: FrameOf<"result">): CodeItem {
+export function toItem(frame: FrameOf<"result">): CodeItem {
   const all = {
-    text: text ?? null,
-    html: html ?? null,
-    png: png ?? null,
-    json: json ?? null,
-    chart: chart ?? null,
+    text: frame.text ?? null,
+    html: frame.html ?? null,
+    png: frame.png ?? null,
+    json: frame.json ?? null,
+    chart: frame.chart ?? null,
+    jpeg: frame.jpeg ?? null,
+    svg: frame.svg ?? null,
+    pdf: frame.pdf ?? null,
+    markdown: frame.markdown ?? null,
+    latex: frame.latex ?? null,
+    table: frame.table ?? null,
   };
   return { type: richest(all), ...all };
 }
 
-/** A chart says more than its picture, and that more than a table; text is what everything has. */
+/** Returns the richest form: chart, PNG, HTML, JSON, text, in this order. An unknown chart has no data. */
 function richest({ html, png, json, chart }: Omit<CodeItem, "type">): CodeItem["type"] {
-  if (chart !== null) return "chart";
+  if (chart !== null && chart.type !== "unknown") return "chart";
   if (png !== null) return "image_png";
   if (html !== null) return "html";
   return json === null ? "text" : "json";

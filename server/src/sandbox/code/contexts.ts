@@ -33,7 +33,7 @@ export async function findBegun(
 }
 
 export async function listContexts(app: Needs, actor: Actor, id: string): Promise<{ items: CodeContext[] }> {
-  const items = await interpreting(app, actor, id, (guest, service) =>
+  const items = await interpreting(app, actor, id, {}, (guest, service) =>
     ask(guest, service, { op: "list_contexts" }),
   );
   return { items };
@@ -59,7 +59,10 @@ export async function deleteContext(
 }
 
 async function one(app: Needs, actor: Actor, id: string, request: Ask): Promise<CodeContext> {
-  const [context] = await interpreting(app, actor, id, (guest, service) => ask(guest, service, request));
+  const asked = request.op === "create_context" ? request : {};
+  const [context] = await interpreting(app, actor, id, asked, (guest, service) =>
+    ask(guest, service, request),
+  );
   if (!context) throw interpreterFailed(new Error("no context in the answer"));
   return context;
 }

@@ -6,6 +6,13 @@ export const interpreterUnavailable = defineError(
   () => "The sandbox's template has no code interpreter. Create one from code-interpreter.",
 );
 
+export const interpreterOutdated = defineError(
+  "interpreter_outdated",
+  409,
+  () =>
+    "The sandbox's code interpreter is too old for bash cells and `env`. Create a new sandbox; rebuild your own template first.",
+);
+
 export const contextNotFound = defineError("context_not_found", 404, () => "No such context.");
 
 export const contextBusy = defineError("context_busy", 409, () => ({

@@ -6,10 +6,30 @@ import { z } from "zod";
 import type { Guest, ImageService } from "#machines/guest.ts";
 import { askService, type ServiceAnswer } from "#machines/services.ts";
 import { invalidField } from "../sandboxes/errors.ts";
-import { contextBusy, contextLimitReached, contextNotFound, interpreterFailed } from "./errors.ts";
-import { Chart, CodeContext, CodeError, type Language } from "./schema.ts";
+import {
+  contextBusy,
+  contextLimitReached,
+  contextNotFound,
+  interpreterFailed,
+  interpreterOutdated,
+  interpreterUnavailable,
+} from "./errors.ts";
+import { Chart, CodeContext, CodeError, type Language, Table } from "./schema.ts";
 
-export const protocol = "kontor-code/1";
+export const protocol = "kontor-code/2";
+/** Protocol of machines and templates of an older image, without bash and the environment of a cell. */
+export const olderProtocol = "kontor-code/1";
+
+/** Returns the image's interpreter. Throws if it is too old for the request. */
+export function interpreterOf(
+  service: ImageService | null | undefined,
+  asked: { language?: Language | null | undefined; env?: Record<string, string> | undefined } = {},
+): ImageService {
+  if (service?.speaks === protocol) return service;
+  if (service?.speaks !== olderProtocol) throw interpreterUnavailable();
+  if (asked.language === "bash" || Object.keys(asked.env ?? {}).length > 0) throw interpreterOutdated();
+  return service;
+}
 
 /** A kernel started from nothing, on a busy host. */
 const answersWithinMs = 90_000;
@@ -28,6 +48,10 @@ const maxResults = 100;
 
 const Refused = z.object({ type: z.literal("refused"), code: z.string(), message: z.string() });
 const size = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
+const base64 = z
+  .string()
+  .regex(/^[A-Za-z0-9+/]*={0,2}$/)
+  .nullish();
 
 const Frame = z.discriminatedUnion("type", [
   z.object({ type: z.literal("started") }),
@@ -36,11 +60,14 @@ const Frame = z.discriminatedUnion("type", [
     type: z.literal("result"),
     text: z.string().nullish(),
     html: z.string().nullish(),
-    png: z
-      .string()
-      .regex(/^[A-Za-z0-9+/]*={0,2}$/)
-      .nullish(),
+    markdown: z.string().nullish(),
+    latex: z.string().nullish(),
+    svg: z.string().nullish(),
+    png: base64,
+    jpeg: base64,
+    pdf: base64,
     json: z.unknown().optional(),
+    table: Table.nullish(),
     chart: Chart.nullish(),
   }),
   CodeError.extend({ type: z.literal("error") }),
@@ -83,6 +110,7 @@ export interface Cell {
   id: string;
   code: string;
   language: Language | null;
+  env: Record<string, string>;
   timeout_seconds: number;
   /** A watched cell ends with its reader. */
   watched: boolean;
@@ -184,4 +212,9 @@ const refusals: Record<string, (message: string) => Error> = {
   context_limit_reached: contextLimitReached,
   invalid_cwd: () => invalidField("cwd", "must be a directory of the sandbox."),
   wrong_language: () => invalidField("language", "the context runs another language."),
+  invalid_env: () =>
+    invalidField(
+      "env",
+      "every name and value must be text; bash takes names of letters, digits and _ that do not begin with a digit, and no read-only ones such as UID.",
+    ),
 };

@@ -14,6 +14,7 @@ import {
   contextLimitReached,
   contextNotFound,
   interpreterFailed,
+  interpreterOutdated,
   interpreterUnavailable,
 } from "./errors.ts";
 import {
@@ -50,7 +51,7 @@ export const codeRoutes = (app: App): Route[] => [
     bodyLimit: 8 * 1024 ** 2,
     responses: { 200: CodeResult },
     events: CodeEvent,
-    errors: [...errors, contextNotFound, contextBusy, contextLimitReached],
+    errors: [...errors, interpreterOutdated, contextNotFound, contextBusy, contextLimitReached],
     idempotent: (body) => !body.stream,
     audit: { ...onSandbox, action: "code.executed", detail: ({ body }) => ({ language: body.language }) },
     handler: ({ actor, params, body, request, reply }) =>
@@ -68,7 +69,7 @@ export const codeRoutes = (app: App): Route[] => [
     params: SandboxParams,
     body: ContextCreate,
     responses: { 201: CodeContext },
-    errors: [...errors, contextLimitReached],
+    errors: [...errors, interpreterOutdated, contextLimitReached],
     idempotent: true,
     replay: {
       render: ({ actor, params, made: [{ id }] }) => findBegun(app, actor, params.id, String(id)),

@@ -96,7 +96,13 @@ async def run(every, request, emit, reader):
     try:
         cell = cells.Cell(emit)
         await every.run(
-            request["id"], request["language"], request["code"], request["timeout_seconds"], cell, gone
+            request["id"],
+            request["language"],
+            request["code"],
+            request["env"],
+            request["timeout_seconds"],
+            cell,
+            gone,
         )
     finally:
         if gone is not None:

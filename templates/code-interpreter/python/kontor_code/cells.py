@@ -6,12 +6,10 @@ import re
 import time
 
 from kontor_code import kernels
-from kontor_code.mimes import CHART, ERROR
+from kontor_code.mimes import CHART, ERROR, TABLE
 
 # How long a kernel gets to react to an interrupt before it is ended.
 GRACE_SECONDS = 5
-# Between a cell's reply and the last of what it said.
-DRAIN_SECONDS = 5
 STREAM_BYTES = 8 * 1024**2
 # A line for the host stays short, whatever JSON makes of its characters.
 PIECE_CHARACTERS = 65_536
@@ -21,15 +19,42 @@ RESULTS_BYTES = 16 * 1024**2
 FIELDS_BYTES = {
     "text": 1024**2,
     "html": 4 * 1024**2,
+    "markdown": 1024**2,
+    "latex": 1024**2,
+    "svg": 4 * 1024**2,
     "png": 8 * 1024**2,
+    "jpeg": 8 * 1024**2,
+    "pdf": 8 * 1024**2,
     "json": 4 * 1024**2,
+    "table": 4 * 1024**2,
     "chart": 4 * 1024**2,
 }
 ERROR_CHARACTERS = 16_384
 TRACEBACK_LINES = 50
-MIMES = {"text/plain": "text", "text/html": "html", "image/png": "png", "application/json": "json", CHART: "chart"}
+# What was cut is named; a cell can display more forms than anyone reads the names of.
+MAX_CUT = 1000
+FIELD_NAME_CHARACTERS = 64
+MIMES = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "text/latex": "latex",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "application/json": "json",
+    TABLE: "table",
+    CHART: "chart",
+}
+# Pictures that are shown by HTML alone.
+HTML_IMAGES = ("image/jpeg", "image/gif", "image/webp")
+BASE64 = ("png", "jpeg", "pdf")
+DATA = ("json", "table", "chart")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# The text of a display object says nothing that a reader wants.
+_PLACEHOLDER = re.compile(r"^<IPython\.core\.display\.\w+ object>$")
 
 
 class Cell:
@@ -63,7 +88,10 @@ class Cell:
                 "duration_ms": round((time.monotonic() - self._began) * 1000),
                 "interrupted": self.interrupted,
                 "restarted": self.restarted,
-                "truncated": list(self._cut.values()),
+                "truncated": [
+                    {**cut, "field": cut["field"][:FIELD_NAME_CHARACTERS]}
+                    for cut in list(self._cut.values())[:MAX_CUT]
+                ],
             }
         )
 
@@ -80,7 +108,7 @@ class Cell:
     def hear(self, kind, content):
         """A message of the kernel."""
         if kind == "stream":
-            self._stream(content["name"], content["text"])
+            self.stream(content["name"], content["text"])
         elif kind in ("execute_result", "display_data", "update_display_data"):
             if (error := content["data"].get(ERROR)) is not None:
                 self.fail(error["name"], error["value"], error["traceback"])
@@ -89,7 +117,7 @@ class Cell:
         elif kind == "error":
             self.fail(content["ename"], content["evalue"], content["traceback"])
 
-    def _stream(self, stream, text):
+    def stream(self, stream, text):
         if stream not in self._sizes:
             return
         data = text.encode("utf-8", "replace")
@@ -104,44 +132,76 @@ class Cell:
         self._results += 1
         if self._results > MAX_RESULTS:
             return
+        name = f"results[{self._results - 1}]"
         found = {}
         for mime, field in MIMES.items():
-            if mime not in data:
-                continue
-            value = data[mime]
-            if field in ("text", "html", "png"):
-                value = "".join(value) if isinstance(value, list) else str(value)
-            if field == "png":
-                value = value.replace("\n", "")
-            size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-            room = min(FIELDS_BYTES[field], RESULTS_BYTES - self._results_bytes)
-            if size > room:
-                name = f"results[{self._results - 1}].{field}"
-                self._cut[name] = {"field": name, "limit": room, "size": size}
-                # The beginning of a text is worth having; that of anything else is broken.
-                value = value.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") if field == "text" else None
-            if value is not None:
-                self._results_bytes += min(size, room)
-            found[field] = value
+            if mime in data:
+                found[field] = self._bounded(f"{name}.{field}", field, data[mime])
+        self._add_documented_forms(name, found, data)
+        for mime in data.keys() - MIMES.keys() - set(HTML_IMAGES):
+            self._leave_out(f"{name}.{mime}", 0, _json_bytes(data[mime]))
+        self._count_rows(name, found)
         if found:
             self._emit({"type": "result", **found})
 
+    def _bounded(self, name, field, value, limit=None):
+        """The value, or as much of it as there is room for; None where a part would be broken."""
+        if field not in DATA:
+            value = "".join(value) if isinstance(value, list) else str(value)
+        if field in BASE64:
+            value = value.replace("\n", "")
+        size = _json_bytes(value)
+        room = min(limit or FIELDS_BYTES[field], RESULTS_BYTES - self._results_bytes)
+        if size > room:
+            self._leave_out(name, room, size)
+            # The beginning of a text is worth having; that of anything else is broken.
+            value = value.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") if field == "text" else None
+        if value is not None:
+            self._results_bytes += min(size, room)
+        return value
 
-async def execute(kernel, cell, code, timeout_seconds, gone):
+    def _leave_out(self, name, limit, size):
+        self._cut[name] = {"field": name, "limit": limit, "size": size}
+
+    def _add_documented_forms(self, name, found, data):
+        """Not every client knows every field: `text` has the source of a text, and `html` shows a picture."""
+        source = found.get("markdown") or found.get("latex")
+        if source and _PLACEHOLDER.match(found.get("text") or "_"):
+            found["text"] = self._bounded(f"{name}.text", "text", source)
+        if found.get("html") is not None or found.get("png") is not None:
+            return
+        html = found.get("svg")
+        for mime in HTML_IMAGES:
+            if html is None and mime in data:
+                picture = "".join(str(data[mime]).split())
+                html = f'<img src="data:{mime};base64,{picture}">'
+        if html is not None:
+            found["html"] = self._bounded(f"{name}.html", "html", html, RESULTS_BYTES)
+
+    def _count_rows(self, name, found):
+        """Names what the kernel itself left out: rows and columns of a table, points of a chart."""
+        if table := found.get("table"):
+            for part, total in (("rows", table["total_rows"]), ("columns", table["total_columns"])):
+                if total > len(table[part]):
+                    self._leave_out(f"{name}.table.{part}", len(table[part]), total)
+        if chart := found.get("chart"):
+            series = [each for one in (chart, *chart.get("subplots", ())) for each in one["series"]]
+            kept = sum(len(each.get("points", ())) for each in series)
+            total = sum(each.get("total_points", len(each.get("points", ()))) for each in series)
+            if total > kept:
+                self._leave_out(f"{name}.chart.points", kept, total)
+
+
+def _json_bytes(value):
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+async def execute(kernel, cell, code, env, timeout_seconds, gone):
     """
     Runs code in a kernel. A cell past its time, or whose reader has gone (`gone`, a future, or None), is interrupted;
     a kernel that does not heed that is ended. Answers whether the kernel lives on.
     """
-    content = {
-        "code": code,
-        "silent": False,
-        "store_history": True,
-        "user_expressions": {},
-        "allow_stdin": False,
-        "stop_on_error": False,
-    }
-    wanted = await kernel.channels.request("execute_request", content)
-    running = asyncio.ensure_future(_listen(kernel, cell, wanted))
+    running = asyncio.ensure_future(kernel.run(cell, code, env))
     others = {kernel.ended} | ({gone} if gone is not None else set())
     try:
         await asyncio.wait({running} | others, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -163,33 +223,3 @@ async def execute(kernel, cell, code, timeout_seconds, gone):
         return False
     finally:
         running.cancel()
-
-
-async def _listen(kernel, cell, wanted):
-    """Until the kernel has replied and said that it is idle again."""
-    replied = asyncio.ensure_future(_reply(kernel, cell, wanted))
-    heard = asyncio.ensure_future(_hear(kernel, cell, wanted))
-    try:
-        await replied
-        await asyncio.wait({heard}, timeout=DRAIN_SECONDS)
-    finally:
-        replied.cancel()
-        heard.cancel()
-
-
-async def _reply(kernel, cell, wanted):
-    while True:
-        kind, of, content = await kernel.channels.reply()
-        if of == wanted and kind == "execute_reply":
-            cell.execution_count = content.get("execution_count")
-            return
-
-
-async def _hear(kernel, cell, wanted):
-    while True:
-        kind, of, content = await kernel.channels.said()
-        if of != wanted:
-            continue
-        if kind == "status" and content["execution_state"] == "idle":
-            return
-        cell.hear(kind, content)

@@ -1,15 +1,16 @@
-"""What a matplotlib figure shows, as data: `{type, title, x_label, y_label, series}`.
+"""Data of a matplotlib figure: `{type, title, series}` and the description of its axes, see axes.py.
 
 The types are `line`, `scatter`, `bar`, `pie` and `box`. Each of `series` has a `label` and `points`, which are
 `[x, y]` for lines and scatters, `[category, value]` for bars (histograms too) and pies (value: the share of the whole);
-a series of a box plot is one box with its five numbers and `outliers` instead. A figure with several charts is of type
-`multiple` and has them in `subplots`. What is none of these, or has more points than fit, is no chart: its picture is
-still there.
+a series of a box plot is one box with its five numbers and `outliers` instead. Anything else that was drawn is of type
+`unknown` and has no series. A figure with several charts is of type `multiple` and has them in `subplots`. A figure
+with too many points has every n-th of them, and its series have `total_points`.
 """
 
-import datetime
 import math
-import numbers
+
+from kontor_code import axes as axis_data
+from kontor_code.plain import plain
 
 MAX_POINTS = 20_000
 
@@ -30,64 +31,78 @@ def watch_boxes():
 
 
 def chart_of(figure):
-    """The figure's chart, or None."""
-    try:
-        charts = [chart for axes in figure.axes if (chart := _chart(axes)) is not None]
-    except Exception:  # What people draw is of any kind; a figure that is not understood is a picture.
+    """The figure's chart, or None where nothing is drawn."""
+    # The axes of a colour bar are the legend of others.
+    drawn = [axes for axes in figure.axes if axes.has_data() and not hasattr(axes, "_colorbar")]
+    if not drawn:
         return None
-    if sum(_points(chart) for chart in charts) > MAX_POINTS:
-        return None
-    if len(charts) < 2:
-        return charts[0] if charts else None
+    step = _step(drawn)
+    charts = [_chart(axes, step) for axes in drawn]
+    if len(charts) == 1:
+        if charts[0]["title"] is None:
+            charts[0]["title"] = figure.get_suptitle() or None
+        return charts[0]
     title = figure.get_suptitle() or None
-    return {"type": "multiple", "title": title, "x_label": None, "y_label": None, "series": [], "subplots": charts}
+    return {"type": "multiple", "title": title, **axis_data.undescribed(), "series": [], "subplots": charts}
 
 
-def _chart(axes):
-    for kind, read in (("box", _boxes), ("pie", _slices), ("bar", _bars), ("line", _lines), ("scatter", _dots)):
-        series = read(axes)
-        if series:
-            return {
-                "type": kind,
-                "title": axes.get_title() or None,
-                "x_label": axes.get_xlabel() or None,
-                "y_label": axes.get_ylabel() or None,
-                "series": series,
-            }
-    return None
+def _step(drawn):
+    """Every n-th point fits: n, over all charts of the figure."""
+    try:
+        count = sum(
+            sum(len(line.get_xdata(orig=True)) for line in axes.lines)
+            + sum(len(dots.get_offsets()) for dots in axes.collections)
+            + len(axes.patches)
+            for axes in drawn
+        )
+    except TypeError:
+        return 1
+    return max(1, math.ceil(count / MAX_POINTS))
 
 
-def _points(chart):
-    return sum(len(each.get("points", each.get("outliers", ()))) for each in chart["series"])
+def _chart(axes, step):
+    title = axes.get_title() or None
+    try:
+        kind, series = _known(axes, step)
+        about = axis_data.undescribed() if kind == "pie" else axis_data.described(axes)
+    except Exception:  # A figure can hold anything; one that cannot be read is still a picture.
+        kind, series, about = "unknown", [], axis_data.undescribed()
+    return {"type": kind, "title": title, **about, "series": series}
 
 
-def _lines(axes):
-    return [
-        {
-            "label": _label(line),
-            "points": _pairs(line.get_xdata(orig=True), line.get_ydata(orig=True)),
-        }
-        for line in axes.lines
-        if len(line.get_xdata(orig=True)) > 0
-    ]
+def _known(axes, step):
+    # A third dimension is not in the points below.
+    if axes.name != "3d":
+        for kind, read in (("box", _boxes), ("pie", _slices), ("bar", _bars), ("line", _lines), ("scatter", _dots)):
+            if series := read(axes, step):
+                return kind, series
+    return "unknown", []
 
 
-def _dots(axes):
+def _lines(axes, step):
+    series = []
+    for line in axes.lines:
+        xs, ys = line.get_xdata(orig=True), line.get_ydata(orig=True)
+        if len(xs) > 0:
+            points = [[plain(x), plain(y)] for x, y in zip(_listed(xs, step), _listed(ys, step))]
+            series.append(_series(line, points, len(xs)))
+    return series
+
+
+def _dots(axes, step):
     from matplotlib.collections import PathCollection
 
-    names = _categories(axes.xaxis)
-    dated = _dates(axes.xaxis)
-    return [
-        {
-            "label": _label(dots),
-            "points": [[names.get(x, dated(x)), _plain(y)] for x, y in dots.get_offsets().tolist()],
-        }
-        for dots in axes.collections
-        if isinstance(dots, PathCollection) and len(dots.get_offsets()) > 0
-    ]
+    read = axis_data.values(axes.xaxis)
+    series = []
+    for dots in axes.collections:
+        places = dots.get_offsets()
+        if isinstance(dots, PathCollection) and len(places) > 0:
+            points = [[read(x), plain(y)] for x, y in places[::step].tolist()]
+            series.append(_series(dots, points, len(places)))
+    return series
 
 
-def _bars(axes):
+def _bars(axes, step):
     from matplotlib.container import BarContainer
 
     series = []
@@ -95,95 +110,52 @@ def _bars(axes):
         if not isinstance(bars, BarContainer) or not bars.patches:
             continue
         lying = bars.orientation == "horizontal"
-        axis = axes.yaxis if lying else axes.xaxis
-        names, dated = _categories(axis), _dates(axis)
+        read = axis_data.values(axes.yaxis if lying else axes.xaxis)
         points = []
-        for bar in bars.patches:
+        for bar in bars.patches[::step]:
             at = bar.get_y() + bar.get_height() / 2 if lying else bar.get_x() + bar.get_width() / 2
-            value = bar.get_width() if lying else bar.get_height()
-            points.append([names.get(_round(at), dated(at)), _plain(value)])
-        series.append({"label": _label(bars), "points": points})
+            points.append([read(at), plain(bar.get_width() if lying else bar.get_height())])
+        series.append(_series(bars, points, len(bars.patches)))
     return series
 
 
-def _slices(axes):
+def _slices(axes, step):
     from matplotlib.patches import Wedge
 
     wedges = [patch for patch in axes.patches if isinstance(patch, Wedge)]
-    points = [[_label(wedge), _plain((wedge.theta2 - wedge.theta1) / 360)] for wedge in wedges]
-    return [{"label": None, "points": points}] if points else []
+    points = [[_label(wedge), plain((wedge.theta2 - wedge.theta1) / 360)] for wedge in wedges[::step]]
+    return [_series(None, points, len(wedges))] if points else []
 
 
-def _boxes(axes):
+def _boxes(axes, step):
     return [
         {
             "label": str(box["label"]) if box.get("label") is not None else None,
-            "min": _plain(box["whislo"]),
-            "first_quartile": _plain(box["q1"]),
-            "median": _plain(box["med"]),
-            "third_quartile": _plain(box["q3"]),
-            "max": _plain(box["whishi"]),
-            "outliers": [_plain(flier) for flier in box.get("fliers", ())],
+            "min": plain(box["whislo"]),
+            "first_quartile": plain(box["q1"]),
+            "median": plain(box["med"]),
+            "third_quartile": plain(box["q3"]),
+            "max": plain(box["whishi"]),
+            "outliers": [plain(flier) for flier in list(box.get("fliers", ()))[:MAX_POINTS]],
         }
         for box in getattr(axes, "_kontor_boxes", [])
     ]
 
 
-def _categories(axis):
-    """What stands at a place of the axis, where that is words."""
-    units = getattr(axis, "units", None)
-    mapping = getattr(units, "_mapping", None)
-    if mapping:
-        return {_round(place): name for name, place in mapping.items()}
-    labels = [label.get_text() for label in axis.get_ticklabels()]
-    if not any(labels) or all(_is_number(label) for label in labels if label):
-        return {}
-    return {_round(place): label for place, label in zip(axis.get_ticklocs(), labels) if label}
+def _series(artist, points, total):
+    """`artist` is None where no single one has the label."""
+    label = None if artist is None else _label(artist)
+    series = {"label": label, "points": points}
+    return series if len(points) == total else {**series, "total_points": total}
 
 
-def _dates(axis):
-    from matplotlib import dates
-
-    converter = type(getattr(axis, "converter", None) or getattr(axis, "_converter", None)).__name__
-    if "Date" in converter or "date" in converter:
-        return lambda place: dates.num2date(place).isoformat()
-    return _plain
-
-
-def _pairs(xs, ys):
-    return [[_plain(x), _plain(y)] for x, y in zip(_listed(xs), _listed(ys))]
-
-
-def _listed(values):
-    return values.tolist() if hasattr(values, "tolist") and not hasattr(values, "dt") else list(values)
+def _listed(values, step):
+    # By position also where a Series has an index of its own.
+    some = (values.iloc if hasattr(values, "iloc") else values)[::step]
+    return some.tolist() if hasattr(some, "tolist") and not hasattr(some, "dt") else list(some)
 
 
 def _label(artist):
     label = artist.get_label()
     # matplotlib's own names for what nobody named.
     return label if isinstance(label, str) and label and not label.startswith("_") else None
-
-
-def _round(place):
-    return round(float(place), 6)
-
-
-def _is_number(text):
-    try:
-        float(text.replace("\N{MINUS SIGN}", "-"))
-    except ValueError:
-        return False
-    return True
-
-
-def _plain(value):
-    """As JSON has it: numbers, text and null."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, (datetime.date, datetime.datetime)):
-        return value.isoformat()
-    return str(value)

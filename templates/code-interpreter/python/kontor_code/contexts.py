@@ -5,14 +5,19 @@ import datetime
 import json
 import os
 
-from kontor_code import cells, kernels
+from kontor_code import bash, cells, kernels
 
 HOME = "/workspace"
 STATE = "/var/lib/kontor-code/contexts.json"
 MAX_CONTEXTS = 20
 MAX_WAITING = 32
 # One that is made on first use, for each language.
-DEFAULTS = {"default": "python", "default-javascript": "javascript", "default-typescript": "typescript"}
+DEFAULTS = {
+    "default": "python",
+    "default-javascript": "javascript",
+    "default-typescript": "typescript",
+    "default-bash": "bash",
+}
 
 
 class Refusal(Exception):
@@ -53,6 +58,7 @@ class Contexts:
     def __init__(self, python, javascript):
         self._python = python
         self._javascript = javascript
+        self._bash = bash.Bash()
         self._all = {}
         self._spare = None
         self._claimed = None
@@ -124,12 +130,13 @@ class Contexts:
             context.kernel.kill()
         return context.record()
 
-    async def run(self, id, language, code, timeout_seconds, cell, gone):
+    async def run(self, id, language, code, env, timeout_seconds, cell, gone):
         if id in DEFAULTS and id not in self._all:
             self.create(id, DEFAULTS[id], HOME)
         context = self._get(id)
         if language not in (None, context.language):
             raise Refusal("wrong_language", f"The context runs {context.language}.")
+        _check_env(context.language, env)
         if context.waiting >= MAX_WAITING:
             raise Refusal("context_busy", f"{MAX_WAITING} cells wait in this context already.")
         context.waiting += 1
@@ -143,7 +150,7 @@ class Contexts:
             kernel = await self._ensure_kernel(context)
             cell.begin()
             cell.restarted, context.lost = context.lost, False
-            lives = await cells.execute(kernel, cell, code, timeout_seconds, gone)
+            lives = await cells.execute(kernel, cell, code, env, timeout_seconds, gone)
             if cell.execution_count is not None:
                 context.execution_count = cell.execution_count
             if not lives:
@@ -173,6 +180,8 @@ class Contexts:
     async def _start(self, context):
         if not os.path.isdir(context.cwd):
             raise Refusal("invalid_cwd", f"{context.cwd} is no directory any more.")
+        if context.language == "bash":
+            return await self._bash.start(context.cwd, dict(os.environ))
         if context.language != "python":
             return await self._javascript.start(context.language, context.cwd, dict(os.environ))
         if context.cwd == HOME and self._spare is not None:
@@ -205,6 +214,16 @@ class Contexts:
         with open(STATE + ".new", "w") as file:
             json.dump([[each.id, each.language, each.cwd, each.created_at] for each in self._all.values()], file)
         os.replace(STATE + ".new", STATE)
+
+
+def _check_env(language, env):
+    for name, value in env.items():
+        try:
+            os.fsencode(name), os.fsencode(value)
+        except UnicodeEncodeError:
+            raise Refusal("invalid_env", "A variable is not text.") from None
+        if language == "bash" and not bash.can_set(name):
+            raise Refusal("invalid_env", f"bash cannot set {name}.")
 
 
 async def _turn(context, gone):

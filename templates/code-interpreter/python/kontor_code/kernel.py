@@ -1,6 +1,8 @@
 """An ipykernel set up for cells that come over an API: no history on disk, no colours, and results as data."""
 
+import contextlib
 import json
+import os
 
 import zmq
 from ipykernel.iostream import OutStream
@@ -10,8 +12,8 @@ from IPython.core.formatters import BaseFormatter
 from traitlets import ObjectName, Type, Unicode
 from traitlets.config import Config
 
-from kontor_code import charts
-from kontor_code.mimes import CHART
+from kontor_code import charts, tables
+from kontor_code.mimes import CELL_ENV, CHART, TABLE
 
 # Longer ones are looked at as text.
 MAX_JSON_ITEMS = 10_000
@@ -34,6 +36,7 @@ def run(connection_file):
     shell.enable_matplotlib("inline")
     formatters = shell.display_formatter.formatters
     formatters[CHART] = ChartFormatter(parent=shell.display_formatter)
+    formatters[TABLE] = TableFormatter(parent=shell.display_formatter)
     for plain in (dict, list):
         formatters["application/json"].for_type(plain, as_json)
     app.start()
@@ -42,12 +45,31 @@ def run(connection_file):
 class Kernel(IPythonKernel):
     """Without the messages for other frontends than the one there is: each costs a cell two changes of thread."""
 
+    async def execute_request(self, stream, ident, parent):
+        with environment(parent["content"].get(CELL_ENV, {})):
+            await super().execute_request(stream, ident, parent)
+
     def _publish_execute_input(self, *args, **kwargs):
         pass
 
     def _publish_status(self, status, *args, **kwargs):
         if status != "busy":
             super()._publish_status(status, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def environment(env):
+    """Sets variables, and afterwards gives each the value that it had."""
+    before = {name: os.environ.get(name) for name in env}
+    try:
+        os.environ.update(env)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class Output(OutStream):
@@ -69,6 +91,23 @@ class ChartFormatter(BaseFormatter):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.for_type_by_name("matplotlib.figure", "Figure", charts.chart_of)
+
+    def pop(self, typ, default=None):
+        """Stays: a change of the pictures' format takes figures out of every formatter."""
+        return default
+
+
+class TableFormatter(BaseFormatter):
+    """DataFrames as data, beside their HTML."""
+
+    format_type = Unicode(TABLE)
+    print_method = ObjectName("_repr_kontor_table_")
+    _return_type = Type(dict)
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.for_type_by_name("pandas.core.frame", "DataFrame", tables.table_of)
+        self.for_type_by_name("pandas.core.series", "Series", tables.table_of)
 
 
 def as_json(value):

@@ -1,4 +1,4 @@
-"""Kernels as processes: how one is started, told to stop what it does, and ended, and how its end is noticed."""
+"""Kernels as processes: how one is started, interrupted and ended, how it runs a cell, and how its end is noticed."""
 
 import asyncio
 import itertools
@@ -8,9 +8,12 @@ import signal
 import sys
 
 from kontor_code import channels
+from kontor_code.mimes import CELL_ENV
 
 DIRECTORY = "/run/kontor-code"
 START_SECONDS = 60
+# Between a cell's reply and the last of its output.
+DRAIN_SECONDS = 5
 # A kernel that lost its bridge is one that nobody can reach.
 JAVASCRIPT = ["setpriv", "--pdeathsig", "KILL", "node", "/usr/local/lib/kontor-code/kernel.cjs"]
 # What a kernel said last may still be on its way when it has ended.
@@ -18,6 +21,11 @@ LAST_WORDS_SECONDS = 0.2
 
 _numbers = itertools.count(1)
 _background = set()
+
+
+def next_number():
+    """For the name of a kernel's files."""
+    return next(_numbers)
 
 
 def in_background(work):
@@ -30,11 +38,9 @@ def in_background(work):
 class Kernel:
     """A running kernel. `ended` is done when its process is gone, with a sentence that says how."""
 
-    def __init__(self, pid, info, line):
+    def __init__(self, pid):
         self.pid = pid
-        self.channels = line
         self.ended = asyncio.get_running_loop().create_future()
-        self._info = info
 
     def interrupt(self):
         self._signal(signal.SIGINT)
@@ -55,6 +61,57 @@ class Kernel:
         if self.ended.done():
             return
         self.ended.set_result(f"signal {signal.Signals(number).name}" if number else f"exit code {code}")
+
+
+class Jupyter(Kernel):
+    """A kernel that speaks Jupyter's protocol."""
+
+    def __init__(self, pid, info, line):
+        super().__init__(pid)
+        self.channels = line
+        self._info = info
+
+    async def run(self, cell, code, env):
+        """Returns once the kernel has replied and is idle again."""
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+            **({CELL_ENV: env} if env else {}),
+        }
+        wanted = await self.channels.request("execute_request", content)
+        replied = asyncio.ensure_future(self._reply(cell, wanted))
+        idle = asyncio.ensure_future(self._read(cell, wanted))
+        try:
+            await replied
+            await asyncio.wait({idle}, timeout=DRAIN_SECONDS)
+        finally:
+            replied.cancel()
+            idle.cancel()
+
+    async def _reply(self, cell, wanted):
+        while True:
+            kind, of, content = await self.channels.reply()
+            if of == wanted and kind == "execute_reply":
+                cell.execution_count = content.get("execution_count")
+                return
+
+    async def _read(self, cell, wanted):
+        while True:
+            kind, of, content = await self.channels.said()
+            if of != wanted:
+                continue
+            if kind == "status" and content["execution_state"] == "idle":
+                return
+            cell.hear(kind, content)
+
+    def gone(self, code, number):
+        if self.ended.done():
+            return
+        super().gone(code, number)
         asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._close)
 
     def _close(self):
@@ -85,7 +142,7 @@ class JavaScript:
         self._context = context
 
     async def start(self, language, cwd, env):
-        info, path = channels.connection(DIRECTORY, f"kernel{next(_numbers)}")
+        info, path = channels.connection(DIRECTORY, f"kernel{next_number()}")
         process = await asyncio.create_subprocess_exec(
             *JAVASCRIPT,
             language,
@@ -96,7 +153,7 @@ class JavaScript:
             stdout=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
-        kernel = Kernel(process.pid, info, channels.Channels(self._context, info))
+        kernel = Jupyter(process.pid, info, channels.Channels(self._context, info))
         in_background(self._watch(process, kernel))
         return await _ready(kernel)
 
@@ -117,12 +174,12 @@ class Python:
 
     async def start(self, cwd, env):
         process = await self._ensure()
-        key = str(next(_numbers))
+        key = str(next_number())
         info, path = channels.connection(DIRECTORY, f"kernel{key}")
         forked = self._forks[key] = asyncio.get_running_loop().create_future()
         request = {"fork": key, "connection_file": path, "cwd": cwd, "env": env}
         process.stdin.write(json.dumps(request).encode() + b"\n")
-        kernel = Kernel(await forked, info, channels.Channels(self._context, info))
+        kernel = Jupyter(await forked, info, channels.Channels(self._context, info))
         self._kernels[kernel.pid] = kernel
         return await _ready(kernel)
 
