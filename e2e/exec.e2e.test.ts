@@ -27,6 +27,20 @@ function text(frames: Frame[], stream: string): string {
   return Buffer.concat(chunks.map(({ data }) => Buffer.from(data ?? "", "base64"))).toString();
 }
 
+test("an exec, a command and sudo run as the ordinary user, and files are that user's", async () => {
+  const as = (command: string) => tryExec(box.id, command, { user: "user" });
+  const ran = await as(
+    "id -un; touch ~/made; stat -c %U ~/made; sudo id -un; nproc; getconf _NPROCESSORS_ONLN",
+  );
+  expect(ran.body).toMatchObject({ stdout: "user\nuser\nroot\n1\n1\n", exit_code: 0 });
+  expect((await as("touch /etc/made")).body.exit_code).toBe(1);
+  const started = await server.api("POST", `/v1/sandboxes/${box.id}/commands`, {
+    body: { command: "sudo touch /etc/made && stat -c %U /etc/made", user: "user" },
+  });
+  const logs = () => server.api("GET", `/v1/sandboxes/${box.id}/commands/${started.body.id}/logs`);
+  await eventually(logs, ({ body }) => JSON.stringify(body).includes(base64("root\n")));
+});
+
 test("a buffered exec answers both streams, the exit code and how long it took", async () => {
   const ran = await exec(box.id, "echo out; echo err >&2; exit 7");
   expect(ran).toEqual({

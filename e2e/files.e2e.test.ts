@@ -196,11 +196,27 @@ test("a batch writes in order, and a file that fails says so in its row and stop
   expect(await output(box.id, "cat batch/1; stat -c ' %a' batch/1 relative")).toBe("two 755\n 644");
 });
 
+test("a batch takes 48 MiB of content in files of 16 MiB", async () => {
+  const content = base64(Buffer.alloc(16 * MiB));
+  const full = ["a", "b", "c"].map((name) => ({ path: `/tmp/full-${name}`, content }));
+  const batch = await server.api("POST", files("/batch"), { body: { files: full } });
+  expect(batch.status).toBe(200);
+  expect(batch.body.results.map(({ error }: { error: unknown }) => error)).toEqual([null, null, null]);
+  expect(await output(box.id, "cat /tmp/full-* | wc -c; rm /tmp/full-*")).toBe(String(48 * MiB));
+  const more = [...full, { path: "/tmp/full-d", content: base64("1") }];
+  expectRefusal(
+    await server.api("POST", files("/batch"), { body: { files: more } }),
+    413,
+    "payload_too_large",
+  );
+  expect(await output(box.id, "ls /tmp | grep -c full- || true")).toBe("0");
+});
+
 test("a batch of more than 64 files or 48 MiB is refused whole", async () => {
   const many = Array.from({ length: 65 }, (_, n) => ({ path: `/tmp/many-${n}`, content: "" }));
   expectRefusal(await server.api("POST", files("/batch"), { body: { files: many } }), 400, "invalid_request");
   const content = base64(Buffer.alloc(12 * MiB));
-  const large = Array.from({ length: 4 }, (_, n) => ({ path: `/tmp/large-${n}`, content }));
+  const large = Array.from({ length: 6 }, (_, n) => ({ path: `/tmp/large-${n}`, content }));
   // A sender that is still writing must hear it too, instead of seeing its connection break.
   for (let n = 0; n < 3; n += 1) {
     const refused = await server.api("POST", files("/batch"), { body: { files: large } });

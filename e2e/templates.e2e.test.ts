@@ -142,6 +142,21 @@ test("files, a program made in a step, and a package that was installed are in e
   expect(log).toContain("Setting up kontor-test (1.2)");
 });
 
+test("a template is built on another one, which may be deleted, and has the files and the user of both", async () => {
+  const base = await ready(["echo base > /opt/base", "su user -c 'echo mine > ~/note'"], { tags: ["v1"] });
+  const reference = `${base["name"] as string}:v1`;
+  const child = await ready(["rm /opt/base", "cat /home/user/note > /opt/child"], {
+    base_template: reference,
+  });
+  expect(child).toMatchObject({ base_template: reference, base_template_id: base.id });
+  await remove(base.id);
+  await expect.poll(images, { timeout: 30_000 }).not.toContain(base.id);
+  const box = await sandbox(child.id);
+  expect(
+    await output(box, "cat /opt/child; test -e /opt/base || echo gone; stat -c %U /home/user/note"),
+  ).toBe("mine\ngone\nuser");
+});
+
 test("a step that fails is named with its number, its command and what it said", async () => {
   const why = await failure(["echo fine", "cd /nowhere && make", "echo never"]);
   expect(why).toMatch(

@@ -120,7 +120,8 @@ function coerceQuery(
   const shape = shapeOf(schema) ?? {};
   const out: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(raw)) {
-    const deep = /^(\w+)\[([^[\]]*)\]$/.exec(name);
+    // The key is everything between the first and the last bracket, because a key may contain brackets.
+    const deep = /^(\w+)\[(.*)\]$/s.exec(name);
     const key = deep ? deep[1]! : name;
     const field = Object.hasOwn(shape, key) ? shape[key] : undefined;
     if (field === undefined) {

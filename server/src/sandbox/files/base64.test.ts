@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { decode } from "./base64.ts";
+import { decode, sizeOfDecoded } from "./base64.ts";
 
 test("every byte sequence comes back, padded, unpadded, or with wrapped lines", () => {
   fc.assert(
@@ -17,5 +17,13 @@ test("every byte sequence comes back, padded, unpadded, or with wrapped lines", 
 test("what is not base64 is refused by the field's name instead of losing bytes", () => {
   for (const bad of ["a", "ab$d", "äbcd", "abcde", "ab=c", "{}", "YWJj YWJj"]) {
     expect(() => decode(bad, "content")).toThrow(/^content: is not valid base64/);
+  }
+});
+
+test("counts the decoded bytes of padded, unpadded and wrapped text", () => {
+  for (const size of [0, 1, 2, 3, 100]) {
+    const text = Buffer.alloc(size, 7).toString("base64");
+    const wrapped = text.replaceAll(/(.{4})/g, "$1\r\n");
+    for (const form of [text, text.replaceAll("=", ""), wrapped]) expect(sizeOfDecoded(form)).toBe(size);
   }
 });

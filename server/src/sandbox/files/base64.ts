@@ -13,6 +13,11 @@ export function decode(text: string, field: string): Buffer {
   throw invalidField(field, "is not valid base64.");
 }
 
+/** Upper bound of the decoded bytes, without decoding. */
+export function sizeOfDecoded(text: string): number {
+  return Buffer.byteLength(text.replaceAll(/[\r\n]/g, ""), "base64");
+}
+
 /** Bytes that text of this length stands for; NaN where no base64 has such a length. */
 function decodedLength(text: string): number {
   let characters = text.length;

@@ -5,7 +5,7 @@ import { runBuffered } from "../exec/exec.ts";
 import { Exec } from "../exec/schema.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
-import { fileMaxBytes } from "./limits.ts";
+import { batchMaxBytes, fileMaxBytes } from "./limits.ts";
 import {
   Batch,
   BatchResult,
@@ -122,6 +122,24 @@ test("writes and reads plain text, and falls back to base64 for bytes that are n
   await expect(writeFile(app, actor, id, FileWrite.parse(large))).rejects.toMatchObject({
     code: "payload_too_large",
   });
+});
+
+test("accepts a batch of three files of 16 MiB, and refuses one byte more before it reaches the machine", async () => {
+  const full = Buffer.alloc(fileMaxBytes).toString("base64");
+  const files = ["x", "y", "z"].map((name) => ({ path: `full/${name}`, content: full, mode: 0o644 }));
+  expect(fileMaxBytes * 3).toBe(batchMaxBytes);
+  const { results } = await writeBatch(app, actor, id, { files });
+  expect(results.map(({ bytes_written: bytes }) => bytes)).toEqual([
+    fileMaxBytes,
+    fileMaxBytes,
+    fileMaxBytes,
+  ]);
+  const more = { path: "full/more", content: base64("1"), mode: 0o644 };
+  await expect(writeBatch(app, actor, id, { files: [more, ...files] })).rejects.toMatchObject({
+    code: "payload_too_large",
+    status: 413,
+  });
+  expect(await stat(app, actor, id, "full/more")).toMatchObject({ exists: false });
 });
 
 test("a batch whose machine ends fails as a whole, with the sandbox's own reason: no row could say that", async () => {

@@ -12,8 +12,8 @@ import { DomainError } from "#lib/errors.ts";
 import { fileTooLarge, translated } from "#machines/errors.ts";
 import { inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
-import { decode } from "./base64.ts";
-import { fileMaxBytes, listMaxEntries, writableRoots } from "./limits.ts";
+import { decode, sizeOfDecoded } from "./base64.ts";
+import { batchMaxBytes, fileMaxBytes, listMaxEntries, writableRoots } from "./limits.ts";
 import {
   type Batch,
   type BatchResult,
@@ -48,7 +48,18 @@ export async function writeFile(
 }
 
 /** In order; a file that fails says so in its own row and the rest go on. */
-export function writeBatch(app: Needs, actor: Actor, id: string, { files }: Batch): Promise<BatchResult> {
+export async function writeBatch(
+  app: Needs,
+  actor: Actor,
+  id: string,
+  { files }: Batch,
+): Promise<BatchResult> {
+  const total = files.reduce((sum, { content }) => sum + sizeOfDecoded(content), 0);
+  if (total > batchMaxBytes) {
+    throw fileTooLarge(
+      `files: ${total} bytes of content exceed the maximum of ${batchMaxBytes} in one call; send several calls.`,
+    );
+  }
   return inside(app, actor, id, async (guest, row) => {
     const roots = writableRoots(row);
     const results: BatchResult["results"] = [];

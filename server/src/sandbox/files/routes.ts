@@ -10,7 +10,7 @@ import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/error
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";
 import { tooManyWatches } from "./errors.ts";
-import { batchMaxBytes, fileBodyLimit } from "./limits.ts";
+import { batchBodyLimit, fileBodyLimit } from "./limits.ts";
 import { presign, type TransferMethod } from "./presign.ts";
 import {
   Batch,
@@ -135,10 +135,11 @@ export const fileRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}/files/batch",
     operationId: "writeFiles",
     summary: "Write many files",
-    description: "A file that fails does not stop the rest: look at every row's `error`.",
+    description:
+      "A file that fails does not stop the rest: check every row's `error`. Contents have at most 48 MiB together and 16 MiB each, counted after decoding.",
     scope: "sandboxes:write",
     body: Batch,
-    bodyLimit: batchMaxBytes,
+    bodyLimit: batchBodyLimit,
     responses: { 200: BatchResult },
     audit: {
       ...onSandbox,

@@ -72,7 +72,7 @@ async function reserve(app: Needs, tx: Transaction, clones: Clones): Promise<Pla
   const live = await lockAndCountLive(tx, workspace.id);
   const allowed = maxConcurrent(app.config, workspace.sandboxTier);
   if (live + clones.count > allowed) {
-    throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+    throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier), workspace.id);
   }
   const now = app.clock.now();
   const places: Place[] = [];

@@ -43,13 +43,14 @@ export async function createFromSnapshot(
   const bytes = newBytes();
   try {
     if (!(await shareBytes(app, model, bytes))) throw snapshotDamaged();
-    const { template, template_id, start_command_id, size, cpu, memory_mb, region } = snapshot;
+    const { template, template_id, substituted, start_command_id, size, cpu, memory_mb, region } = snapshot;
     const [row] = await makeClones(app, actor, {
       workspace,
       count: 1,
       like: {
         template,
         template_id,
+        substituted,
         start_command_id,
         size,
         cpu,

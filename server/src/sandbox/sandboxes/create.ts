@@ -76,7 +76,7 @@ async function createFromTemplate(
       const live = await lockAndCountLive(tx, workspace.id);
       const allowed = maxConcurrent(app.config, workspace.sandboxTier);
       if (live >= allowed)
-        throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier));
+        throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier), workspace.id);
       // Deleted meanwhile, and its image perhaps with it; from here on it stays until the machine's row says who needs it.
       if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
       const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
@@ -85,6 +85,7 @@ async function createFromTemplate(
         workspace_id: workspace.id,
         template: input.template,
         template_id: custom?.id ?? null,
+        substituted: image.substitute,
         start_command_id: custom?.start_command_id ?? null,
         size: input.size,
         cpu: sizes[input.size].cpu,

@@ -38,7 +38,7 @@ export async function forkSandbox(
     if (!origin) continue;
     const workspace = actor.workspaces.find((one) => one.id === source.workspace_id);
     if (!workspace) throw sandboxNotFound();
-    const { template, template_id, start_command_id } = source;
+    const { template, template_id, substituted, start_command_id } = source;
     const { size, cpu, memory_mb, network, region, allow_domains } = source;
     return makeClones(app, actor, {
       workspace,
@@ -46,6 +46,7 @@ export async function forkSandbox(
       like: {
         template,
         template_id,
+        substituted,
         // Where it runs still, it runs in the clones as well, under the same id.
         start_command_id,
         size,

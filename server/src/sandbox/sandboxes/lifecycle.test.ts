@@ -9,7 +9,8 @@ import { expireSandboxes } from "./expire.ts";
 import { keepAlive } from "./keep-alive.ts";
 import { metrics } from "./metrics.ts";
 import { getSandbox } from "./sandboxes.ts";
-import { toSandbox } from "./schema.ts";
+import { forkSandbox } from "./fork.ts";
+import { KeepAlive, SandboxFork, toSandbox } from "./schema.ts";
 import { endSandbox, terminateSandbox } from "./terminate.ts";
 
 const { db } = await testDatabase();
@@ -245,4 +246,17 @@ test("a host without room says what is short, and takes nothing back from anybod
   });
   expect(await getSandbox(small.app, person.actor, first.id)).toMatchObject({ status: "running" });
   expect(await other.db.selectFrom("sandboxes").select("id").execute()).toHaveLength(1);
+});
+
+test("refuses a lifetime above the tier's maximum with timeout_too_long, also above the documented one", async () => {
+  const tooLong = { code: "timeout_too_long", status: 400, limit: "max_timeout_seconds", allowed: 86_400 };
+  const row = await create();
+  for (const timeout_seconds of [86_401, 2 ** 40]) {
+    expect(await refusal(create({ timeout_seconds }))).toEqual(tooLong);
+    const { timeout_seconds: kept } = KeepAlive.parse({ timeout_seconds });
+    expect(await refusal(keepAlive(host.app, paid.actor, row.id, kept))).toEqual(tooLong);
+    const clone = SandboxFork.parse({ timeout_seconds });
+    expect(await refusal(forkSandbox(host.app, paid.actor, row.id, clone))).toEqual(tooLong);
+  }
+  await terminateSandbox(host.app, paid.actor, row.id);
 });

@@ -52,7 +52,7 @@ const times = ["2030-01-01T00:00:00.000001Z", "2030-01-01T00:00:00.000002Z", "20
 const rows = Array.from({ length: 23 }, (_, n) => ({
   id: `sbx_list${String((n * 7) % 23).padStart(2, "0")}`,
   at: times[n % times.length] ?? "",
-  metadata: { third: String(n % 3), all: "yes", "odd key \"'%": "v" },
+  metadata: { third: String(n % 3), all: "yes", "odd key \"'%": "v", "we[i]rd &k": "=[]" },
   ended: n % 2 === 0,
 }));
 await insert(mine.workspace.id, rows);
@@ -93,6 +93,8 @@ test("every metadata pair must match exactly, whatever its characters", async ()
   expect(await found({ third: "0", all: "yes" })).toBe(8);
   expect(await found({ third: "0", all: "no" })).toBe(0);
   expect(await found({ "odd key \"'%": "v" })).toBe(23);
+  expect(await found({ "we[i]rd &k": "=[]" })).toBe(23);
+  expect(await found({ "we[i]rd &k": "=[" })).toBe(0);
   expect(await found({ third: "" })).toBe(0);
   expect(await found({})).toBe(23);
 });

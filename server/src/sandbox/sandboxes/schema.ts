@@ -45,6 +45,9 @@ const hostname = z
     error: "must be a bare hostname such as api.example.com",
   });
 
+/** The documented maximum. The tier's own is checked later, with the code `timeout_too_long`. */
+const TimeoutSeconds = z.int().min(10).meta({ maximum: 86_400 });
+
 const AllowDomains = z.array(hostname).max(200);
 
 const Metadata = z
@@ -87,12 +90,9 @@ export const SandboxCreate = z
       ),
     size: z.enum(sizeNames).optional().meta({ default: "small" }),
     network: network.default("restricted"),
-    timeout_seconds: z
-      .int()
-      .min(10)
-      .max(86_400)
-      .optional()
-      .describe("Lifetime in seconds; default 600, capped by the tier."),
+    timeout_seconds: TimeoutSeconds.optional().describe(
+      "Lifetime in seconds; default 600, capped by the tier.",
+    ),
     on_timeout: z.enum(["kill", "pause"]).default("kill"),
     auto_resume: z.boolean().default(false),
     preview_auth: z.boolean().default(false),
@@ -125,12 +125,9 @@ export type SandboxUpdate = z.output<typeof SandboxUpdate>;
 export const SandboxFork = z
   .strictObject({
     count: z.int().min(1).max(20).default(1),
-    timeout_seconds: z
-      .int()
-      .min(10)
-      .max(86_400)
-      .optional()
-      .describe("Lifetime of each clone from now on; the source's where absent, like all that follows."),
+    timeout_seconds: TimeoutSeconds.optional().describe(
+      "Lifetime of each clone from now on. Default: the source's, as for all fields below.",
+    ),
     on_timeout: z.enum(["kill", "pause"]).optional(),
     auto_resume: z.boolean().optional(),
     preview_auth: z.boolean().optional(),
@@ -148,6 +145,12 @@ export const Sandbox = z
     termination_reason: z.enum(terminationReasons).nullable(),
     template: z.string().describe("As the create asked for it."),
     template_id: z.string().nullable().describe("Of the custom template that was; null for a built-in one."),
+    substituted: z
+      .string()
+      .nullable()
+      .describe(
+        "Version inside, if it is not the version in the template's name: `3.13.5` for `python-3.12`. Null otherwise. Extension.",
+      ),
     start_command_id: z
       .string()
       .optional()
@@ -195,9 +198,7 @@ export const SandboxList = z
 
 export const SandboxForks = z.object({ items: z.array(Sandbox) }).meta({ id: "SandboxForks" });
 
-export const KeepAlive = z
-  .strictObject({ timeout_seconds: z.int().min(10).max(86_400) })
-  .meta({ id: "SandboxTimeout" });
+export const KeepAlive = z.strictObject({ timeout_seconds: TimeoutSeconds }).meta({ id: "SandboxTimeout" });
 
 export const PauseRecord = z
   .object({
@@ -231,6 +232,7 @@ export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row
     termination_reason: row.termination_reason,
     template: row.template,
     template_id: row.template_id,
+    substituted: row.substituted,
     ...(row.start_command_id === null ? {} : { start_command_id: row.start_command_id }),
     size: row.size as Sandbox["size"],
     network: row.network,

@@ -122,6 +122,7 @@ export type NewSandbox = Pick<
   metadata: Record<string, string>;
   forked_from?: string | null;
   snapshot_id?: string | null;
+  substituted?: string | null;
   reserved?: boolean;
 };
 

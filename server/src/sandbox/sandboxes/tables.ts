@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0004_sandboxes.sql and 0014_forks.sql. */
+/** Columns as they are stored; see migrations/0004_sandboxes.sql, 0014_forks.sql and 0082_substituted_versions.sql. */
 export interface SandboxesTable {
   id: string;
   workspace_id: string;
@@ -27,6 +27,7 @@ export interface SandboxesTable {
   terminated_at: Date | null;
   volume_id: string | null;
   template_id: string | null;
+  substituted: ColumnType<string | null, string | null | undefined>;
   start_command_id: string | null;
   forked_from: ColumnType<string | null, string | null | undefined>;
   snapshot_id: ColumnType<string | null, string | null | undefined>;

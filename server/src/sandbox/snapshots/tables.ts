@@ -1,4 +1,4 @@
-/** Columns as they are stored; see migrations/0014_forks.sql for what they mean. */
+/** Columns as they are stored; see migrations/0014_forks.sql and 0082_substituted_versions.sql for what they mean. */
 export interface SandboxSnapshotsTable {
   id: string;
   workspace_id: string;
@@ -6,6 +6,7 @@ export interface SandboxSnapshotsTable {
   sandbox_id: string;
   template: string;
   template_id: string | null;
+  substituted: string | null;
   start_command_id: string | null;
   size: string;
   cpu: number;

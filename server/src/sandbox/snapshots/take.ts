@@ -46,7 +46,7 @@ export async function takeSnapshot(
       await refuseUnlessFree(tx, actor, workspace_id, input);
       const at = app.clock.now();
       const source = await getSandbox({ db: tx }, actor, sandboxId);
-      const { template, template_id, start_command_id, size, cpu, memory_mb, region } = source;
+      const { template, template_id, substituted, start_command_id, size, cpu, memory_mb, region } = source;
       await keepNamed(app, tx, bytes, { id, env, storedAt: at });
       await insertNamed(tx, {
         id,
@@ -55,6 +55,7 @@ export async function takeSnapshot(
         sandbox_id: sandboxId,
         template,
         template_id,
+        substituted,
         start_command_id,
         size,
         cpu,

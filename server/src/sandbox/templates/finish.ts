@@ -22,6 +22,7 @@ export function templateBuilds(app: Pick<App, "clock">): BuildOwner {
               sizeBytes: end.image.sizeBytes,
               contents: end.image.contents,
               substituted: end.image.substituted,
+              substitute: end.image.substitute,
               at,
             },
       );

@@ -5,7 +5,7 @@ import { progressOf } from "#builds/builds.ts";
 import { templatePreparing } from "#machines/errors.ts";
 import type { HostImage } from "#machines/host.ts";
 import { unknownTemplate } from "../sandboxes/errors.ts";
-import { templateNotReady } from "./errors.ts";
+import { templateNotReady, unknownBase } from "./errors.ts";
 import { findNewest, findTagged, findTemplate, listNames, type TemplateRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines">;
@@ -37,9 +37,30 @@ export async function resolveTemplate(
     return { image: await images.ready(template, waitMs), template, custom: null };
   }
   const row = await whenBuilt(app, workspaceId, template, waitMs);
-  const { id, start_command, start_command_id, size_bytes, contents, substituted } = row;
-  const image = { id, sizeBytes: size_bytes ?? 0, contents, substituted };
+  const { id, start_command, start_command_id, size_bytes, contents, substituted, substitute } = row;
+  const image = { id, sizeBytes: size_bytes ?? 0, contents, substituted, substitute };
   return { image, template: id, custom: { id, start_command, start_command_id } };
+}
+
+/** An image to build on: a built-in template, or a ready one of this workspace, named as in a sandbox's create. */
+export interface Base {
+  /** Null for a built-in one. */
+  id: string | null;
+  /** Number of own templates in the chain of a template on this base, including that template. */
+  depth: number;
+}
+
+export async function resolveBase(app: Needs, workspaceId: string, base: string): Promise<Base> {
+  if (app.machines.images.has(base)) return { id: null, depth: 1 };
+  const row = await find(app, workspaceId, base);
+  if (!row) throw unknownBase(base, await knownTemplates(app, workspaceId));
+  if (row.status !== "ready") throw templateNotReady(row.status);
+  return { id: row.id, depth: row.depth + 1 };
+}
+
+async function knownTemplates(app: Needs, workspaceId: string): Promise<string[]> {
+  const builtIn = app.machines.images.status().map(({ name }) => name);
+  return [...builtIn, ...(await listNames(app.db, workspaceId, knownMax))];
 }
 
 async function whenBuilt(
@@ -50,10 +71,7 @@ async function whenBuilt(
 ): Promise<TemplateRow> {
   for (const until = Date.now() + waitMs; ; await sleep(lookEveryMs)) {
     const row = await find(app, workspaceId, template);
-    if (!row) {
-      const builtIn = app.machines.images.status().map(({ name }) => name);
-      throw unknownTemplate(template, [...builtIn, ...(await listNames(app.db, workspaceId, knownMax))]);
-    }
+    if (!row) throw unknownTemplate(template, await knownTemplates(app, workspaceId));
     if (row.status === "ready") return row;
     if (row.status === "failed") throw templateNotReady(row.status);
     if (Date.now() > until) throw templatePreparing(template, await progressOf(app.db, row.id));

@@ -33,11 +33,11 @@ export const templateRoutes = (app: App): Route[] => [
     operationId: "createTemplate",
     summary: "Build a template",
     description:
-      "Answers at once with `status: building`; poll the template, follow its log, or listen for `template.build_finished`.",
+      "Returns at once with `status: building`; poll the template, follow its log, or listen for `template.build_finished`. A base of your own must be ready; the new image keeps what it needs of it, so either can be deleted.",
     scope: "sandboxes:write",
     body: TemplateCreate,
     responses: { 201: Template },
-    errors: [planLimit, accountSuspended, templateLimitReached],
+    errors: [planLimit, accountSuspended, templateLimitReached, templateNotReady],
     idempotent: true,
     replay: {
       deed: "template.created",

@@ -27,7 +27,13 @@ export const TemplateCreate = z
       })
       .refine((name) => !builtIn.includes(name), { error: "is the name of a built-in template" })
       .refine((name) => !name.startsWith("tmpl_"), { error: "must not begin as ids do" }),
-    base_template: z.string().min(1).max(63).describe("A built-in template: debian-12, node-22, …"),
+    base_template: z
+      .string()
+      .min(1)
+      .max(128)
+      .describe(
+        "A built-in template (debian-12, node-22, …), or a ready one of your own: its id, its name (tag `default`) or `name:tag` (extension).",
+      ),
     recipe: z
       .array(command(65_536))
       .min(1)
@@ -49,7 +55,13 @@ export const Template = z
   .object({
     id: z.string(),
     name: z.string(),
-    base_template: z.string(),
+    base_template: z.string().describe("Base as the create request named it."),
+    base_template_id: z
+      .string()
+      .nullable()
+      .describe(
+        "Own template that it was built on, which may be deleted. Null for a built-in base. Extension.",
+      ),
     recipe: z.array(z.string()),
     network: z.enum(["restricted", "open"]),
     description: z.string().nullable(),
@@ -121,6 +133,7 @@ export function toTemplate(row: TemplateRow): Template {
     id: row.id,
     name: row.name,
     base_template: row.base_template,
+    base_template_id: row.base_template_id,
     recipe: row.recipe,
     network: row.network,
     description: row.description,

@@ -37,7 +37,7 @@ export async function insertTemplate(
   tx: Db,
   template: Omit<
     Insertable<TemplatesTable>,
-    "status" | "error_message" | "size_bytes" | "contents" | "substituted" | "built_at"
+    "status" | "error_message" | "size_bytes" | "contents" | "substituted" | "substitute" | "built_at"
   >,
 ): Promise<TemplateRow> {
   const row = await tx
@@ -147,7 +147,14 @@ export async function endTemplate(
   tx: Db,
   id: string,
   end:
-    | { status: "ready"; sizeBytes: number; contents: Record<string, string>; substituted: boolean; at: Date }
+    | {
+        status: "ready";
+        sizeBytes: number;
+        contents: Record<string, string>;
+        substituted: boolean;
+        substitute: string | null;
+        at: Date;
+      }
     | { status: "failed"; error: string },
 ): Promise<Selectable<TemplatesTable> | undefined> {
   return tx
@@ -160,6 +167,7 @@ export async function endTemplate(
             size_bytes: end.sizeBytes,
             contents: JSON.stringify(end.contents),
             substituted: end.substituted,
+            substitute: end.substitute,
             built_at: end.at,
           },
     )

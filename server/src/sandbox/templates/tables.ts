@@ -1,11 +1,13 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0009_templates.sql for what they mean. */
+/** Columns as they are stored; see migrations/0009_templates.sql, 0082_substituted_versions.sql and 0083_templates_on_own_templates.sql for what they mean. */
 export interface TemplatesTable {
   id: string;
   workspace_id: string;
   name: string;
   base_template: string;
+  base_template_id: string | null;
+  depth: Generated<number>;
   recipe: ColumnType<string[], string, never>;
   network: "restricted" | "open";
   description: string | null;
@@ -17,6 +19,8 @@ export interface TemplatesTable {
   size_bytes: number | null;
   contents: ColumnType<Record<string, string>, string | undefined, string>;
   substituted: Generated<boolean>;
+  /** Version inside, if it differs from the one in the base's name. */
+  substitute: ColumnType<string | null, undefined, string | null>;
   created_at: Date;
   built_at: Date | null;
 }

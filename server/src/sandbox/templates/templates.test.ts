@@ -14,8 +14,11 @@ import { getCommand } from "../commands/commands.ts";
 import { feed } from "../events/feed.ts";
 import { EventQuery } from "../events/schema.ts";
 import { createSandbox } from "../sandboxes/create.ts";
+import { forkSandbox } from "../sandboxes/fork.ts";
 import { getSandbox } from "../sandboxes/sandboxes.ts";
+import { SandboxCreate, SandboxFork, toSandbox } from "../sandboxes/schema.ts";
 import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { takeSnapshot } from "../snapshots/take.ts";
 import { startReceiver } from "../testing/receiver.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { deliver } from "../webhooks/deliver.ts";
@@ -111,6 +114,57 @@ test("a build runs its steps in order and yields an image that sandboxes boot fr
   expect(box).toMatchObject({ template: name, template_id: made.id });
   expect(await exec(box.id, "cat file")).toBe("one\ntwo\n");
   expect(await buildMachines()).toEqual([]);
+});
+
+test("records the version of a substituted base with its sandboxes, clones and snapshots", async () => {
+  const { id } = await built({ base_template: "python-3.12" });
+  for (const template of ["python-3.12", id]) {
+    const box = await sandbox(template);
+    expect(toSandbox(host.app, box)).toMatchObject({ template, substituted: "3.13.5" });
+    const [clone] = await forkSandbox(host.app, actor, box.id, SandboxFork.parse({}));
+    expect(clone).toMatchObject({ template, substituted: "3.13.5" });
+    const { id: snapshot } = await takeSnapshot(host.app, actor, box.id, {});
+    const made = await createSandbox(host.app, actor, SandboxCreate.parse({ snapshot }));
+    expect(toSandbox(host.app, made)).toMatchObject({ template, substituted: "3.13.5" });
+  }
+  expect(toSandbox(host.app, await sandbox("debian-12"))).toMatchObject({ substituted: null });
+});
+
+test("builds on an own template by id, by name and by tag, and keeps that base's image until the build ends", async () => {
+  const base = await built({ tags: ["v1"], recipe: ["echo base > file"] });
+  for (const [number, base_template] of [base.id, name, `${name}:v1`].entries()) {
+    const child = await create({ name: `${name}-${number}`, base_template, recipe: ["echo more >> file"] });
+    expect(child).toMatchObject({ base_template, base_template_id: base.id });
+    if (number === 2) {
+      await removeTemplate(host.app, actor, base.id);
+      await sweepImages(host.app);
+      expect(await images()).toContain(base.id);
+    }
+    await build();
+    const box = await sandbox(child.id);
+    expect(await exec(box.id, "cat file")).toBe("base\nmore\n");
+    await terminateSandbox(host.app, actor, box.id);
+  }
+  await sweepImages(host.app);
+  expect(await images()).not.toContain(base.id);
+});
+
+test("refuses a base that is another workspace's, unknown, not ready, or too deep", async () => {
+  const base = await built();
+  const theirs = (base_template: string) =>
+    createTemplate(host.app, stranger.actor, input({ name: "theirs", base_template })).catch(
+      (error: DomainError) => `${error.code} ${error.detail}`,
+    );
+  for (const reference of [base.id, name, `${name}:default`]) {
+    const refused = await theirs(reference);
+    expect(refused).toMatch(/^invalid_request base_template: unknown template .*known are .*debian-12/);
+    expect(refused).not.toMatch(new RegExp(`known are .*${name}`));
+  }
+  const building = await create({ base_template: base.id });
+  expect(await refusal(create({ base_template: building.id }))).toBe("409 template_not_ready");
+  await build();
+  await db.updateTable("templates").set({ depth: 20 }).where("id", "=", building.id).execute();
+  expect(await refusal(create({ base_template: building.id }))).toBe("400 invalid_request");
 });
 
 test("a step that fails ends the build, and its number, command and last words are the reason", async () => {

@@ -49,6 +49,14 @@ const recipe: ImageRecipe = {
   probes: {},
 };
 
+/** Image with a substituted version: the fake driver otherwise reports the promised one. */
+const substitute: ImageRecipe = {
+  ...recipe,
+  name: "python-3.12",
+  promise: { python: "3.13.5" },
+  ways: [{ steps: [], substitute: true }],
+};
+
 /** With a service, which a test plays. */
 const interpreter: ImageRecipe = {
   ...recipe,
@@ -95,7 +103,7 @@ export async function testHost(
         builder: new FakeBuilder(),
         scansDirectory: join(directory, "scans"),
         packageSources: noSources,
-        recipes: [recipe, interpreter],
+        recipes: [recipe, substitute, interpreter],
         concurrentStarts: 4,
         snapshotsDirectory: join(directory, "snapshots"),
         volumesDirectories: new Map(regions.map(({ code }) => [code, join(directory, "volumes", code)])),

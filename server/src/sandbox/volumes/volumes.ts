@@ -63,7 +63,7 @@ export async function addVolume(
   const { workspace, actor } = wanted;
   const allowed = tierLimits[workspace.sandboxTier].volumes;
   if ((await lockAndCountVolumes(tx, workspace.id)) >= allowed) {
-    throw planLimit("volumes", allowed, nextTier(workspace.sandboxTier));
+    throw planLimit("volumes", allowed, nextTier(workspace.sandboxTier), workspace.id);
   }
   const row = await insertVolume(tx, {
     id: newId("vol_"),
