@@ -22,7 +22,7 @@ const rollbacks = 5;
 
 export async function run(context: BenchContext): Promise<void> {
   context.progress("starting a server");
-  const server = await startServer({ KONTOR_POOL_SIZE: "0" }, ["debian-12", "node-22"]);
+  const server = await startServer({ KONTOR_POOL_SIZE: "0" }, ["debian-12", "node-22", "static-site"]);
   const home = mkdtempSync(join(tmpdir(), "kontor-bench-deploy-"));
   try {
     const site = await Project.create(server, home, "page", "static-html");

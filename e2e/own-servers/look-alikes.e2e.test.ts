@@ -25,6 +25,7 @@ interface Expectation {
   error?: string;
   /** Somewhere in what the app wrote. */
   log?: string;
+  image?: { maxMb: number };
   paths?: Record<string, { status: number; text: string }>;
   webSocket?: { send: string; receive: string };
 }
@@ -40,7 +41,7 @@ let server: Server;
 
 beforeAll(async () => {
   // Their packages come from where this host gets its own.
-  const bases = ["debian-12", "node-22", "python-3.13", ...(hasGo ? ["golang-1.24"] : [])];
+  const bases = ["debian-12", "node-22", "python-3.13", "static-site", ...(hasGo ? ["golang-1.24"] : [])];
   server = await startServer({ KONTOR_APP_START_SECONDS: "20" }, bases);
 });
 afterAll(() => server?.destroy());
@@ -152,6 +153,11 @@ describe("a push of", () => {
       const answer = await visit(project.url, path);
       expect(answer.status, path).toBe(status);
       expect(answer.text, path).toContain(text);
+    }
+    if (expected.image) {
+      const { body } = await server.api("GET", `/api/v1/projects/${project.id}/images`);
+      expect((body as { size_bytes: number }[])[0]?.size_bytes).toBeLessThan(expected.image.maxMb * 1e6);
+      expect(said).not.toContain("apt-get");
     }
     if (expected.webSocket) {
       const { send, receive } = expected.webSocket;

@@ -48,6 +48,8 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
     command: ["bash"],
     note: "It is made of Debian 13's packages.",
   }),
+  // No registry has an image of this name. The recipe of a static site uses it.
+  ...named("kontor/static-site", ["1"], { recipe: "static-site", command: ["nginx"] }),
 ]);
 
 function named(name: string, tags: readonly string[], base: Base): [string, Base][] {

@@ -13,9 +13,10 @@ import { mkdir, readdir, readFile, realpath, rename, rm, stat, utimes, writeFile
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { Cgroups } from "../cgroup/cgroups.ts";
-import { RuntimeError, type Image, type ImageRecipe, type LentNetwork } from "../driver.ts";
+import { RuntimeError, type Image, type ImageRecipe, type LentNetwork, type Progress } from "../driver.ts";
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
+import { withoutUser } from "../rootfs/recipes.ts";
 import { Turns } from "../turns.ts";
 import { bases, findBase, type Base } from "./bases.ts";
 import { budArgv, ignoreFile, inside, pullArgv, removeContainersArgv, removeImagesArgv } from "./buildah.ts";
@@ -35,6 +36,8 @@ export interface AppBuilder {
   close(): Promise<void>;
   /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
   build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
+  /** Makes a base image on this host if it is absent. Fails with `image_failed` for a name that no recipe has. */
+  prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
   /** Ids of images that are whole. */
   images(): Promise<string[]>;
   /** Directories of an image's layers, the lowest first; undefined where there is no such image. */
@@ -58,7 +61,7 @@ export interface BuilderOptions {
   /** By name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
   /** Makes the image of a recipe where it is not there, and says where its root filesystem lies. */
-  base: (recipe: ImageRecipe) => Promise<{ image: Image; rootfs: string }>;
+  base: (recipe: ImageRecipe, progress: Progress) => Promise<{ image: Image; rootfs: string }>;
   /** Null: builds reach nothing. */
   network: (() => Promise<LentNetwork>) | null;
   /** What cached layers, caches and images of all workspaces may take together before caches go. */
@@ -89,6 +92,8 @@ export interface AppBuild {
 export interface BuildHooks {
   /** Whole lines, scrubbed of secrets. */
   log: (text: string) => void;
+  /** Reports a base image that is made on this host before the steps. Not called for an existing image. */
+  onBase?: (name: string, made: { fraction: number; step: string }) => void;
   signal: AbortSignal;
 }
 
@@ -118,7 +123,9 @@ const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]{0,62}$/;
 const HOUSEKEEPING_MS = 2 * 60_000;
 /** Without a route a registry's name fails at once; with one, a large base takes minutes. */
 const PULL_MS = 5 * 60_000;
-const IMPORT_MS = 10 * 60_000;
+const IMPORT_MS = 60 * 60_000;
+/** Share of making a base in its progress; the import into the builder's store takes the rest. */
+const madeShare = 0.8;
 const MARK_MS = 10 * 60_000;
 /** Of all builds together, where others want the processors too; the server's own process has 1024. */
 const CPU_WEIGHT = 512;
@@ -203,7 +210,15 @@ export class OciBuilder implements AppBuilder {
           await this.#tidy(build.workspace);
           const contexts = new Map<string, string>();
           for (const name of wanted)
-            contexts.set(name, await this.#base(build, name, { network, lines, signal }));
+            contexts.set(
+              name,
+              await this.#base(build, name, {
+                network,
+                lines,
+                signal,
+                progress: (made) => hooks.onBase?.(name, made),
+              }),
+            );
           const files = {
             Dockerfile: text,
             ignore: ignoreFile(await ownIgnoreFile(context)),
@@ -229,6 +244,14 @@ export class OciBuilder implements AppBuilder {
         await network?.release();
       }
     });
+  }
+
+  async prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void> {
+    const known = findBase(name);
+    if (!known) throw new RuntimeError("image_failed", `The base image ${name} is not made on this host.`);
+    const lines = new LogLines([], [], () => {});
+    const ends = AbortSignal.any([signal, this.#closing.signal]);
+    await this.#ownBase(name, known, { lines, signal: ends, progress });
   }
 
   async images(): Promise<string[]> {
@@ -295,16 +318,25 @@ export class OciBuilder implements AppBuilder {
   async #base(
     build: AppBuild,
     name: string,
-    context: { network: LentNetwork | null; lines: LogLines; signal: AbortSignal },
+    {
+      progress,
+      ...context
+    }: {
+      network: LentNetwork | null;
+      lines: LogLines;
+      signal: AbortSignal;
+      progress: Progress;
+    },
   ): Promise<string> {
     const known = findBase(name);
-    if (known && known.isSubstitute !== true) return this.#ownBase(name, known, context);
+    const own = { ...context, progress };
+    if (known && known.isSubstitute !== true) return this.#ownBase(name, known, own);
     try {
       return await this.#pull(build, fullName(name), context);
     } catch (error) {
       context.signal.throwIfAborted();
       if (error instanceof RuntimeError && error.kind === "too_large") throw error;
-      if (known) return this.#ownBase(name, known, context);
+      if (known) return this.#ownBase(name, known, own);
       throw new RuntimeError(
         "image_failed",
         `The base image ${name} is not made on this host, and its registry did not give it. Bases that are: ${[...bases.keys()].join(", ")}.`,
@@ -331,11 +363,15 @@ export class OciBuilder implements AppBuilder {
   async #ownBase(
     name: string,
     known: Base,
-    { lines, signal }: { lines: LogLines; signal: AbortSignal },
+    { lines, signal, progress }: { lines: LogLines; signal: AbortSignal; progress: Progress },
   ): Promise<string> {
     const recipe = this.#options.recipes.get(known.recipe);
     if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for the base ${name}.`);
-    const { image, rootfs } = await this.#options.base(recipe).catch((error: unknown) => {
+    // Nobody's own either: it may take an hour, and a build that is ended does not wait for it.
+    const making: Progress = ({ fraction, step }) => {
+      if (!signal.aborted) progress({ fraction: fraction * madeShare, step });
+    };
+    const made = this.#options.base(withoutUser(recipe), making).catch((error: unknown) => {
       throw new RuntimeError(
         "image_failed",
         `The base ${name} could not be made: ${(error as Error).message}`,
@@ -344,6 +380,7 @@ export class OciBuilder implements AppBuilder {
         },
       );
     });
+    const { image, rootfs } = await Promise.race([made, rejectOnAbort(signal)]);
     const contents = Object.entries(image.contents).map(([what, version]) => `${what} ${version}`);
     const isOther = image.substituted ? "It is not the version that its name says." : "";
     lines.say(
@@ -351,7 +388,8 @@ export class OciBuilder implements AppBuilder {
     );
     const local = `localhost/kontor/base:${image.id}`;
     // Whoever comes meanwhile waits for the same import; it is nobody's own, and goes on when a build is ended.
-    const importing = this.#pulling.get(local) ?? this.#import(local, image, rootfs, known);
+    const onImport = () => progress({ fraction: madeShare, step: "importing it into the builder" });
+    const importing = this.#pulling.get(local) ?? this.#import(local, { image, rootfs, onImport }, known);
     this.#pulling.set(local, importing);
     try {
       return await importing;
@@ -361,10 +399,15 @@ export class OciBuilder implements AppBuilder {
     }
   }
 
-  async #import(local: string, image: Image, rootfs: string, { command }: Base): Promise<string> {
+  async #import(
+    local: string,
+    { image, rootfs, onImport }: { image: Image; rootfs: string; onImport: () => void },
+    { command }: Base,
+  ): Promise<string> {
     return this.#turns.take(BASES, async () => {
       const { images } = await readStore(this.#path(BASES, "store"));
       if (images.some(({ names }) => names.includes(local))) return local;
+      onImport();
       await this.#tidy(BASES);
       const context = this.#path("builds", `base-${image.id}`);
       await mkdir(context, { mode: 0o700 });
@@ -604,4 +647,12 @@ function fullName(name: string): string {
   const hasRegistry = more.length > 0 && /[.:]|^localhost$/.test(first);
   if (hasRegistry) return name;
   return `docker.io/${more.length > 0 ? name : `library/${name}`}`;
+}
+
+/** Only for a race: it never resolves. */
+function rejectOnAbort(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason as Error);
+    else signal.addEventListener("abort", () => reject(signal.reason as Error), { once: true });
+  });
 }

@@ -5,6 +5,7 @@ test("of apt's plan the security fixes count, and nothing else", () => {
   const output = `Reading package lists...
 Inst libc6 [2.36-9+deb12u4] (2.36-9+deb12u10 Debian:12.9/oldstable [amd64])
 Inst openssl [3.0.15-1~deb12u1] (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
+Inst nginx [1.26.3-3] (1.26.3-3 Debian-Security:13/stable-security [amd64])
 Inst libnew (1.0 Debian-Security:12/oldstable-security [amd64])
 Conf openssl (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
 `;

@@ -171,7 +171,8 @@ export function parseUpgrades(output: string): Finding[] {
   return output.split("\n").flatMap((line): Finding[] => {
     const match = /^Inst (\S+) \[([^\]]+)\] \((\S+) ([^)[]*)/.exec(line);
     const [, name = "", installed = "", fixedIn = "", origin = ""] = match ?? [];
-    if (!match || !/security/i.test(origin)) return [];
+    // apt reinstalls the same version if the image's entry for it has other dependencies.
+    if (!match || installed === fixedIn || !/security/i.test(origin)) return [];
     return [
       {
         id: `${name}@${fixedIn}`,

@@ -16,6 +16,7 @@ import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
 import type { BuiltAppImage } from "#machines/host.ts";
 import { dropUnusedAppImages } from "#machines/built-images.ts";
+import { BuildProgress, type OnProgress } from "./build-progress.ts";
 import { Output } from "./output.ts";
 import {
   type AppImageRow,
@@ -53,6 +54,7 @@ export interface AppBuildRequest extends ImageRequest {
 interface BuildHooks {
   /** Whole lines, scrubbed of secrets, 4 MiB of them. */
   log: (text: string) => void | Promise<void>;
+  progress?: OnProgress;
   signal: AbortSignal;
 }
 
@@ -98,6 +100,8 @@ const sweepAfterMs = 30_000;
 /** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
 
+const waiting = "Waiting for other builds to end.";
+
 const queues = new WeakMap<Config, FairSemaphore>();
 /** Of this process: their images have no row yet. */
 const underWay = new Set<string>();
@@ -133,17 +137,21 @@ export async function buildAppImage(
 export async function buildImage<T>(
   app: Needs,
   request: ImageRequest,
-  { log, signal }: BuildHooks,
+  { log, progress: report, signal }: BuildHooks,
   keep: (tx: Transaction, image: MadeImage) => Promise<T>,
 ): Promise<T> {
   const queue = queueOf(app);
   const output = new Output(log);
+  const progress = new BuildProgress((line) => output.write(line), report);
   const payer = await payerOf(app.db, request.workspaceId);
-  return queue.run(payer, () => build(app, request, { output, signal }, keep), {
+  return queue.run(payer, () => build(app, request, { output, progress, signal }, keep), {
     signal,
     // Builds of one workspace share a store, so they run one at a time.
     key: request.workspaceId,
-    onWait: () => output.write("Waiting for other builds to end.\n"),
+    onWait: () => {
+      output.write(`${waiting}\n`);
+      progress.wait(waiting);
+    },
   });
 }
 
@@ -211,7 +219,7 @@ export async function sweepAppImages(app: Needs): Promise<void> {
 async function build<T>(
   app: Needs,
   request: ImageRequest,
-  { output, signal }: { output: Output; signal: AbortSignal },
+  { output, progress, signal }: { output: Output; progress: BuildProgress; signal: AbortSignal },
   keep: (tx: Transaction, image: MadeImage) => Promise<T>,
 ): Promise<T> {
   const { db, machines, config } = app;
@@ -232,7 +240,14 @@ async function build<T>(
         diskBytes: config.machineDiskGb * 1024 ** 3,
         timeoutMs: config.buildTimeoutMinutes * 60_000,
       },
-      { log: (text) => output.write(text), signal },
+      {
+        log: (text) => {
+          progress.read(text);
+          output.write(text);
+        },
+        onBase: (name, made) => progress.base(name, made),
+        signal,
+      },
     );
     await reached("app_build.made");
     return await transaction(db, async (tx) => {

@@ -30,7 +30,7 @@ export interface BuildRequest {
   /** Paying accounts take turns in the build queue. */
   workspaceId: string;
   ownerKind: BuildRow["owner_kind"];
-  /** Name of an image that this host knows how to make. */
+  /** Name of an image that this host can make, or id of a built image. */
   base: string;
   /** Each is run by `/bin/sh -c` as root. */
   steps: readonly string[];

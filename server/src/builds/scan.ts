@@ -1,6 +1,7 @@
 /** Looking an app's image through for known faults; the last look stays in its row. It never says whether it may run. */
 import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
 import type { App } from "#app.ts";
+import { type Db, transaction } from "#db/db.ts";
 import { findAppImageRow } from "./app-images.ts";
 import { saveScan } from "./store.ts";
 
@@ -19,8 +20,36 @@ export interface ImageScan {
 
 type Needs = Pick<App, "db" | "machines" | "clock">;
 
-/** Undefined where there is no such image (any more). Takes seconds, and never fails for a source's sake. */
-export async function scanImage(app: Needs, projectId: string, tag: string): Promise<ImageScan | undefined> {
+/** Called in the transaction that stores a scan, with the scan that it replaces. */
+export type OnScanned = (tx: Db, scan: ImageScan, before: ImageScan | null) => Promise<void>;
+
+/** Image by project and tag. */
+const underWay = new Map<string, Promise<ImageScan | undefined>>();
+
+/**
+ * Undefined if the image does not exist. Takes seconds, and does not fail for a source that is unavailable. A second
+ * caller gets the result of the scan under way.
+ */
+export function scanImage(
+  app: Needs,
+  projectId: string,
+  tag: string,
+  onScanned: OnScanned,
+): Promise<ImageScan | undefined> {
+  const key = `${projectId} ${tag}`;
+  const running = underWay.get(key);
+  if (running) return running;
+  const scan = scanOnce(app, projectId, tag, onScanned).finally(() => underWay.delete(key));
+  underWay.set(key, scan);
+  return scan;
+}
+
+async function scanOnce(
+  app: Needs,
+  projectId: string,
+  tag: string,
+  onScanned: OnScanned,
+): Promise<ImageScan | undefined> {
   const row = await findAppImageRow(app.db, projectId, tag);
   if (!row) return undefined;
   const { scanner, sources } = await app.machines.host.scanAppImage(row.id, row.run.cwd);
@@ -49,7 +78,10 @@ export async function scanImage(app: Needs, projectId: string, tag: string): Pro
       detail: source.unavailable,
     })),
   };
-  await saveScan(app.db, row.id, JSON.stringify(scan));
+  await transaction(app.db, async (tx) => {
+    const before = await saveScan(tx, row.id, JSON.stringify(scan));
+    await onScanned(tx, scan, before as ImageScan | null);
+  });
   return scan;
 }
 

@@ -1,6 +1,6 @@
 /** All SQL of the build tables. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import { type Db, transaction } from "#db/db.ts";
+import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { nextInTurn } from "#jobs/next-in-turn.ts";
 import type { AppImagesTable, BuildLogsTable, BuildsTable } from "./tables.ts";
 
@@ -150,13 +150,20 @@ export async function deleteBuild(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("builds").where("id", "=", id).execute();
 }
 
-/** Images that are wanted, or in the making. */
+/** Images that are requested or being made, and base images of running builds. */
 export async function wantedImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("builds")
     .select("id")
     .where("host_id", "=", hostId)
     .where("status", "<>", "failed")
+    .union(
+      db
+        .selectFrom("builds")
+        .select("base as id")
+        .where("host_id", "=", hostId)
+        .where("status", "in", ["queued", "running"]),
+    )
     .execute();
   return new Set(rows.map(({ id }) => id));
 }
@@ -299,6 +306,14 @@ export async function wantedAppImages(db: Db, hostId: string): Promise<Set<strin
   return new Set(rows.map(({ id }) => id));
 }
 
-export async function saveScan(db: Db, id: string, scan: string): Promise<void> {
-  await db.updateTable("app_images").set({ scan }).where("id", "=", id).execute();
+/** Stores a scan and returns the one that it replaces. The image's row is locked until the transaction ends. */
+export async function saveScan(tx: Transaction, id: string, scan: string): Promise<unknown> {
+  const row = await tx
+    .selectFrom("app_images")
+    .select("scan")
+    .where("id", "=", id)
+    .forNoKeyUpdate()
+    .executeTakeFirst();
+  await tx.updateTable("app_images").set({ scan }).where("id", "=", id).execute();
+  return row?.scan ?? null;
 }

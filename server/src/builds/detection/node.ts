@@ -8,13 +8,15 @@ import { maxCommandLength } from "./dockerfile.ts";
 import type { Found, Settled, Wanted } from "./found.ts";
 import { type Framework, frameworks, type Shape, systemNeeds } from "./frameworks.ts";
 import { type Fields, fields, type Inspection, plainPath, strings, text, uncommented } from "./inspection.ts";
-import { versionFiles } from "./version-files.ts";
+import { fromRegistry, versionFiles } from "./version-files.ts";
 import { findManager, lockfiles, type ManagerFound } from "./package-managers.ts";
 import type { BuildStage, ServerStage, SiteStage } from "./plan.ts";
 
 /** The Node versions there are images for; what a range allows is taken from here. */
 const majors = [20, 22, 24];
 const defaultMajor = 22;
+/** Newer versions come from a registry. The bound keeps a typing error such as 220 from becoming an image name. */
+const newestMajor = 40;
 /** No longer maintained. */
 const oldMajors = [20];
 const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", krypton: "24", "*": "24" };
@@ -342,6 +344,12 @@ async function majorOf(app: NodeApp): Promise<{ major: number; isSubstitute: boo
   const valid = /^(?:node|latest|stable)$/.test(range) ? "*" : semver.validRange(range);
   const fit = majors.filter((major) => valid && semver.intersects(valid, `${major}.x`));
   const taken = fit.includes(defaultMajor) ? defaultMajor : fit.at(-1);
+  const least = valid ? (semver.minVersion(valid)?.major ?? 0) : 0;
+  if (taken === undefined && least > majors.at(-1)! && least <= newestMajor) {
+    view.because(`${where} asks for Node.js ${said}: ${least} is used`);
+    view.warn(fromRegistry("Node.js", `node:${least}-slim`, majors));
+    return { major: least, isSubstitute: false };
+  }
   if (taken === undefined)
     view.warn(`${where} asks for Node.js ${said}, which there is none of: ${defaultMajor} is used`);
   else view.because(`${where} asks for Node.js ${said}: ${taken} is used`);

@@ -7,11 +7,13 @@ import type { Found, Settled, Wanted } from "./found.ts";
 import { type PythonFramework, pythonFrameworks, systemNeeds } from "./frameworks.ts";
 import { type Fields, fields, type Inspection, strings, text } from "./inspection.ts";
 import { portIn } from "./node.ts";
-import { versionFiles } from "./version-files.ts";
+import { fromRegistry, versionFiles } from "./version-files.ts";
 
 /** Minor versions of Python 3 with an image. Default: 3.13. */
 const minors = [11, 12, 13];
 const defaultMinor = 13;
+/** Newer versions come from a registry. The bound keeps a typing error such as 3.130 from becoming an image name. */
+const newestMinor = 30;
 /** Minor versions that Debian does not package. Without a registry, their images have another Python. */
 const substituted = new Map([[12, 13]]);
 
@@ -426,6 +428,13 @@ async function minorOf(app: PythonApp): Promise<number> {
   }
   const fit = minors.filter((minor) => allows(range, minor));
   const taken = fit.includes(defaultMinor) ? defaultMinor : fit.at(-1);
+  for (let minor = minors.at(-1)! + 1; taken === undefined && minor <= newestMinor; minor += 1) {
+    if (!allows(range, minor)) continue;
+    view.because(`${where} asks for Python ${range}: 3.${minor} is used`);
+    const ours = minors.map((each) => `3.${each}`);
+    view.warn(fromRegistry("Python", `python:3.${minor}-slim`, ours));
+    return minor;
+  }
   if (taken === undefined)
     view.warn(`${where} asks for Python ${range}, which there is none of: 3.${defaultMinor} is used`);
   else view.because(`${where} asks for Python ${range}: 3.${taken} is used`);

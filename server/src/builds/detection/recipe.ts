@@ -19,6 +19,9 @@ const user = "1000:1000";
 
 const siteConfigFile = "/etc/nginx/site.conf";
 
+/** nginx and a shell only (templates/bases/static-site.json): 18 MB, against 200 MB of debian:12-slim with nginx. */
+const siteBase = "kontor/static-site:1";
+
 /** True if a command serves a static site by the recipe below. */
 export function isSite(argv: readonly string[]): boolean {
   return argv.includes(siteConfigFile);
@@ -175,8 +178,7 @@ function managerFor({ manager }: Plan, commands: readonly (string | null)[]): st
 function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): string[] {
   const from = plan.build ? `--from=build ${posix.join(at, stage.directory)}` : stage.directory;
   return [
-    "FROM debian:12-slim",
-    ...debian(["nginx"]),
+    `FROM ${siteBase}`,
     `RUN printf '%s\\n' \\\n${siteConfig(stage, port)
       .map((line) => `    '${line}' \\\n`)
       .join("")}    > ${siteConfigFile}`,

@@ -272,6 +272,32 @@ describe("versions", () => {
     expect((await look(files)).runtimeVersion).toBe(version);
   });
 
+  test.each([
+    [{ ...flask, ".python-version": "3.14" }, "3.14", "FROM python:3.14-slim"],
+    [
+      { ...flask, "pyproject.toml": '[project]\nrequires-python = ">=3.14"' },
+      "3.14",
+      "FROM python:3.14-slim",
+    ],
+    [{ ...flask, ".python-version": "3.130" }, "3.13", "FROM python:3.13-slim"],
+    [{ ...next, ".nvmrc": "26" }, "26", "FROM node:26-slim"],
+    [{ ...next, ".nvmrc": "v25.1.0" }, "25", "FROM node:25-slim"],
+    [{ ...next, ".nvmrc": ">=26 <30" }, "26", "FROM node:26-slim"],
+    [{ ...next, ".nvmrc": "220" }, "22", "FROM node:22-slim"],
+    [{ ...next, ".nvmrc": "18" }, "22", "FROM node:22-slim"],
+  ] as [Files, string, string][])(
+    "takes a newer runtime from a registry: %j",
+    async (files, version, from) => {
+      const analysis = await look(files);
+      expect(analysis.runtimeVersion).toBe(version);
+      expect(analysis.recipe).toContain(`${from}\n`);
+      const isNewer = !/:(?:22|3\.13)-/.test(from);
+      const warning = `${from.slice(5)} comes from its registry, and the build fails where this host reaches none`;
+      expect(analysis.warnings.some((line) => line.startsWith(warning))).toBe(isNewer);
+      expect(analysis.warnings.some((line) => line.includes("there is none of"))).toBe(!isNewer);
+    },
+  );
+
   test("uses a Python of this host, and warns about one that only a registry has", async () => {
     const asked = await look({ ...flask, ".python-version": "3.12" });
     expect(asked.runtimeVersion).toBe("3.12");

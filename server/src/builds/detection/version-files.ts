@@ -31,3 +31,11 @@ export async function versionFiles(
   }
   return found;
 }
+
+/** Warning for a version that is newer than this host's images. */
+export function fromRegistry(runtime: string, image: string, made: readonly (number | string)[]): string {
+  return (
+    `${image} comes from its registry, and the build fails where this host reaches none. ` +
+    `Images that this host makes have ${runtime} ${made.join(", ")}: ask for one of these, or add a Dockerfile`
+  );
+}

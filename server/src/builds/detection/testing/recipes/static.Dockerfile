@@ -1,9 +1,5 @@
 # Static site
-FROM debian:12-slim
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
-    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update \
-    && apt-get install --yes --no-install-recommends nginx
+FROM kontor/static-site:1
 RUN printf '%s\n' \
     'daemon off;' \
     'pid /tmp/nginx.pid;' \

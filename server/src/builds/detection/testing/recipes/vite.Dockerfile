@@ -11,11 +11,7 @@ ENV NODE_ENV=production
 RUN bun run build
 RUN ["/bin/sh", "-c", "test -d 'dist' || { echo \"kontor: The build wrote no directory \"'dist'\". Set output_directory to one that is there. index.html is in: $(find . -maxdepth 4 -name index.html -not -path '*/node_modules/*' | head -n 5 | tr '\\n' ' '); there is: $(ls -p | grep -v '^node_modules/$' | head -n 40 | tr '\\n' ' ')\"; exit 1; }"]
 
-FROM debian:12-slim
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
-    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update \
-    && apt-get install --yes --no-install-recommends nginx
+FROM kontor/static-site:1
 RUN printf '%s\n' \
     'daemon off;' \
     'pid /tmp/nginx.pid;' \

@@ -1,0 +1,51 @@
+/**
+ * Progress of an app's build: the base images that are made on this host first, then the builder's own steps. Progress
+ * on a base is also logged when it changes, because a first base takes minutes.
+ */
+
+/** Progress within a build, from 0 to 1. */
+export type OnProgress = (made: { fraction: number; message: string }) => void;
+
+/** Share of the bases in a build that makes one. */
+const baseShare = 0.5;
+/** A line is logged for each change of the step, and for this much more of it. */
+const linePercent = 10;
+
+export class BuildProgress {
+  readonly #log: (line: string) => void;
+  readonly #report: OnProgress;
+  #from = 0;
+  #logged: { name: string; step: string; percent: number } | undefined;
+
+  constructor(log: (line: string) => void, report: OnProgress = () => {}) {
+    this.#log = log;
+    this.#report = report;
+  }
+
+  wait(message: string): void {
+    this.#report({ fraction: 0, message });
+  }
+
+  base(name: string, { fraction, step }: { fraction: number; step: string }): void {
+    this.#from = baseShare;
+    this.#report({ fraction: fraction * baseShare, message: `Making ${name}: ${step}` });
+    const percent = Math.floor(fraction * 100);
+    const { name: before, step: lastStep, percent: lastPercent } = this.#logged ?? {};
+    if (before === name && lastStep === step && percent < (lastPercent ?? 0) + linePercent) return;
+    this.#logged = { name, step, percent };
+    const first = before === name ? "" : " It is kept for the next builds.";
+    this.#log(`Making ${name} on this host, ${percent} %: ${step}.${first}\n`);
+  }
+
+  /** Reads the builder's output: "STEP 2/7: RUN …", and "[1/2] STEP 2/7: …" in a build of two stages. */
+  read(text: string): void {
+    const last = [...text.matchAll(stepLine)].at(-1);
+    if (!last) return;
+    const [, stage = "1", stages = "1", step, steps, message = ""] = last;
+    const ofStage = (Number(step) - 1) / Math.max(1, Number(steps));
+    const fraction = Math.min(1, (Number(stage) - 1 + ofStage) / Math.max(1, Number(stages)));
+    this.#report({ fraction: this.#from + (1 - this.#from) * fraction, message });
+  }
+}
+
+const stepLine = /^(?:\[(\d{1,3})\/(\d{1,3})\] )?STEP (\d{1,4})\/(\d{1,4}): (.{1,1000})/gm;
