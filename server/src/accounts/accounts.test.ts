@@ -15,7 +15,9 @@ import type { App } from "../app.ts";
 import { accessLogOf } from "./activity/access-log.ts";
 import { recordActivity, systemActor, withoutSecrets } from "./activity/activity.ts";
 import { bootstrapOperator, type OperatorSecrets } from "./bootstrap.ts";
+import { planLimit } from "./errors.ts";
 import { findActor, forgetActors } from "./find-actor.ts";
+import { withLimitNews } from "./notifications/limits.ts";
 import { hashPassword, isPassword } from "./passwords.ts";
 import { addMemberBeyondPlan } from "./teams/teams.ts";
 import { createUser, resetPassword } from "./users/users.ts";
@@ -53,16 +55,19 @@ beforeAll(async () => {
   server = await createHttpServer(
     app,
     {
-      platform: platformRoutes(app, {
-        holdings: [{ noun: "ships", count: async (_, id) => ships.get(id) ?? 0 }],
-        sandboxes: none,
-        workers: none,
-        pendingApprovals: none,
-        apps: new Apps(app),
-        functions: new FunctionInstances(app),
-        addons,
-        backups: new Backups(app, addons, openBlobs(app.config)),
-      }),
+      platform: withLimitNews(
+        app,
+        platformRoutes(app, {
+          holdings: [{ noun: "ships", count: async (_, id) => ships.get(id) ?? 0 }],
+          sandboxes: none,
+          workers: none,
+          pendingApprovals: none,
+          apps: new Apps(app),
+          functions: new FunctionInstances(app),
+          addons,
+          backups: new Backups(app, addons, openBlobs(app.config)),
+        }),
+      ),
       sandbox: [],
       agent: [],
     },
@@ -293,6 +298,37 @@ test("a plan's number of active tokens binds, expired and revoked ones not count
     [1, 2, 3, 4, 5, 6].map((n) => call(own.plaintext, "POST", "/api-tokens", { name: `token ${n}` })),
   );
   expect(answers.filter(({ status }) => status === 201)).toHaveLength(4);
+});
+
+test("notifies a workspace of a limit once a day", async () => {
+  const { user, workspace } = await makePerson(db);
+  const { plaintext } = await makeToken(db, user.id);
+  const refused = () => call(plaintext, "POST", "/api-tokens", { name: "second" });
+  const told = async () => (await call(plaintext, "GET", "/notifications")).json as Json[];
+  const answers = await Promise.all([refused(), refused(), refused()]);
+  expect(answers.map(({ status }) => status)).toEqual([403, 403, 403]);
+  const news = {
+    kind: "limit_reached",
+    title: "The plan's limit of api tokens is reached",
+    body: "The plan's limit of api_tokens is reached (1 allowed). For more, change to pro. Delete some, or change the plan.",
+    target: { kind: "limit", id: "api_tokens", label: "api tokens" },
+  };
+  expect(await told()).toMatchObject([news]);
+  await sql`update notifications set created_at = now() - interval '25 hours'
+    where workspace_id = ${workspace.id}`.execute(db);
+  await refused();
+  expect(await told()).toMatchObject([news, news]);
+  const other = await makePerson(db);
+  const stranger = (await makeToken(db, other.user.id)).plaintext;
+  expect((await call(stranger, "GET", "/notifications")).json).toEqual([]);
+});
+
+test.each([
+  ["rollback", false, "The plan does not include rollback. For more, change to pro."],
+  ["size", ["small"], "The plan allows only these values of size: small. For more, change to pro."],
+  ["projects", 1, "The plan's limit of projects is reached (1 allowed). For more, change to pro."],
+] as const)("describes a limit of %s", (limit, allowed, detail) => {
+  expect(planLimit(limit, allowed, "pro").detail).toBe(detail);
 });
 
 test("a token cannot widen itself: scoped, bound and agent-class ones are refused", async () => {

@@ -9,17 +9,41 @@ export const accountSuspended = defineError(
   () => "This account is suspended: nothing can be created or changed until the operator lifts that.",
 );
 
-/** `limit` names what is limited, `tierNeeded` the cheapest plan or tier that allows more; null where none does. */
+/** Cause of a `plan_limit` for a counted resource. Names the workspace that gets a notification. */
+export class LimitReached {
+  readonly workspaceId: string;
+  readonly limit: string;
+
+  constructor(workspaceId: string, limit: string) {
+    this.workspaceId = workspaceId;
+    this.limit = limit;
+  }
+}
+
+/**
+ * `tierNeeded`: the cheapest plan or tier that allows more, or null if none does. `workspace`: given for a limit of a
+ * count; it gets a notification.
+ */
 export const planLimit = defineError(
   "plan_limit",
   403,
-  (limit: string, allowed: number | boolean | readonly string[], tierNeeded: Plan | SandboxTier | null) => ({
-    detail:
-      `The plan's limit of ${limit} is reached (${String(allowed)} allowed).` +
-      (tierNeeded === null ? "" : ` It takes ${tierNeeded} for more.`),
+  (
+    limit: string,
+    allowed: number | boolean | readonly string[],
+    tierNeeded: Plan | SandboxTier | null,
+    workspaceId?: string,
+  ) => ({
+    detail: refusal(limit, allowed) + (tierNeeded === null ? "" : ` For more, change to ${tierNeeded}.`),
     meta: { limit, allowed, tier_needed: tierNeeded },
+    ...(workspaceId === undefined ? {} : { cause: new LimitReached(workspaceId, limit) }),
   }),
 );
+
+function refusal(limit: string, allowed: number | boolean | readonly string[]): string {
+  if (typeof allowed === "number") return `The plan's limit of ${limit} is reached (${allowed} allowed).`;
+  if (typeof allowed === "boolean") return `The plan does not include ${limit}.`;
+  return `The plan allows only these values of ${limit}: ${allowed.join(", ")}.`;
+}
 
 export const insufficientRole = defineError(
   "insufficient_role",

@@ -118,12 +118,12 @@ function limitName(limit: keyof PlanLimits): string {
   return limit.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Refuses with `plan_limit` when `used` of something are there already and one more is wanted. */
-export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number): void {
+/** Throws `plan_limit` when `used` is at the limit. The given workspace then gets a notification. */
+export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number, workspaceId?: string): void {
   const allowed = planLimits[plan][limit];
   if (used < allowed) return;
   const needed = plans.find((other) => planLimits[other][limit] > used) ?? null;
-  throw planLimit(limitName(limit), allowed, needed);
+  throw planLimit(limitName(limit), allowed, needed, workspaceId);
 }
 
 /** How much of the plan is used, under the wire's names; null where there is no limit. */

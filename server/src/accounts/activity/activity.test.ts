@@ -87,6 +87,26 @@ test("finds entries by person, action, target and time", async () => {
   expect(await found({ to: soon, target: "b" })).toEqual(["thing.removed"]);
 });
 
+test("names the person behind a token until the account is deleted", async () => {
+  const owner = await person();
+  const leaver = await person();
+  const shared: Actor = { ...owner, workspaces: [...owner.workspaces, ...leaver.workspaces] };
+  await recordActivity(db, leaver, "thing.changed", thing("of a leaver"), owner.home);
+  await recordActivity(db, systemActor("clock"), "thing.changed", thing("of the server"), owner.home);
+  const users = async () =>
+    (await listActivity(app, shared, page)).items.map(({ actor: by }) => [by.kind, by.user]);
+  const user = { id: leaver.userId, name: expect.any(String), email: leaver.email };
+  expect(await users()).toEqual([
+    ["system", null],
+    ["api_token", user],
+  ]);
+  await db.deleteFrom("users").where("id", "=", leaver.userId).execute();
+  expect(await users()).toEqual([
+    ["system", null],
+    ["api_token", null],
+  ]);
+});
+
 test("keeps the entries of a deleted team for the operator", async () => {
   const owner = await person();
   const team = await makeTeam(db, { [owner.userId]: "owner" });

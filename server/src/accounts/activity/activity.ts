@@ -48,11 +48,19 @@ export async function recordActivity(
   await actor.witness?.(tx, { action, targetId: target.id, detail: said });
 }
 
-/** What was done to these, and by whom, stays; which they were, and more of it, goes. */
-export async function forgetTargets(tx: Db, workspaceId: string, ids: readonly string[]): Promise<void> {
+/**
+ * Removes ids and details of these targets from their entries. The action and the actor stay. `hasNames`: the labels are
+ * names that people gave, and are removed too.
+ */
+export async function forgetTargets(
+  tx: Db,
+  workspaceId: string,
+  ids: readonly string[],
+  { hasNames = false }: { hasNames?: boolean } = {},
+): Promise<void> {
   await tx
     .updateTable("activity")
-    .set({ target_id: null, detail: "{}" })
+    .set({ target_id: null, detail: "{}", ...(hasNames ? { target_label: null } : {}) })
     .where("workspace_id", "=", workspaceId)
     .where("target_id", "=", sql<string>`any(${sql.val([...ids])}::text[])`)
     .execute();

@@ -40,6 +40,7 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
       .selectAll()
       // The text keeps the microseconds, which a Date drops.
       .select(sql<string>`at::text`.as("at_text"))
+      .select(personBehind.as("user"))
       .orderBy("at", "desc")
       .orderBy("id", "desc")
       .limit(query.limit)
@@ -49,7 +50,13 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
   const items = rows.map((row) => ({
     id: row.id,
     at: row.at.toISOString(),
-    actor: { kind: row.actor_kind, id: row.actor_id, label: row.actor_label, role: row.actor_role },
+    actor: {
+      kind: row.actor_kind,
+      id: row.actor_id,
+      label: row.actor_label,
+      role: row.actor_role,
+      user: row.user,
+    },
     person: row.person_id === null ? null : { id: row.person_id, email: row.person_email },
     action: row.action,
     target: { kind: row.target_kind, id: row.target_id, label: row.target_label },
@@ -66,6 +73,11 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
     next_cursor: last === undefined ? null : cursorOf(last.at_text, last.id),
   };
 }
+
+/** Read at the time of the request: a deleted account leaves no name behind. */
+const personBehind = sql<{ id: string; name: string; email: string } | null>`(
+  select json_build_object('id', u.id, 'name', u.name, 'email', u.email) from users u where u.id = activity.person_id
+)`;
 
 function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
   let entries = db.selectFrom("activity");

@@ -1,5 +1,6 @@
 /** The wire of the audit log. */
 import { z } from "zod";
+import { PersonBehind } from "../users/person.ts";
 
 export const ActivityEntry = z
   .object({
@@ -10,6 +11,7 @@ export const ActivityEntry = z
       id: z.string(),
       label: z.string(),
       role: z.string().nullable(),
+      user: PersonBehind,
     }),
     person: z
       .object({ id: z.guid(), email: z.string().nullable() })

@@ -25,6 +25,7 @@ export const notificationKinds = [
   "out_of_memory",
   "disk_short",
   "app_crashed",
+  "image_findings",
   "team_invitation",
 ] as const;
 export type NotificationKind = (typeof notificationKinds)[number];

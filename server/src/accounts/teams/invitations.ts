@@ -48,7 +48,7 @@ export async function invite(
     await store.deleteExpiredInvitations(tx, team.id, now);
     const open = await store.listInvitations(tx, { teamId: team.id }, now);
     if (open.some((invitation) => invitation.email === email)) throw alreadyInvited(email);
-    requireBelow(team.plan, "teamMembers", members.length + open.length);
+    requireBelow(team.plan, "teamMembers", members.length + open.length, team.id);
     const id = await store.insertInvitation(tx, {
       workspace_id: team.id,
       email,
@@ -108,7 +108,7 @@ export async function acceptInvitation(app: Needs, actor: Actor, id: string): Pr
     if (!team) throw invitationNotFound();
     if (team.suspended_at !== null) throw accountSuspended();
     const members = await store.listMembers(tx, workspace_id);
-    requireBelow(team.plan, "teamMembers", members.length);
+    requireBelow(team.plan, "teamMembers", members.length, workspace_id);
     await store.insertMember(tx, workspace_id, actor.userId, invitation.role);
     await endInvitations(tx, [invitation]);
     const joined = { kind: "user", id: actor.userId, label: email };

@@ -74,7 +74,7 @@ export async function createTeam(app: Needs, actor: Actor, input: { name: string
     { name: input.name, ownerId: actor.userId, plan: personal.plan, sandboxTier: personal.sandboxTier },
     async (tx) => {
       await tx.selectFrom("workspaces").select("id").where("id", "=", personal.id).forUpdate().execute();
-      requireBelow(personal.plan, "teams", await store.countOwned(tx, actor.userId));
+      requireBelow(personal.plan, "teams", await store.countOwned(tx, actor.userId), personal.id);
     },
   );
 }

@@ -44,7 +44,7 @@ export async function createToken(
   const row = await transaction(app.db, async (tx) => {
     // Two creates at once must not both see the last free place: the workspace's row is the lock.
     await tx.selectFrom("workspaces").select("id").where("id", "=", home.id).forUpdate().execute();
-    requireBelow(home.plan, "apiTokens", await countActive(tx, home, actor.userId, now));
+    requireBelow(home.plan, "apiTokens", await countActive(tx, home, actor.userId, now), home.id);
     const created = await insertToken(tx, {
       id: newId("tok_"),
       user_id: actor.userId,
