@@ -34,6 +34,14 @@ test("a program that hangs is killed at its deadline, also when a grandchild hol
   expect(error.kind).toBe("timeout");
 });
 
+test("kills a program without output at its quiet limit, and not one that keeps printing", async () => {
+  const quiet = await failure(run(["sh", "-c", "echo begun; sleep 20"], { quietMs: 300 }));
+  expect(quiet).toMatchObject({ kind: "timeout", message: "sh printed nothing for 300 ms" });
+  const printing = ["sh", "-c", "for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 0.5; done"];
+  const { stdout } = await run(printing, { quietMs: 3_000 });
+  expect(stdout.trim().split("\n")).toHaveLength(8);
+});
+
 test("a program that is not installed is the host's fault", async () => {
   expect((await failure(run(["kontor-no-such-program"]))).kind).toBe("host_unsupported");
 });

@@ -17,6 +17,8 @@ export interface RunOptions {
   stdin?: string | Uint8Array;
   /** The child gets SIGKILL at this age and `run` fails with `timeout`. Default 30 s. */
   timeoutMs?: number;
+  /** Kills the process after this time without output. By default only `timeoutMs` counts. */
+  quietMs?: number;
   cwd?: string;
   /** The whole environment of the child; that of this process where absent. */
   env?: NodeJS.ProcessEnv;
@@ -56,10 +58,12 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
   const stdout = new BoundedText(maxBytes);
   const stderr = new BoundedText(maxBytes);
   child.stdout?.on("data", (piece: Buffer) => {
+    quiet?.refresh();
     stdout.add(piece);
     options.onOutput?.(piece.toString(), "stdout");
   });
   child.stderr?.on("data", (piece: Buffer) => {
+    quiet?.refresh();
     stderr.add(piece);
     options.onOutput?.(piece.toString(), "stderr");
   });
@@ -67,9 +71,9 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
   child.stdin?.on("error", () => {});
   child.stdin?.end(options.stdin);
 
-  let ended: "timeout" | "aborted" | undefined;
-  const kill = (why: "timeout" | "aborted") => {
-    ended = why;
+  let ended: "timeout" | "quiet" | "aborted" | undefined;
+  const kill = (why: "timeout" | "quiet" | "aborted") => {
+    ended ??= why;
     if (options.group === true) killGroup(child, "SIGKILL");
     else child.kill("SIGKILL");
     // A grandchild may hold our pipes after the child is gone: let go of them, or "close" never comes.
@@ -77,6 +81,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     child.stderr?.destroy();
   };
   const deadline = setTimeout(() => kill("timeout"), timeoutMs);
+  const quiet = options.quietMs === undefined ? undefined : setTimeout(() => kill("quiet"), options.quietMs);
   const onAbort = () => kill("aborted");
   options.signal?.addEventListener("abort", onAbort, { once: true });
   if (options.signal?.aborted === true) onAbort();
@@ -92,9 +97,11 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
       return { code, stdout: stdout.text(), stderr: stderr.text() };
     }
     const lastWords = lastLines(stderr.text());
+    const isLate = ended === "timeout" || ended === "quiet";
+    const limitMs = ended === "quiet" ? (options.quietMs ?? timeoutMs) : timeoutMs;
     throw new RuntimeError(
-      ended === "timeout" ? "timeout" : "failed",
-      `${program} ${outcome(ended, code, signal, timeoutMs)}${lastWords === "" ? "" : `: ${lastWords}`}`,
+      isLate ? "timeout" : "failed",
+      `${program} ${outcome(ended, code, signal, limitMs)}${lastWords === "" ? "" : `: ${lastWords}`}`,
       { details: { argv0: program, code, signal, stderr: lastWords } },
     );
   } catch (error) {
@@ -107,6 +114,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     );
   } finally {
     clearTimeout(deadline);
+    clearTimeout(quiet);
     options.signal?.removeEventListener("abort", onAbort);
   }
 }
@@ -185,6 +193,7 @@ function killGroup({ pid }: ChildProcess, signal: NodeJS.Signals): void {
 
 function outcome(ended: string | undefined, code: number | null, signal: string | null, timeoutMs: number) {
   if (ended === "timeout") return `did not end within ${timeoutMs} ms`;
+  if (ended === "quiet") return `printed nothing for ${timeoutMs} ms`;
   if (ended === "aborted") return "was stopped";
   return signal === null ? `exited with ${code}` : `was killed by ${signal}`;
 }

@@ -453,6 +453,19 @@ describe("what is seen", () => {
   });
 });
 
+test("shows that the last deployment failed, on a page that reloads", async () => {
+  without(shop, "down");
+  routes.set(shop, { ...routes.get(shop)!, port: null, hasFailed: true });
+  const failed = await get("/", { headers: { accept: "text/html" } });
+  expect(failed.headers["x-kontor-error"]).toBe("deploy_failed");
+  expect(failed.body).toContain("The last deployment failed");
+  expect(failed.body).toContain('http-equiv="refresh"');
+  routes.set(shop, { ...routes.get(shop)!, hasFailed: false });
+  const none = await get("/", { headers: { accept: "text/html" } });
+  expect(none.headers["x-kontor-error"]).toBe("not_deployed");
+  expect(none.body).toContain('http-equiv="refresh"');
+});
+
 describe("a visit of our own", () => {
   test("proves that the name leads to that machine; the app neither sees it nor can pretend it", async () => {
     let seen: IncomingMessage | undefined;
@@ -464,7 +477,7 @@ describe("a visit of our own", () => {
     expect(await ingress.visit(shop, "/health?a=1", { machine: "m1" })).toEqual({ status: 404 });
     expect(seen?.url).toBe("/health?a=1");
     expect(Object.keys(seen?.headers ?? {}).filter((name) => name.startsWith("x-kontor"))).toEqual([]);
-    await expect(ingress.visit(shop, "/", { machine: "m2" })).rejects.toThrow(/answered by somebody else/);
+    await expect(ingress.visit(shop, "/", { machine: "m2" })).rejects.toThrow(/another machine responded/);
     expect(observed).toEqual([]);
     const visitor = await get("/", { headers: { "x-kontor-visit": "guessed" } });
     expect(visitor.headers["x-kontor-machine"]).toBeUndefined();
@@ -477,10 +490,45 @@ describe("a visit of our own", () => {
     expect(wakes).toBe(0);
     await machine("m1", () => {});
     live(shop, "m1");
-    await expect(ingress.visit(shop, "/", { machine: "m1", timeoutMs: 50 })).rejects.toThrow(VisitFailed);
+    await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 50 })).rejects.toThrow(VisitFailed);
     const gone = new AbortController();
     const visit = ingress.visit(shop, "/", { machine: "m1", signal: gone.signal });
     gone.abort(new Error("cancelled"));
     await expect(visit).rejects.toThrow("cancelled");
+  });
+
+  test("waits past its quiet time for a slow response while the machine works", async () => {
+    const answer = Promise.withResolvers<void>();
+    await machine("m1", (_request, response) => void answer.promise.then(() => response.end("slow")));
+    let looks = 0;
+    const hasProgressed = async () => {
+      looks += 1;
+      // The quiet time alone would have ended before the fourth poll.
+      if (looks === 4) answer.resolve();
+      return true;
+    };
+    const slow = { machine: "m1", quietMs: 200, hasProgressed };
+    expect(await ingress.visit(shop, "/", slow)).toEqual({ status: 200 });
+  });
+
+  test("retries until the app is known to listen, and ends with the app", async () => {
+    await machine("m1", (_request, response) => response.end("here"));
+    without(shop, "down");
+    let looks = 0;
+    const started = async () => {
+      looks += 1;
+      if (looks === 2) live(shop, "m1");
+      return true;
+    };
+    const early = { machine: "m1", quietMs: 400, hasProgressed: started };
+    expect(await ingress.visit(shop, "/", early)).toEqual({ status: 200 });
+    without(shop, "down");
+    const ended = async () => Promise.reject(new Error("the app ended with exit code 3"));
+    await expect(
+      ingress.visit(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: ended }),
+    ).rejects.toThrow("the app ended with exit code 3");
+    await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 100 })).rejects.toThrow(
+      /failed: answered 503: crashed/,
+    );
   });
 });

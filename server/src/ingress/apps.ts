@@ -27,6 +27,8 @@ export interface AppRoute {
   machine: string | null;
   /** Null where nothing was ever deployed. */
   port: number | null;
+  /** True if nothing went live and the last deployment failed. */
+  hasFailed?: boolean;
   /** Counts the bytes of the app's visitors. Absent or null if the app does not run. */
   traffic?: Traffic | null;
 }
@@ -38,7 +40,7 @@ export interface Apps {
   /** It runs when this settles. Callers who come meanwhile share one waking. */
   wake(environmentId: string): Promise<void>;
   /** A visitor was answered: `ms` after the request's head was here, by the head of the answer. */
-  observed(environmentId: string, seen: { status: number; ms: number }): void;
+  observed(environmentId: string, seen: { method: string; path: string; status: number; ms: number }): void;
 }
 
 /** Custom names: each stands for a generated one. */
@@ -127,7 +129,9 @@ export class AppSites {
     const seen = (answered: number) => {
       if (status !== undefined || environment === undefined) return;
       status = answered;
-      if (!visitor.isOurs) this.#apps.observed(environment, { status, ms: performance.now() - begun });
+      if (visitor.isOurs) return;
+      const { method = "GET", url: path = "/" } = request;
+      this.#apps.observed(environment, { method, path, status, ms: performance.now() - begun });
     };
     try {
       const route = this.#find(host);
@@ -181,7 +185,7 @@ export class AppSites {
         if (visit.visitor.isOurs) throw new Refused("asleep");
         await this.#wake(route.environmentId);
       } else if (port === null) {
-        throw new Refused("not_deployed");
+        throw new Refused(route.hasFailed === true ? "deploy_failed" : "not_deployed");
       } else if (route.state === "down" || machine === null) {
         throw new Refused("crashed");
       } else {

@@ -65,6 +65,13 @@ const pages = {
     status: 404,
     title: "Nothing is deployed yet",
     detail: "This app has an address, and no deployment that went live yet.",
+    againAfterSeconds: 10,
+  },
+  deploy_failed: {
+    status: 404,
+    title: "The last deployment failed",
+    detail: "This app has not gone live yet. The log of its last deployment has the reason.",
+    againAfterSeconds: 10,
   },
   crashed: {
     status: 503,

@@ -5,12 +5,18 @@
  */
 import http, { type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { DeadlineOver, ProgressDeadline } from "#lib/progress-deadline.ts";
 import { machineHeader, visitHeader } from "./headers.ts";
 
 export interface Expected {
   machine: string;
-  /** Of the answer's head. 10 s where absent. */
-  timeoutMs?: number;
+  /** Longest wait without progress. Default: 10 s. */
+  quietMs?: number;
+  /** Longest wait in all. Default: 2 min. */
+  wholeMs?: number;
+  /** True if the machine worked since the last call. A rejection ends the visit with its error. */
+  hasProgressed?: () => Promise<boolean>;
   signal?: AbortSignal;
 }
 
@@ -19,15 +25,56 @@ export class VisitFailed extends Error {
   override readonly name = "VisitFailed";
 }
 
-const defaultTimeoutMs = 10_000;
+const defaultQuietMs = 10_000;
+const defaultWholeMs = 120_000;
+const retryAfterMs = 250;
+/** Our own pages that an app may show briefly on a busy host. */
+const passing = new Set(["not_listening", "crashed", "unavailable", "bad_response", "timeout"]);
 
+/** Retries while a later visit may succeed: the response may be slow, or the app not yet known to listen. */
 export async function visit(
   listening: Promise<AddressInfo>,
-  { host, path, proof }: { host: string; path: string; proof: string },
-  { machine, timeoutMs = defaultTimeoutMs, signal }: Expected,
+  to: { host: string; path: string; proof: string },
+  expected: Expected,
 ): Promise<{ status: number }> {
-  const late = AbortSignal.timeout(timeoutMs);
+  const { machine, quietMs = defaultQuietMs, wholeMs = defaultWholeMs, hasProgressed, signal } = expected;
+  using deadline = new ProgressDeadline({ quietMs, wholeMs, ...(hasProgressed && { hasProgressed }) });
+  const late = deadline.signal;
   const ended = signal === undefined ? late : AbortSignal.any([late, signal]);
+  let last: string | undefined;
+  for (;;) {
+    try {
+      const { status, answeredBy, page } = await request(listening, to, ended);
+      if (answeredBy === machine) return { status };
+      if (page === undefined)
+        throw new VisitFailed(`another machine responded to a visit to ${to.host}, with status ${status}`);
+      last = `answered ${status}: ${page}`;
+      if (!passing.has(page)) throw new VisitFailed(`a visit to ${to.host} was ${last}`);
+      await sleep(retryAfterMs, undefined, { signal: ended });
+    } catch (cause) {
+      signal?.throwIfAborted();
+      if (cause instanceof VisitFailed) throw cause;
+      if (!late.aborted) {
+        last = (cause as Error).message;
+        await sleep(retryAfterMs, undefined, { signal: ended }).catch(() => {});
+        signal?.throwIfAborted();
+      }
+      if (late.aborted) throw new VisitFailed(whyLate(deadline, to.host, last), { cause });
+    }
+  }
+}
+
+function whyLate({ signal, seconds }: ProgressDeadline, host: string, last: string | undefined): string {
+  const reason: unknown = signal.reason;
+  if (!(reason instanceof DeadlineOver)) return (reason as Error).message;
+  return `a visit to ${host} failed: ${last ?? `no response within ${seconds} s`}`;
+}
+
+async function request(
+  listening: Promise<AddressInfo>,
+  { host, path, proof }: { host: string; path: string; proof: string },
+  signal: AbortSignal,
+): Promise<{ status: number; answeredBy: unknown; page: string | undefined }> {
   const ask = (address: AddressInfo) =>
     http.get({
       host: loopbackOf(address.address),
@@ -35,27 +82,23 @@ export async function visit(
       path,
       headers: { host, [visitHeader]: proof, "user-agent": "Kontor-Visit/1" },
       agent: false,
-      signal: ended,
+      signal,
     });
   const answer = await new Promise<IncomingMessage>((resolve, reject) => {
-    ended.addEventListener("abort", () => reject(ended.reason as Error), { once: true });
+    const abort = () => reject(signal.reason as Error);
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
     listening.then((address) => ask(address).on("response", resolve).on("error", reject), reject);
-  }).catch((error: unknown) => {
-    signal?.throwIfAborted();
-    const why = late.aborted ? `no answer within ${timeoutMs / 1000} s` : (error as Error).message;
-    throw new VisitFailed(`a visit to ${host} failed: ${why}`, { cause: error });
   });
   // Its status and who it came from say all; the rest may be without end.
   answer.on("error", () => {});
   answer.destroy();
-  const status = answer.statusCode ?? 0;
-  if (answer.headers[machineHeader] === machine) return { status };
   const page = answer.headers["x-kontor-error"];
-  throw new VisitFailed(
-    page === undefined
-      ? `a visit to ${host} was answered by somebody else, with status ${status}`
-      : `a visit to ${host} was answered ${status}: ${String(page)}`,
-  );
+  return {
+    status: answer.statusCode ?? 0,
+    answeredBy: answer.headers[machineHeader],
+    page: page === undefined ? undefined : String(page),
+  };
 }
 
 function loopbackOf(address: string): string {

@@ -1,7 +1,7 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
 import { dropProjectImages, sweepTask } from "#builds/app-images.ts";
-import type { Tasks } from "#jobs/jobs.ts";
+import type { JobContext, Tasks } from "#jobs/jobs.ts";
 import type { Addons } from "./addons/addons.ts";
 import {
   type AddonParts,
@@ -13,6 +13,8 @@ import type { Backups } from "./backups/backups.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
 import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
+import { describedScan } from "./deployments/parts.ts";
+import { finishLateScan, lateScanTask } from "./deployments/scan-step.ts";
 import {
   carryOutDeletion as removeEnvironment,
   type EnvironmentParts,
@@ -48,6 +50,8 @@ export const platformTasks = (app: App, runners: Runners): Tasks => ({
   [removeFunctionTask]: (payload: { function: string }) =>
     removeFunction(app, payload.function, runners.functions),
   [sweepTask]: () => sweepImages(app),
+  [lateScanTask]: ({ deployment }: { deployment: string }, { signal }: JobContext) =>
+    finishLateScan(app, describedScan, deployment, signal),
 });
 
 /** What goes with a project or an environment beside its rows. */

@@ -8,6 +8,7 @@
 import type { App } from "#app.ts";
 import { notify, type NotificationKind } from "#accounts/notifications/notifications.ts";
 import type { Guest } from "#machines/guest.ts";
+import type { OnImageProgress } from "#machines/images.ts";
 import { findMachineOf } from "#machines/owned.ts";
 import type { MachineOwner } from "#machines/owners.ts";
 import { release, releaseOrphans } from "#machines/placement.ts";
@@ -16,7 +17,7 @@ import type { Engine } from "./engine.ts";
 import { engines, type Engines } from "./engines.ts";
 import { addonNotRunning } from "./errors.ts";
 import { RunningAddon } from "./running.ts";
-import { findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
+import { clearAllProgress, findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
 import { startThrowaway, type Throwaway, throwawayPrefix } from "./throwaway.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
@@ -61,6 +62,7 @@ export class Addons {
   /** After the machines: goes on with what runs, and brings up what does not. */
   async start(): Promise<void> {
     this.#isStarted = true;
+    await clearAllProgress(this.app.db);
     for (const row of await listAll(this.app.db)) if (row.deleted_at === null) this.begin(row);
   }
 
@@ -163,14 +165,14 @@ export class Addons {
     await running?.whenUp(60_000);
   }
 
-  /** Id of the kind's image, made now where it is not there; whoever else needs it waits for the same. */
-  async image(engine: Engine, signal: AbortSignal): Promise<string> {
+  /** Id of the kind's image, which is made if it is absent. Concurrent callers share one build. */
+  async image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string> {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
     const abort = () => aborted.reject(signal.reason);
     signal.addEventListener("abort", abort, { once: true });
     try {
-      const making = this.app.machines.images.ensure(engine.image);
+      const making = this.app.machines.images.ensure(engine.image, progress);
       making.catch(() => {});
       return (await Promise.race([making, aborted.promise])).id;
     } finally {

@@ -20,6 +20,9 @@ import { takePublicPort } from "./public.ts";
 import type { AddonCreate } from "./schema.ts";
 import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
 import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
+import type { AddonProgress } from "./tables.ts";
+
+const beginning: AddonProgress = { step: "image", percent: 0, message: "Waiting to start." };
 
 export interface Circumstances {
   /** Is there with it, or neither is. */
@@ -43,7 +46,7 @@ export async function createAddon(
   const id = randomUUID();
   const made = await app.db.transaction().execute(async (tx) => {
     const { project, workspace } = await lockWritableProject(tx, actor, projectId);
-    requireBelow(workspace.plan, "addons", await lockAndCount(tx, workspace.id));
+    requireBelow(workspace.plan, "addons", await lockAndCount(tx, workspace.id), workspace.id);
     const size: AddonSize = input.size ?? largestSize(workspace.plan);
     requireSize(workspace.plan, size);
     if (input.environmentId !== null && !isEnvironmentKnown)
@@ -61,6 +64,7 @@ export async function createAddon(
       size,
       status: "provisioning",
       error: null,
+      progress: JSON.stringify(beginning),
       private_index: await takeIndex(tx),
       username: engine.username,
       database: engine.database,

@@ -13,6 +13,7 @@ import { type Owner, findMachineOf } from "#machines/owned.ts";
 import { placeCold } from "#machines/placement.ts";
 import { withRoom } from "#machines/room.ts";
 import { Output } from "../apps/output.ts";
+import { ProgressWriter, type Span } from "../progress.ts";
 import type { Addons } from "./addons.ts";
 import type { Engine, Instance, Room } from "./engine.ts";
 import { addonNotRunning, EngineFailure } from "./errors.ts";
@@ -21,10 +22,19 @@ import { openPassword } from "./password.ts";
 import { begin, end, findProcess, saidOf, untilAnswers } from "./process.ts";
 import { failuresInRow, restartDelayMs, tellAfter } from "./restarts.ts";
 import { extentOf } from "./sizes.ts";
-import { type AddonChange, type AddonView, changeRow } from "./store.ts";
+import { type AddonChange, type AddonView, changeRow, writeProgress } from "./store.ts";
+import type { AddonStep } from "./tables.ts";
 import { volumeOf } from "./volume.ts";
 
 const askAgainMs = 250;
+
+/** Parts of a start, in percent. A first image takes minutes, everything else seconds. */
+const spans: Readonly<Record<AddonStep, Span>> = {
+  image: { from: 0, to: 70 },
+  volume: { from: 70, to: 80 },
+  start: { from: 80, to: 90 },
+  answer: { from: 90, to: 100 },
+};
 
 export class RunningAddon {
   row: AddonView;
@@ -45,6 +55,8 @@ export class RunningAddon {
   #failures = 0;
   #isFull = false;
   #supervising: Promise<void> | undefined;
+  /** Progress of the start that is under way. */
+  #progress: ProgressWriter<AddonStep> | undefined;
 
   constructor(addons: Addons, row: AddonView) {
     this.#addons = addons;
@@ -156,6 +168,7 @@ export class RunningAddon {
         if (!signal.aborted) this.#addons.app.log.warn({ addon: this.id, err: error }, "an add-on is not up");
         return sentence(error);
       });
+      await this.#endProgress().catch(() => {});
       if (signal.aborted) return;
       this.#setUp(false);
       this.command = null;
@@ -199,27 +212,47 @@ export class RunningAddon {
   async #comeUp(): Promise<void> {
     const { signal } = this.#life;
     signal.throwIfAborted();
+    const { db } = this.#addons.app;
+    this.#progress = new ProgressWriter((progress) => writeProgress(db, this.id, progress));
     const guest = await this.#ensureMachine();
     await reached("addon.machine-started");
     let room: Room | undefined;
     this.command = (await findProcess(guest)) ?? null;
     if (this.command === null) {
+      await this.#report("start", `Starting ${title[this.row.kind]}.`);
       const begun = await begin(guest, this.engine, this.instance);
       this.command = begun.command;
       room = begun.room;
     }
+    await this.#report("answer", `Waiting for ${title[this.row.kind]} to respond to a query.`);
     room = await untilAnswers(guest, this.engine, this.instance, this.command, signal);
     if (!this.row.is_made) {
       await this.engine.admit(guest, this.instance);
       await reached("addon.admitted");
     }
     this.#isFull = room.isFull;
+    await this.#progress.settled();
+    this.#progress = undefined;
     await this.#save({
       status: "running",
+      progress: null,
       is_made: true,
       error: room.isFull ? fullText : null,
     });
     this.#setUp(true);
+  }
+
+  async #report(step: AddonStep, message: string): Promise<void> {
+    await this.#progress?.set(step, spans[step].from, message);
+  }
+
+  /** Clears the progress of a start that failed or was interrupted. */
+  async #endProgress(): Promise<void> {
+    const progress = this.#progress;
+    if (!progress) return;
+    this.#progress = undefined;
+    await progress.settled();
+    await writeProgress(this.#addons.app.db, this.id, null);
   }
 
   async #ensureMachine(): Promise<Guest> {
@@ -227,8 +260,16 @@ export class RunningAddon {
     this.machine ??= (await findMachineOf(app.db, this.owner))?.id ?? null;
     const there = this.guest();
     if (there) return there;
-    const image = await this.#addons.image(this.engine, this.#life.signal);
     const { name, region, is_made } = this.row;
+    const { [this.row.kind]: kind } = title;
+    await this.#report("image", `Looking for the image of ${kind}.`);
+    const image = await this.#addons.image(this.engine, this.#life.signal, ({ fraction, step }) => {
+      void this.#progress?.within("image", spans.image, fraction, `Making the image of ${kind}: ${step}`);
+    });
+    await this.#report(
+      "volume",
+      is_made ? "Starting a machine with the volume." : "Creating the volume and starting a machine.",
+    );
     const request = requestOf({
       ownerId: this.id,
       image,
@@ -353,6 +394,8 @@ export class RunningAddon {
     this.row = { ...this.row, ...row };
   }
 }
+
+const title = { postgres: "PostgreSQL", redis: "Redis" } as const;
 
 const fullText =
   "The disk is full. What was written is kept; writes are refused until there is room again: delete, truncate or drop what can go.";

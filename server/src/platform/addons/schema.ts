@@ -5,7 +5,9 @@ import { engines } from "./engines.ts";
 import type { AddonView } from "./find.ts";
 import { evictionPolicies } from "./redis.ts";
 import { publicConnectionUrl } from "./public.ts";
+import { progressSchema } from "../progress.ts";
 import { type AddonSize, sizeNames } from "./sizes.ts";
+import { addonSteps } from "./tables.ts";
 import { connectionUrl, privateHost } from "./urls.ts";
 
 const kinds = ["postgres", "redis"] as const;
@@ -85,6 +87,9 @@ export const Addon = z
       .enum(["provisioning", "running", "stopped", "failed"])
       .describe("`failed` is begun again by itself; `error` says why it is not running."),
     error: z.string().nullable(),
+    progress: progressSchema("AddonProgress", addonSteps)
+      .nullable()
+      .describe("Progress of a start. Null if no start is under way. Extension."),
     host: z.string().describe("Its name in the private network of the workspace's apps and functions."),
     port: z.int(),
     database: z.string().nullable(),
@@ -127,6 +132,7 @@ export function toAddon(row: AddonView): Addon {
     name: row.name,
     status: row.status,
     error: row.error,
+    progress: row.progress,
     host: privateHost(row),
     port: engines[row.kind].port,
     database: row.database,

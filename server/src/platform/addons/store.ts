@@ -1,7 +1,7 @@
 /** All SQL of the addons table. Who may ask is decided on the project, whose id is an argument of what callers do. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#db/db.ts";
-import type { AddonsTable } from "./tables.ts";
+import type { AddonProgress, AddonsTable } from "./tables.ts";
 
 export type AddonRow = Selectable<AddonsTable>;
 
@@ -12,7 +12,7 @@ export type AddonChange = Partial<
   Pick<
     AddonRow,
     "status" | "error" | "public" | "public_port" | "is_made" | "restart_count" | "updated_at" | "deleted_at"
-  >
+  > & { progress: null }
 >;
 
 export function listOf(db: Db, projectId: string): Promise<AddonView[]> {
@@ -124,6 +124,19 @@ export function insertRow(tx: Transaction, row: Insertable<AddonsTable>): Promis
 
 export function changeRow(db: Db, id: string, change: AddonChange): Promise<AddonRow | undefined> {
   return db.updateTable("addons").set(change).where("id", "=", id).returningAll().executeTakeFirst();
+}
+
+export async function writeProgress(db: Db, id: string, progress: AddonProgress | null): Promise<void> {
+  await db
+    .updateTable("addons")
+    .set({ progress: progress === null ? null : JSON.stringify(progress) })
+    .where("id", "=", id)
+    .execute();
+}
+
+/** Clears progress that an earlier server stored. */
+export async function clearAllProgress(db: Db): Promise<void> {
+  await db.updateTable("addons").set({ progress: null }).where("progress", "is not", null).execute();
 }
 
 export async function deleteRow(db: Db, id: string): Promise<void> {

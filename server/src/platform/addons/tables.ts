@@ -1,6 +1,12 @@
 import type { ColumnType, Generated } from "kysely";
+import type { Progress } from "../progress.ts";
 
-/** Columns as they are stored; see migrations/0020_addons.sql for what they mean. */
+/** Steps of a start: making the image, the volume and the machine, the process, its first response. */
+export const addonSteps = ["image", "volume", "start", "answer"] as const;
+export type AddonStep = (typeof addonSteps)[number];
+export type AddonProgress = Progress<AddonStep>;
+
+/** Columns as they are stored; see migrations/0020_addons.sql and 0084 for what they mean. */
 export interface AddonsTable {
   id: Generated<string>;
   project_id: string;
@@ -11,6 +17,7 @@ export interface AddonsTable {
   size: string;
   status: "provisioning" | "running" | "stopped" | "failed";
   error: string | null;
+  progress: ColumnType<AddonProgress | null, string | null | undefined, string | null>;
   private_index: number;
   username: string;
   database: string | null;

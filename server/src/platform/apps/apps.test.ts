@@ -45,6 +45,23 @@ test("a release serves nobody until it takes over, and then everybody", async ()
   expect(row.live_deployment_id).toBe(first.deploymentId);
 });
 
+test("marks an address whose last deployment failed, until a deployment is live", async () => {
+  const { environment } = await makeEnvironment(db);
+  const { id } = await makeDeployment(db, environment, 1);
+  await db.updateTable("deployments").set({ status: "failed" }).where("id", "=", id).execute();
+  const hasFailed = async () => {
+    await host.apps.routes.refresh(environment.id);
+    return host.apps.routes.of(environment.id)?.hasFailed;
+  };
+  expect(await hasFailed()).toBe(true);
+  await makeDeployment(db, environment, 2, "building");
+  expect(await hasFailed()).toBe(false);
+  await deploy(host, environment, 3, { argv: program("one") });
+  const failed = await makeDeployment(db, environment, 4);
+  await db.updateTable("deployments").set({ status: "failed" }).where("id", "=", failed.id).execute();
+  expect(await hasFailed()).toBe(false);
+});
+
 test("a second release takes the first one's place, which is drained, asked to end, and gone", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, {
@@ -112,6 +129,43 @@ test("fails an app that listens on another port than PORT, and names that port a
   await expect(made.waitHealthy(signal)).rejects.toThrow(
     `Nothing listened on port ${port} within 2 s. The app listens on port 3000 instead: let it listen on $PORT, or set the project's port to 3000.`,
   );
+  await made.discard();
+});
+
+test("waits longer than the start time for an app that writes output, and not for a silent one", async () => {
+  const own = await appsHost(db, { config: { appStartSeconds: "3" } });
+  const { environment } = await makeEnvironment(db);
+  const port = await freePort();
+  const busy = `
+    let lines = 0;
+    const starting = setInterval(() => {
+      console.log("migrating " + lines);
+      if (++lines < 15) return;
+      clearInterval(starting);
+      require("node:http").createServer((_, response) => response.end("up")).listen(${port});
+    }, 300);`;
+  const slow = await candidate(own, environment, 1, { argv: [process.execPath, "-e", busy], port });
+  expect(await slow.waitHealthy(signal)).toBe(200);
+  await slow.discard();
+  const silent = [process.execPath, "-e", "setInterval(() => {}, 1000)"];
+  const stuck = await candidate(own, environment, 2, { argv: silent });
+  await expect(stuck.waitHealthy(signal)).rejects.toThrow(/Nothing listened on port \d+ within 3 s/);
+  await stuck.discard();
+});
+
+test("logs that the app listens and each other status, until it responds below 500", async () => {
+  const { environment } = await makeEnvironment(db);
+  const port = await freePort();
+  const warming = `
+    let asked = 0;
+    require("node:http").createServer((_, response) => {
+      response.statusCode = ++asked < 3 ? 503 : 200;
+      response.end();
+    }).listen(${port});`;
+  const made = await candidate(host, environment, 1, { argv: [process.execPath, "-e", warming], port });
+  const lines: string[] = [];
+  expect(await made.waitHealthy(signal, (line) => void lines.push(line))).toBe(200);
+  expect(lines).toEqual([`The app listens on port ${port}.\n`, `GET / on port ${port} responds with 503.\n`]);
   await made.discard();
 });
 

@@ -33,7 +33,11 @@ export interface Front {
   /** Until nothing is under way in the machine, or that time is over. */
   drained(machine: string, timeoutMs: number): Promise<unknown>;
   /** Proves that a request by that name is answered by that machine; a failure's message is for the app's owner. */
-  visit(host: string, path: string, expected: { machine: string; signal?: AbortSignal }): Promise<unknown>;
+  visit(
+    host: string,
+    path: string,
+    expected: { machine: string; hasProgressed?: () => Promise<boolean>; signal?: AbortSignal },
+  ): Promise<unknown>;
 }
 
 const lookEveryMs = 1_000;

@@ -3,22 +3,20 @@ import { request } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Guest } from "#machines/guest.ts";
 
-const answerWithinMs = 5_000;
-
 export async function isListening(guest: Guest, port: number): Promise<boolean> {
   const connection = await guest.connect(port).catch(() => undefined);
   connection?.destroy();
   return connection !== undefined;
 }
 
-/** The status of a GET; undefined where none came. */
+/** Returns the status of a GET. Undefined without a response within `withinMs`. */
 export async function ask(
   guest: Guest,
-  { port, path, host }: { port: number; path: string; host: string },
+  { port, path, host, withinMs = 5_000 }: { port: number; path: string; host: string; withinMs?: number },
   signal: AbortSignal,
 ): Promise<number | undefined> {
   let connection: Duplex | undefined;
-  const within = AbortSignal.any([signal, AbortSignal.timeout(answerWithinMs)]);
+  const within = AbortSignal.any([signal, AbortSignal.timeout(withinMs)]);
   try {
     connection = await guest.connect(port);
     return await status(connection, { path, host }, within);

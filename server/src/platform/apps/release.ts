@@ -6,6 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { newId } from "#lib/ids.ts";
 import { reached } from "#lib/kill-points.ts";
+import { ProgressDeadline } from "#lib/progress-deadline.ts";
 import { placeCold } from "#machines/placement.ts";
 import { withRoom } from "#machines/room.ts";
 import { type AppSize, appSizes } from "../environments/sizes.ts";
@@ -22,6 +23,7 @@ import { Running } from "./running.ts";
 import { findOwner, insertInstance } from "./store.ts";
 import { takeOver } from "./switch.ts";
 import type { RunSpec } from "./tables.ts";
+import { WorkSigns } from "./work-signs.ts";
 
 export interface Release {
   environment: { id: string; host_label: string };
@@ -37,16 +39,23 @@ export interface Release {
   size: string;
 }
 
+type Log = (text: string) => void | Promise<void>;
+
 export interface Candidate {
   instanceId: string;
   /** Resolves to the health check's status. Rejects with `AppUnhealthy`, which has the exit reason and last output. */
-  waitHealthy(signal: AbortSignal): Promise<number>;
+  waitHealthy(signal: AbortSignal, log?: Log): Promise<number>;
   /** It serves when this settles, by the public way; the one before is let go of in the background. */
   takeOver(signal: AbortSignal): Promise<void>;
   /** Nothing of it is left. Safe to call again, and after a failure of any of the others. */
   discard(): Promise<void>;
 }
 
+/** Total limit of a start, as a multiple of the limit without progress. */
+const wholeFactor = 5;
+/** Timeout of the first request, and the maximum. Each next request gets twice the time, because a busy host is slow. */
+const firstAnswerMs = 5_000;
+const lastAnswerMs = 60_000;
 const firstPauseMs = 25;
 const lastPauseMs = 500;
 
@@ -103,7 +112,7 @@ export async function release(
   await reached("app.released");
   return {
     instanceId: id,
-    waitHealthy: (until) => waitHealthy(apps, running, until),
+    waitHealthy: (until, say = () => {}) => waitHealthy(apps, running, { log: say, signal: until }),
     takeOver: (until) => takeOver(apps, running, until),
     discard: async () => {
       if (running.state === "starting") await letGo(apps, running);
@@ -111,29 +120,69 @@ export async function release(
   };
 }
 
-async function waitHealthy(apps: Apps, running: Running, signal: AbortSignal): Promise<number> {
+async function waitHealthy(
+  apps: Apps,
+  running: Running,
+  { log, signal }: { log: Log; signal: AbortSignal },
+): Promise<number> {
   const { port, healthCheckPath: path } = running.row.run;
-  const withinMs = apps.app.config.appStartSeconds * 1000;
-  const late = AbortSignal.timeout(withinMs);
+  const quietMs = apps.app.config.appStartSeconds * 1000;
+  const seen: Seen = { outcome: "silent" };
+  using deadline = new ProgressDeadline({
+    quietMs,
+    wholeMs: quietMs * wholeFactor,
+    hasProgressed: progressOf(apps, running, seen),
+  });
   const looking = new AbortController();
-  const until = AbortSignal.any([signal, late, looking.signal]);
+  const until = AbortSignal.any([signal, deadline.signal, looking.signal]);
   const ended = running.ended.promise;
-  const probed = probe(apps, running, until);
+  const onChange = async (outcome: string) => {
+    deadline.progressed();
+    await log(
+      outcome === "unanswered"
+        ? `The app listens on port ${port}.\n`
+        : `GET ${path} on port ${port} responds with ${outcome}.\n`,
+    );
+  };
+  const probed = probe(apps, running, { seen, onChange, signal: until });
   try {
     const outcome = await Promise.race([probed, ended]);
     signal.throwIfAborted();
     if (typeof outcome === "object") throw await unhealthy(apps, running, whyEnded(outcome));
-    if (typeof outcome === "number") return outcome;
-    const seconds = withinMs / 1000;
-    const why =
-      outcome === "silent"
-        ? `Nothing listened on port ${port} within ${seconds} s. ${await cureOf(running)}`
-        : `GET ${path} on port ${port} ${outcome} until ${seconds} s were over; any status below 500 is well.`;
-    throw await unhealthy(apps, running, why);
+    if (outcome !== undefined) return outcome;
+    throw await unhealthy(apps, running, await whyLate(running, seen, deadline.seconds));
   } finally {
     looking.abort();
     await probed;
   }
+}
+
+/** `silent`: nothing listens on the port. `unanswered`: no response to a request. Otherwise the status. */
+interface Seen {
+  outcome: string;
+}
+
+/**
+ * An app that starts uses CPU time or writes output. Once it listens on another port it has started, and once it
+ * responds, its work may be the response to the health check itself.
+ */
+function progressOf({ app }: Apps, running: Running, seen: Seen): () => Promise<boolean> {
+  const signs = new WorkSigns(app, running);
+  return async () => {
+    const { usedCpu, wrote } = await signs.read();
+    if (seen.outcome === "unanswered") return usedCpu;
+    if (seen.outcome !== "silent" || !(usedCpu || wrote)) return false;
+    const guest = running.guest();
+    return guest !== null && (await listeningPorts(guest)).length === 0;
+  };
+}
+
+async function whyLate(running: Running, { outcome }: Seen, seconds: number): Promise<string> {
+  const { port, healthCheckPath: path } = running.row.run;
+  if (outcome === "silent")
+    return `Nothing listened on port ${port} within ${seconds} s. ${await cureOf(running)}`;
+  const last = outcome === "unanswered" ? "did not respond" : `responded with ${outcome}`;
+  return `GET ${path} on port ${port} ${last} within ${seconds} s; any status below 500 is healthy.`;
 }
 
 /** An app that ignores `PORT` usually listens on its framework's default port. */
@@ -146,21 +195,36 @@ async function cureOf(running: Running): Promise<string> {
   return `The app listens on ${found} instead: let it listen on $PORT, or set the project's port to ${first}.`;
 }
 
-/** Returns a status below 500, `silent` if no process listened, or a text about the last response. */
-async function probe(apps: Apps, running: Running, signal: AbortSignal): Promise<string | number> {
+/** Returns a status below 500. Undefined if the signal aborts first; `seen` then has the last outcome. */
+async function probe(
+  apps: Apps,
+  running: Running,
+  {
+    seen,
+    onChange,
+    signal,
+  }: { seen: Seen; onChange: (outcome: string) => Promise<void>; signal: AbortSignal },
+): Promise<number | undefined> {
   const { port, healthCheckPath: path, hostname } = running.row.run;
   const host = apps.routes.hostOf(hostname);
-  let outcome = "silent";
+  const note = async (outcome: string) => {
+    if (signal.aborted || seen.outcome === outcome) return;
+    seen.outcome = outcome;
+    await onChange(outcome).catch(() => {});
+  };
+  let withinMs = firstAnswerMs;
   for (let pauseMs = firstPauseMs; !signal.aborted; pauseMs = Math.min(lastPauseMs, pauseMs * 1.3)) {
     const guest = running.guest();
     if (guest && (await isListening(guest, port))) {
-      const status = await ask(guest, { port, path, host }, signal);
+      if (seen.outcome === "silent") await note("unanswered");
+      const status = await ask(guest, { port, path, host, withinMs }, signal);
       if (status !== undefined && status < 500) return status;
-      if (!signal.aborted) outcome = status === undefined ? "did not answer" : `answered ${status}`;
+      if (status === undefined) withinMs = Math.min(lastAnswerMs, withinMs * 2);
+      else await note(String(status));
     }
     await sleep(pauseMs, undefined, { signal, ref: false }).catch(() => {});
   }
-  return outcome;
+  return undefined;
 }
 
 function whyEnded({ said }: End): string {

@@ -15,6 +15,8 @@ export interface AppRoute {
   machine: string | null;
   /** Null where nothing was ever deployed. */
   port: number | null;
+  /** True if nothing is served and the last deployment failed. */
+  hasFailed: boolean;
   /** Counter of the visitors' bytes, updated by the ingress. Null if the app does not run. */
   traffic: Traffic | null;
 }
@@ -95,6 +97,7 @@ export class AppRoutes {
       state: row.state === "asleep" ? "asleep" : isUp ? "live" : "down",
       machine,
       port: row.port,
+      hasFailed: row.port === null && row.has_failed,
       traffic,
     });
   }

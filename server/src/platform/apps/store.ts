@@ -15,6 +15,8 @@ export interface ServedRow {
   instance_id: string | null;
   state: "live" | "asleep" | null;
   port: number | null;
+  /** True if the newest deployment failed. */
+  has_failed: boolean;
 }
 
 export function insertInstance(
@@ -165,6 +167,10 @@ export function listServed(
       "i.id as instance_id",
       sql<ServedRow["state"]>`i.state`.as("state"),
       sql<number | null>`(i.run ->> 'port')::int`.as("port"),
+      sql<boolean>`coalesce((
+        select d.status = 'failed' from deployments d where d.environment_id = e.id
+        order by d.number desc limit 1
+      ), false)`.as("has_failed"),
     ])
     .where("p.deleted_at", "is", null)
     .where("e.deleted_at", "is", null)

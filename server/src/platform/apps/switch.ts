@@ -10,6 +10,7 @@ import { drainLater } from "./drain.ts";
 import { AppUnhealthy } from "./errors.ts";
 import { unhealthy } from "./last-words.ts";
 import type { Running } from "./running.ts";
+import { WorkSigns } from "./work-signs.ts";
 import { findAsleepSince, findServing, lockEnvironment, move, setServed } from "./store.ts";
 
 /** What served before, and how. */
@@ -36,7 +37,12 @@ export function takeOver(apps: Apps, running: Running, signal: AbortSignal): Pro
     await reached("app.switched");
     try {
       const { healthCheckPath, hostname } = running.row.run;
-      await apps.front.visit(apps.routes.hostOf(hostname), healthCheckPath, { machine, signal });
+      const hasProgressed = progressOf(apps, running);
+      await apps.front.visit(apps.routes.hostOf(hostname), healthCheckPath, {
+        machine,
+        hasProgressed,
+        signal,
+      });
     } catch (error) {
       await apps.app.db.transaction().execute((tx) => switchBack(tx, running, before));
       running.state = "starting";
@@ -47,6 +53,17 @@ export function takeOver(apps: Apps, running: Running, signal: AbortSignal): Pro
     }
     if (previous) drainLater(apps, previous, { isGraceful: true });
   });
+}
+
+/** Waits for a slow response while the app uses CPU time, and stops when the app ends. */
+function progressOf({ app }: Apps, running: Running): () => Promise<boolean> {
+  const signs = new WorkSigns(app, running);
+  let ended: string | undefined;
+  void running.ended.promise.then(({ said }) => (ended = said));
+  return async () => {
+    if (ended !== undefined) throw new Error(ended.replace(/^It /, "the app ").replace(/\.$/, ""));
+    return (await signs.read()).usedCpu;
+  };
 }
 
 async function switchTo(tx: Transaction, { id, environmentId, row }: Running): Promise<Before | undefined> {

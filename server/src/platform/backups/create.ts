@@ -24,7 +24,7 @@ export async function createBackup(
     const now = app.clock.now();
     const { dailyQuota } = backupLimits[plan];
     if ((await countManual(tx, addon.id, startOfDay(now))) >= dailyQuota)
-      throw planLimit("backups_per_day", dailyQuota, planForMore(plan));
+      throw planLimit("backups_per_day", dailyQuota, planForMore(plan), addon.workspace_id);
     const row = await queue(tx, addon, { kind: "manual", plan, now });
     await recordActivity(tx, actor, "backup.created", target(addon), addon.workspace_id, {
       backup_id: row.id,

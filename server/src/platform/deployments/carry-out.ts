@@ -18,7 +18,7 @@ import { buildKey } from "./build-key.ts";
 import { imagePruned } from "./errors.ts";
 import type { BuiltImage, Candidate, Work } from "./pipeline.ts";
 import { DeploymentFailed, Dropped } from "./reasons.ts";
-import { Scan } from "./scan-step.ts";
+import { leftScan, Scan } from "./scan-step.ts";
 import { sealEnv, openEnv } from "./sealed-env.ts";
 import { newSteps } from "./states.ts";
 import { type Context, Steps } from "./steps.ts";
@@ -39,7 +39,14 @@ export async function carryOut(context: Context, id: string): Promise<void> {
   // An earlier server switched to it and could not say so any more: whether it answers is all that is to be seen.
   if (environment.live_deployment_id === id) {
     const steps = new Steps(context, deployment, deployment.steps);
-    return steps.take("route", ({ signal }) => pipeline.proveServed(app, environment, signal));
+    const scan = leftScan(context, steps, deployment);
+    try {
+      return await steps.take("route", visiting, ({ signal }) =>
+        pipeline.proveServed(app, environment, signal),
+      );
+    } finally {
+      await scan?.leave();
+    }
   }
   const kept =
     deployment.image_tag === null
@@ -78,7 +85,7 @@ async function build(
   try {
     await rm(into, { recursive: true, force: true });
     await mkdir(into, { recursive: true, mode: 0o700 });
-    const { sha, message, author } = await steps.take("clone", (work) =>
+    const { sha, message, author } = await steps.take("clone", "Fetching the repository.", (work) =>
       pipeline.checkout(app, project, {
         branch: environment.branch,
         sha: deployment.commit_sha ?? deployment.wanted_sha,
@@ -89,7 +96,9 @@ async function build(
     );
     await steps.note({ commit_sha: sha, commit_message: message, commit_author: author });
     await reached("deploy.cloned");
-    const found = await steps.take("detect", (work) => detect(project, into, work));
+    const found = await steps.take("detect", "Reading the repository.", (work) =>
+      detect(project, into, work),
+    );
     const env = await variables(context, subject);
     const { recipe, context: rootDirectory } = found;
     const key = buildKey(app, { sha, recipe, context: rootDirectory, variables: env });
@@ -97,7 +106,7 @@ async function build(
     if (equal) await steps.skip("build", reused(equal));
     const image =
       equal ??
-      (await steps.take("build", (work) => {
+      (await steps.take("build", "Preparing the build.", (work) => {
         const request = {
           workspaceId: project.workspace_id,
           projectId: project.id,
@@ -189,6 +198,8 @@ function runOf(project: ProjectRow, { run }: BuiltImage, { port, isOwnRecipe }: 
   };
 }
 
+const visiting = "Switching the address to the app, and visiting it there.";
+
 /** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
 const emptySite = (path: string): string =>
   `warning: GET ${path} answers 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
@@ -201,10 +212,10 @@ async function start(
 ): Promise<void> {
   const { app, pipeline } = context;
   const { deployment, project, environment } = subject;
-  const scan = isScanned ? new Scan(context, steps, project.id, image.tag) : undefined;
+  const scan = isScanned ? new Scan(context, steps, deployment, image.tag) : undefined;
   let candidate: Candidate | undefined;
   try {
-    const started = await steps.take("release", async (work) => {
+    const started = await steps.take("release", "Starting a machine.", async (work) => {
       const env = await variables(context, subject);
       await steps.note({ env_sealed: sealEnv(app, deployment.id, env) });
       const { argv, port, health_check_path: healthCheckPath } = run;
@@ -218,12 +229,13 @@ async function start(
     });
     candidate = started;
     await reached("deploy.released");
-    await steps.take("health", async ({ log, signal }) => {
-      const status = await started.waitHealthy(signal);
+    const waiting = `Waiting for the app: GET ${run.health_check_path} on port ${run.port} must respond with a status below 500.`;
+    await steps.take("health", waiting, async ({ log, signal }) => {
+      const status = await started.waitHealthy(signal, log);
       if (status === 404 && isSite(run.argv)) await log(emptySite(run.health_check_path));
     });
     await reached("deploy.healthy");
-    await steps.take("route", ({ signal }) => started.takeOver(signal));
+    await steps.take("route", visiting, ({ signal }) => started.takeOver(signal));
     await reached("deploy.switched");
   } catch (error) {
     await candidate?.discard().catch((failure: unknown) => {

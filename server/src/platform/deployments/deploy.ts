@@ -20,7 +20,7 @@ import {
   lockProject,
   type NewDeployment,
 } from "./store.ts";
-import { triggerActor } from "./triggers.ts";
+import { triggerColumns } from "./triggers.ts";
 
 type Trigger = DeploymentRow["trigger_kind"];
 type Needs = Pick<App, "db" | "clock">;
@@ -52,7 +52,7 @@ export function deploy(
   });
 }
 
-type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "created_at">;
+type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "trigger_user_id" | "created_at">;
 
 /**
  * Queues a deployment, rollback or restart. `more` runs under the lock, while no other deployment of the environment
@@ -114,7 +114,7 @@ async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: Queued):
   const id = await insertDeployment(tx, {
     ...wanted,
     steps: newSteps(),
-    trigger_actor: triggerActor(actor),
+    ...triggerColumns(actor),
     created_at: app.clock.now(),
   });
   const row = (await findById(tx, id))!;

@@ -4,6 +4,7 @@ import { afterEach, describe, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
 import { listActivity } from "#accounts/activity/list.ts";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
+import { hasJob } from "#jobs/jobs.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { createEnvironment } from "../environments/create.ts";
@@ -17,7 +18,8 @@ import { deploymentStats, getDeployment } from "./deployments.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
 import { restart } from "./restart.ts";
 import { rollback } from "./rollback.ts";
-import { toStats } from "./schema.ts";
+import { finishLateScan, lateScanTask } from "./scan-step.ts";
+import { toDeployment, toStats } from "./schema.ts";
 import { stepNames } from "./states.ts";
 import { listDeployments, takeNext } from "./store.ts";
 import {
@@ -86,6 +88,27 @@ describe("a deployment", () => {
     const [news] = await listNotifications(app, actor);
     expect(news).toMatchObject({ kind: "deploy_succeeded", target: { kind: "deployment", id: second.id } });
   });
+
+  test.each(["user", "api_token", "worker"] as const)(
+    "names the person behind a %s until the account is deleted",
+    async (kind) => {
+      const { actor, project } = await start();
+      const other = await personWithPlan(db, "team");
+      const by: Actor = { ...other, kind, id: kind === "user" ? other.userId : "id", label: other.label };
+      const { id } = await ask(host, by, project);
+      const shown = async () => toDeployment(app, await get(actor, { id })).trigger.actor;
+      const user = { id: other.userId, name: expect.any(String), email: other.label };
+      expect(await shown()).toEqual({ kind, id: by.id, label: other.label, user });
+      const stored = await db.selectFrom("deployments").selectAll().where("id", "=", id).execute();
+      expect(JSON.stringify(stored).includes(other.label)).toBe(kind !== "user");
+      await db.deleteFrom("users").where("id", "=", other.userId).execute();
+      expect(await shown()).toMatchObject({
+        label: kind === "user" ? "deleted account" : other.label,
+        user: null,
+      });
+      await host.run();
+    },
+  );
 
   test("is refused while another of its environment waits or runs", async () => {
     const { actor, project } = await start();
@@ -370,6 +393,43 @@ describe("a failure", () => {
     host.pipeline.during.scan = () => new Promise(() => {});
     const row = await deployed(host, actor, project);
     expect([row.status, scanOf(row)]).toEqual(["live", "skipped"]);
+  });
+
+  test.each([
+    ["succeeded", null],
+    ["failed", "The image could not be scanned."],
+  ] as const)("ends a scan that outlasts its deployment as %s", async (status, error) => {
+    const scan = async (): Promise<string> => {
+      if (status === "failed") throw new Error("no advisories");
+      return "3 known faults.";
+    };
+    const { actor, project } = await start();
+    host.pipeline.during.scan = () => new Promise(() => {});
+    const { id } = await deployed(host, actor, project);
+    const scanned = async () => (await get(actor, { id })).steps.find(({ name }) => name === "scan");
+    expect(await scanned()).toMatchObject({ status: "skipped", error: expect.stringContaining("goes on") });
+    expect(await hasJob(db, `${lateScanTask}:${id}`)).toBe(true);
+    const stopped = AbortSignal.abort();
+    const interrupted = () => Promise.reject(new Error("the server stops"));
+    await expect(finishLateScan(app, interrupted, id, stopped)).rejects.toThrow("the server stops");
+    const { signal } = new AbortController();
+    await finishLateScan(app, scan, id, signal);
+    expect(await scanned()).toMatchObject({ status, error, finished_at: expect.any(String) });
+    const scans: string[] = [];
+    await finishLateScan(app, async (_, __, tag) => String(scans.push(tag)), id, signal);
+    expect(scans).toEqual([]);
+  });
+
+  test("scans again for a server that died after the switch", async () => {
+    const { actor, project } = await start();
+    const { id } = await ask(host, actor, project);
+    host.pipeline.during.scan = () => new Promise(() => {});
+    expect(await host.dieAt("deploy.switched")).toBe(true);
+    host.pipeline.during.scan = () => new Promise(() => {});
+    await host.run();
+    const row = await get(actor, { id });
+    expect([row.status, scanOf(row)]).toEqual(["live", "skipped"]);
+    expect(await hasJob(db, `${lateScanTask}:${id}`)).toBe(true);
   });
 
   test("names the step that failed, not a failed scan, in the notification", async () => {

@@ -9,7 +9,14 @@ import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { deploymentNotFound } from "./errors.ts";
-import { countOutcomes, type DeploymentRow, findDeployment, listDeployments } from "./store.ts";
+import {
+  countOutcomes,
+  type DeploymentRow,
+  findById,
+  findDeployment,
+  hasServed,
+  listDeployments,
+} from "./store.ts";
 
 /** The task that takes deployments from the queue. */
 export const runTask = "platform.deployments";
@@ -27,6 +34,12 @@ export async function deploymentStats(app: Pick<App, "db">, projectId: string, e
     listDeployments(app.db, projectId, { skip: 0, limit: 1, environmentId }),
   ]);
   return { ...tally, last: items[0] };
+}
+
+/** True if the environment of this deployment serves any deployment. */
+export async function isEnvironmentServed({ db }: Pick<App, "db">, id: string): Promise<boolean> {
+  const deployment = await findById(db, id);
+  return deployment !== undefined && hasServed(db, deployment.environment_id);
 }
 
 export function target(deployment: Pick<DeploymentRow, "id" | "number" | "project_name">): {

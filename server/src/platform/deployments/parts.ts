@@ -1,27 +1,41 @@
 /** The real parts of a deployment. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { buildAppImage, findAppImage, findEqualAppImage } from "#builds/app-images.ts";
-import { describeScan, scanImage } from "#builds/scan.ts";
+import type { App } from "#app.ts";
+import { describeScan } from "#builds/scan.ts";
 import type { Apps } from "../apps/apps.ts";
 import { release } from "../apps/release.ts";
 import type { AppSize } from "../environments/sizes.ts";
 import { checkout } from "../git/checkout.ts";
+import { scanAndNotify } from "../images/scan.ts";
 import type { Pipeline } from "./pipeline.ts";
 
 /** A server that has just begun takes no visitors yet, and its apps may be starting: they are asked again. */
 const askAgainMs = 500;
 
+/** Scans the image and returns the result as a line of a log. */
+export async function describedScan(
+  app: Pick<App, "db" | "machines" | "clock">,
+  projectId: string,
+  tag: string,
+): Promise<string> {
+  const scan = await scanAndNotify(app, projectId, tag);
+  return scan ? describeScan(scan) : "The image is gone.";
+}
+
 export function partsOf(apps: Apps): Pipeline {
   return {
     checkout,
-    buildAppImage,
+    buildAppImage: (app, request, { progress, ...hooks }) =>
+      buildAppImage(app, request, {
+        ...hooks,
+        progress: ({ fraction, message }) => progress(fraction, message),
+      }),
     findAppImage,
     findEqualImage: (app, projectId, buildKey) => findEqualAppImage(app, projectId, buildKey),
-    async scanImage(app, projectId, tag) {
-      const scan = await scanImage(app, projectId, tag);
-      return scan ? describeScan(scan) : "The image is gone.";
-    },
+    scanImage: describedScan,
     release: (_app, { size, ...request }, work) => release(apps, { ...request, size: size as AppSize }, work),
+    statusChanged: (_app, environmentId) => apps.routes.refresh(environmentId),
     async proveServed(_app, { id, host_label }, signal) {
       for (;;) {
         try {

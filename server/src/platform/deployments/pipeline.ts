@@ -11,6 +11,8 @@ import type { DeploymentRow } from "./store.ts";
 /** What every part of it gets: where its lines go (whoever has many of them waits), and what ends it. */
 export interface Work {
   log: (text: string) => Promise<void>;
+  /** Reports the fraction of the step, 0 to 1. */
+  progress: (fraction: number, message: string) => void;
   /** Aborted: what was begun is undone, and the call fails. */
   signal: AbortSignal;
 }
@@ -71,7 +73,7 @@ export interface ReleaseRequest {
 /** An app that was started beside the one that serves. */
 export interface Candidate {
   /** Resolves to the health check's status. Rejects with the last output if the app ends or responds too late. */
-  waitHealthy(signal: AbortSignal): Promise<number>;
+  waitHealthy(signal: AbortSignal, log?: Work["log"]): Promise<number>;
   /**
    * In one transaction the environment's `live_deployment_id` and what serves it; then proof by a request through the
    * public listener. The earlier one is drained and ended in the background.
@@ -95,6 +97,8 @@ export interface Pipeline {
   /** A sentence of what it found. Absent where nothing scans. */
   scanImage?(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
+  /** A deployment of the environment started or ended. */
+  statusChanged?(app: App, environmentId: string): Promise<void>;
   /** Settles once what an environment serves answers through the public listener. */
   proveServed(app: App, environment: EnvironmentRow, signal: AbortSignal): Promise<void>;
 }

@@ -15,6 +15,7 @@ import type { NextEntry } from "#jobs/next-in-turn.ts";
 import { RecentOwners } from "#lib/fair-queue.ts";
 import { reached } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/semaphore.ts";
+import { interrupted, suspended } from "../progress.ts";
 import { StepLog } from "../step-log.ts";
 import { carryOut, workDirectory } from "./carry-out.ts";
 import { runTask, target } from "./deployments.ts";
@@ -28,8 +29,11 @@ import {
   findById,
   findWish,
   forgetAttempt,
+  hasServed,
   isSwitchedTo,
+  resetProgress,
   takeNext,
+  writeProgress,
 } from "./store.ts";
 
 const attemptsMax = 3;
@@ -62,6 +66,11 @@ export class Deployments {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
     this.#isBegun = true;
     await addJob(this.#app.db, runTask, {});
+  }
+
+  /** Resets progress that an earlier server left. Runs before the server accepts requests. */
+  async resetProgress(): Promise<void> {
+    await resetProgress(this.#app.db, this.#app.machines.host.id);
   }
 
   /** Takes deployments until none waits that may begin; none before `begin`, which asks for another run. */
@@ -124,6 +133,7 @@ export class Deployments {
       if (!deployment) throw new Dropped();
       if (deployment.attempts > attemptsMax && !(await isSwitchedTo(db, id)))
         throw new DeploymentFailed(gaveUp);
+      await this.#noteStatus(id);
       await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
@@ -131,6 +141,8 @@ export class Deployments {
       const isHeld = error instanceof DeploymentFailed && (await findWish(db, id)) === "hold";
       if (error instanceof Interrupted || isHeld) {
         await forgetAttempt(db, id);
+        const isSuspended = isHeld || (await findWish(db, id)) === "hold";
+        await writeProgress(db, id, isSuspended ? suspended : interrupted);
         return undefined;
       }
       if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
@@ -140,6 +152,16 @@ export class Deployments {
       if (await isSwitchedTo(db, id)) throw error;
       serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
       return { status: "failed", error: "The deployment could not be carried out on this host." };
+    }
+  }
+
+  /** The page at the address shows whether the last deployment failed. */
+  async #noteStatus(id: string): Promise<void> {
+    try {
+      const deployment = await findById(this.#app.db, id);
+      if (deployment) await this.#pipeline.statusChanged?.(this.#app, deployment.environment_id);
+    } catch (error) {
+      this.#app.log.warn({ deployment: id, err: error }, "the address may show an old state");
     }
   }
 
@@ -167,8 +189,10 @@ export class Deployments {
         project_id: deployment.project_id,
         environment_id: deployment.environment_id,
       });
-      if (status !== "cancelled") await notify(tx, newsOf(deployment));
+      const isServing = await hasServed(tx, deployment.environment_id);
+      if (status !== "cancelled") await notify(tx, newsOf(deployment, isServing));
     });
+    await this.#noteStatus(id);
     await reached("deploy.ended");
   }
 }
@@ -176,7 +200,7 @@ export class Deployments {
 const gaveUp = `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`;
 
 /** What was said by a build or an app stays in its log. */
-function newsOf(deployment: DeploymentRow): News {
+function newsOf(deployment: DeploymentRow, isServing: boolean): News {
   const { number, project_name, environment_name, workspace_id, steps } = deployment;
   const where = `${project_name} (${environment_name})`;
   const told = { workspaceId: workspace_id, target: target(deployment) };
@@ -190,6 +214,6 @@ function newsOf(deployment: DeploymentRow): News {
     ...told,
     kind: "deploy_failed",
     title: `Deployment ${number} of ${where} failed`,
-    body: `${failed ? failures[failed.name] : "It could not be carried out"}; the deployment says why. What was served before is served on.`,
+    body: `${failed ? failures[failed.name] : "It failed"}; the deployment's log has the reason. ${isServing ? "The previous version stays live." : "Nothing is live yet."}`,
   };
 }

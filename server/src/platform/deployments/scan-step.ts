@@ -1,16 +1,33 @@
+/**
+ * The scan of a deployment's image. It runs beside the other steps, and the deployment does not wait for it. A scan that
+ * is not over when its deployment ends is finished by a job, so that a restart of the server does not lose it.
+ */
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import type { Pipeline } from "./pipeline.ts";
 import { told } from "./reasons.ts";
 import type { Context, Steps } from "./steps.ts";
+import { type DeploymentRow, endLateScan, findLateScan } from "./store.ts";
 
-/** Beside the other steps: it tells, and nothing waits for it. */
+/** The task that finishes a scan after its deployment. */
+export const lateScanTask = "deployments.scan";
+
+const late =
+  "The scan goes on after the deployment. This step and the image's findings then show its result.";
+const noResult = "The image could not be scanned.";
+
 export class Scan {
   readonly #context: Context;
   readonly #steps: Steps;
+  readonly #deploymentId: string;
   #isOver = false;
 
-  constructor(context: Context, steps: Steps, projectId: string, tag: string) {
+  constructor(context: Context, steps: Steps, deployment: { id: string; project_id: string }, tag: string) {
     this.#context = context;
     this.#steps = steps;
-    this.#run(projectId, tag).catch((error: unknown) =>
+    this.#deploymentId = deployment.id;
+    this.#run(deployment.project_id, tag).catch((error: unknown) =>
       context.app.log.warn({ err: error }, "how a scan ended was not noted"),
     );
   }
@@ -25,13 +42,24 @@ export class Scan {
       await this.#end("succeeded", null);
     } catch (error) {
       app.log.warn({ err: error }, "an image could not be scanned");
-      await this.#end("failed", told(error) ?? "The image could not be scanned.");
+      await this.#end("failed", told(error) ?? noResult);
     }
   }
 
-  /** One that is not done goes on without us: what it finds lies with the image. */
-  leave(): Promise<void> {
-    return this.#end("skipped", "Not waited for: what it finds is told with the project's images.");
+  /** Queues the job for an unfinished scan when the deployment ends. */
+  async leave(): Promise<void> {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const deployment = this.#deploymentId;
+    await transaction(this.#context.app.db, async (tx) => {
+      await this.#steps.mark("scan", "skipped", late, tx);
+      await addJob(
+        tx,
+        lateScanTask,
+        { deployment },
+        { key: `${lateScanTask}:${deployment}`, queue: lateScanTask },
+      );
+    });
   }
 
   async #end(status: "succeeded" | "failed" | "skipped", error: string | null): Promise<void> {
@@ -39,4 +67,36 @@ export class Scan {
     this.#isOver = true;
     await this.#steps.mark("scan", status, error);
   }
+}
+
+/** Restarts a scan that an earlier server left running. */
+export function leftScan(context: Context, steps: Steps, deployment: DeploymentRow): Scan | undefined {
+  const { image_tag: tag } = deployment;
+  const isLeft = deployment.steps.some(
+    ({ name, status }) => name === "scan" && (status === "running" || status === "pending"),
+  );
+  return isLeft && tag !== null ? new Scan(context, steps, deployment, tag) : undefined;
+}
+
+/**
+ * Job that joins the scan if this process still runs it, and records the result in the step. If the server stops
+ * meanwhile, the next one runs the job again.
+ */
+export async function finishLateScan(
+  app: App,
+  scanImage: NonNullable<Pipeline["scanImage"]>,
+  deploymentId: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const wanted = await findLateScan(app.db, deploymentId, late);
+  if (!wanted) return;
+  const [status, error] = await scanImage(app, wanted.projectId, wanted.tag).then(
+    () => ["succeeded", null] as const,
+    (cause: unknown) => {
+      if (signal.aborted) throw cause;
+      app.log.warn({ err: cause }, "an image could not be scanned");
+      return ["failed", told(cause) ?? noResult] as const;
+    },
+  );
+  await endLateScan(app.db, deploymentId, late, { status, error, at: app.clock.now() });
 }

@@ -1,11 +1,13 @@
 /** The wire of deployments. */
 import { z } from "zod";
+import { PersonBehind } from "#accounts/users/person.ts";
 import type { App } from "#app.ts";
 import { urlOf } from "../environments/schema.ts";
 import { isBranchName, isCommitId } from "../git/names.ts";
 import type { Tally } from "./store.ts";
 import type { DeploymentNews, LogEntry } from "./logs.ts";
-import { statuses, stepNames, stepStatuses } from "./states.ts";
+import { progressSchema } from "../progress.ts";
+import { isOver, statuses, stepNames, stepStatuses } from "./states.ts";
 import type { DeploymentRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
@@ -74,6 +76,8 @@ export const DeploymentStep = z
   })
   .meta({ id: "DeploymentStep" });
 
+export const DeploymentProgress = progressSchema("DeploymentProgress", ["queued", ...stepNames]);
+
 export const DeploymentResponse = z
   .object({
     id: z.guid(),
@@ -87,7 +91,7 @@ export const DeploymentResponse = z
       ),
     trigger: z.object({
       kind: z.enum(["api", "push", "rollback", "restart", "console", "agent"]),
-      actor: z.object({ kind: z.string(), id: z.string(), label: z.string() }),
+      actor: z.object({ kind: z.string(), id: z.string(), label: z.string(), user: PersonBehind }),
     }),
     commit: z.object({
       sha: z.string().nullable(),
@@ -101,6 +105,9 @@ export const DeploymentResponse = z
       .describe("True if an earlier build's image was reused: same commit, settings and variables."),
     url: z.string(),
     steps: z.array(DeploymentStep),
+    progress: DeploymentProgress.nullable().describe(
+      "Progress of the deployment. Null after its end. Extension.",
+    ),
     error: z.string().nullable().describe("Why it failed, and what was said last."),
     rolled_back_from: z.guid().nullable().describe("Of a rollback: the deployment whose image it is."),
     created_at: timestamp,
@@ -142,6 +149,13 @@ export const DeploymentStats = z
   })
   .meta({ id: "DeploymentStats" });
 
+/** The row keeps no address: a person's label is read with the person. */
+function toTriggerActor({ trigger_actor: actor, ...row }: DeploymentRow) {
+  const { trigger_user_id: id, trigger_user_name: name, trigger_user_email: email } = row;
+  const user = id === null || name === null || email === null ? null : { id, name, email };
+  return { ...actor, label: actor.kind === "user" ? (user?.email ?? actor.label) : actor.label, user };
+}
+
 /** The only way from a row to JSON. */
 export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): DeploymentResponse {
   return {
@@ -150,7 +164,7 @@ export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): Depl
     environment_id: row.environment_id,
     number: row.number,
     status: row.status,
-    trigger: { kind: row.trigger_kind, actor: row.trigger_actor },
+    trigger: { kind: row.trigger_kind, actor: toTriggerActor(row) },
     commit: {
       sha: row.commit_sha ?? row.wanted_sha,
       message: row.commit_message,
@@ -167,6 +181,7 @@ export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): Depl
           ? null
           : Date.parse(step.finished_at) - Date.parse(step.started_at),
     })),
+    progress: isOver(row.status) ? null : row.progress,
     error: row.error,
     rolled_back_from: row.rolled_back_from,
     created_at: row.created_at.toISOString(),

@@ -1,6 +1,8 @@
 /** The steps of a deployment while it is carried out: each within its time, its state in the row, its failure in a sentence. */
 import type { App } from "#app.ts";
+import type { Db } from "#db/db.ts";
 import { DomainError } from "#lib/errors.ts";
+import { ProgressWriter, type Span } from "../progress.ts";
 import type { StepLog } from "../step-log.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
 import { asClause, Cancelled, DeploymentFailed, Dropped, Interrupted, told } from "./reasons.ts";
@@ -11,20 +13,33 @@ import {
   noteProgress,
   noteStep,
   type Progress,
+  writeProgress,
   writeSteps,
 } from "./store.ts";
 
 const minuteMs = 60_000;
 /**
- * How long each may take at most. What waits for others (a build in its queue) and what has a deadline of its own
- * that its owner knows (the health check's) has the whole deployment's.
+ * Longest time of a step without output or progress. The whole deployment has a limit of its own. A build waits in its
+ * queue, and the health check has its own deadlines, so they have none here.
  */
-const stepLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
+const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
   clone: 10 * minuteMs,
-  detect: minuteMs,
+  detect: 5 * minuteMs,
   release: 5 * minuteMs,
-  route: 2 * minuteMs,
+  route: 5 * minuteMs,
 };
+/** Parts of the whole deployment, in percent. Nothing waits for the scan. */
+const spans: Readonly<Record<StepName, Span>> = {
+  clone: { from: 0, to: 5 },
+  detect: { from: 5, to: 8 },
+  build: { from: 8, to: 80 },
+  scan: { from: 80, to: 80 },
+  release: { from: 80, to: 86 },
+  health: { from: 86, to: 96 },
+  route: { from: 96, to: 100 },
+};
+/** Time without output after which a step logs the cause of its wait. */
+const quietMs = 1_500;
 /** What was told to end has so long to undo what it began. */
 const undoWithinMs = 15_000;
 const buildLinesTold = 30;
@@ -41,12 +56,14 @@ export interface Context {
 export class Steps {
   readonly #context: Context;
   readonly #id: string;
+  readonly #progress: ProgressWriter<StepName>;
   #steps: Step[];
 
   constructor(context: Context, { id }: DeploymentRow, steps: Step[]) {
     this.#context = context;
     this.#id = id;
     this.#steps = steps;
+    this.#progress = new ProgressWriter((progress) => writeProgress(context.app.db, id, progress));
   }
 
   async begin(status: "building" | "deploying"): Promise<void> {
@@ -69,8 +86,13 @@ export class Steps {
     await noteProgress(this.#context.app.db, this.#id, progress);
   }
 
-  async mark(name: StepName, status: Step["status"], error: string | null = null): Promise<void> {
-    await noteStep(this.#context.app.db, this.#id, this.#marked(name, status, error));
+  async mark(
+    name: StepName,
+    status: Step["status"],
+    error: string | null = null,
+    db: Db = this.#context.app.db,
+  ): Promise<void> {
+    await noteStep(db, this.#id, this.#marked(name, status, error));
   }
 
   /** Marks the step as skipped. The log has the reason. */
@@ -79,15 +101,29 @@ export class Steps {
     await this.mark(name, "skipped");
   }
 
-  async take<T>(name: StepName, work: (work: Work) => Promise<T>): Promise<T> {
+  /** `message` is the progress of the step until its work reports more. */
+  async take<T>(name: StepName, message: string, work: (work: Work) => Promise<T>): Promise<T> {
     const { app, log, signal } = this.#context;
     signal.throwIfAborted();
+    await this.#progress.set(name, spans[name].from, message);
     const step = this.#marked(name, "running", null);
     if (name !== "route") await noteStep(app.db, this.#id, step);
     else if (!(await beginRoute(app.db, this.#id, step))) throw new Cancelled();
+    const sayLater = setTimeout(() => void log.say(name, `${message}\n`).catch(() => {}), quietMs).unref();
     try {
-      const result = await within(stepLimitsMs[name], signal, (ends) =>
-        work({ log: (text) => log.say(name, text), signal: ends }),
+      const result = await within(quietLimitsMs[name], signal, (ends, touch) =>
+        work({
+          log: (text) => {
+            clearTimeout(sayLater);
+            touch();
+            return log.say(name, text);
+          },
+          progress: (fraction, now) => {
+            touch();
+            void this.#progress.within(name, spans[name], fraction, now);
+          },
+          signal: ends,
+        }),
       );
       await this.mark(name, "succeeded");
       return result;
@@ -97,6 +133,9 @@ export class Steps {
       const error = reason instanceof DeploymentFailed ? reason.message : null;
       await this.mark(name, statusAfter(reason), error);
       throw reason;
+    } finally {
+      clearTimeout(sayLater);
+      await this.#progress.settled();
     }
   }
 
@@ -138,11 +177,11 @@ function statusAfter(reason: unknown): Step["status"] {
   return reason instanceof Cancelled || reason instanceof Dropped ? "skipped" : "failed";
 }
 
-/** Ends with the work, or a while after it was told to end: nothing holds a deployment up for ever. */
+/** Ends with the work, or a grace period after the abort. The limit counts from the last `touch`. */
 async function within<T>(
   limitMs: number | undefined,
   signal: AbortSignal,
-  work: (signal: AbortSignal) => Promise<T>,
+  work: (signal: AbortSignal, touch: () => void) => Promise<T>,
 ): Promise<T> {
   const ends = new AbortController();
   const stop = () => ends.abort(signal.reason);
@@ -152,20 +191,25 @@ async function within<T>(
     limitMs === undefined
       ? undefined
       : setTimeout(
-          () => ends.abort(new DeploymentFailed(`it was not done within ${limitMs / minuteMs} minutes.`)),
+          () => ends.abort(new DeploymentFailed(`it made no progress for ${limitMs / minuteMs} minutes.`)),
           limitMs,
         );
+  let isOver = false;
+  const touch = () => {
+    if (!isOver) limit?.refresh();
+  };
   const gaveUp = Promise.withResolvers<never>();
   let undo: NodeJS.Timeout | undefined;
   ends.signal.addEventListener("abort", () => {
     undo = setTimeout(() => gaveUp.reject(ends.signal.reason as Error), undoWithinMs);
   });
   try {
-    return await Promise.race([work(ends.signal), gaveUp.promise]);
+    return await Promise.race([work(ends.signal, touch), gaveUp.promise]);
   } catch (error) {
     throw ends.signal.aborted ? ends.signal.reason : error;
   } finally {
     signal.removeEventListener("abort", stop);
+    isOver = true;
     clearTimeout(limit);
     clearTimeout(undo);
   }

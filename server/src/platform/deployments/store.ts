@@ -5,10 +5,12 @@ import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
 import type { EnvironmentsTable } from "../environments/tables.ts";
 import type { ProjectsTable } from "../projects/tables.ts";
+import { interrupted, queued } from "../progress.ts";
 import type { StepLogPiece } from "../step-log.ts";
 import { type Step, type StepName, stepNames } from "./states.ts";
 import type {
   DeploymentLogsTable,
+  DeploymentProgress,
   DeploymentStatus,
   DeploymentsTable,
   RunRecord,
@@ -21,6 +23,9 @@ export type DeploymentRow = Selectable<DeploymentsTable> & {
   host_label: string;
   environment_name: string;
   project_name: string;
+  /** Null if `trigger_user_id` is. */
+  trigger_user_name: string | null;
+  trigger_user_email: string | null;
 };
 export type DeploymentLogRow = Selectable<DeploymentLogsTable>;
 
@@ -34,8 +39,11 @@ function deployments(db: Db) {
     .selectFrom("deployments")
     .innerJoin("projects", "projects.id", "deployments.project_id")
     .innerJoin("environments", "environments.id", "deployments.environment_id")
+    .leftJoin("users", "users.id", "deployments.trigger_user_id")
     .selectAll("deployments")
     .select([
+      "users.name as trigger_user_name",
+      "users.email as trigger_user_email",
       "projects.workspace_id",
       "projects.name as project_name",
       "environments.host_label",
@@ -236,7 +244,7 @@ export function findUnderWay(
 
 export type NewDeployment = Omit<
   Insertable<DeploymentsTable>,
-  "number" | "status" | "steps" | "trigger_actor" | "run"
+  "number" | "status" | "steps" | "trigger_actor" | "run" | "progress"
 > & { run?: RunRecord | null; steps: Step[]; trigger_actor: TriggerActor };
 
 /** Its project is locked. */
@@ -253,6 +261,7 @@ export async function insertDeployment(
         .select(sql<number>`coalesce(max(number), 0) + 1`.as("next"))
         .where("project_id", "=", deployment.project_id),
       status: "queued",
+      progress: JSON.stringify(queued),
       steps: JSON.stringify(steps),
       trigger_actor: JSON.stringify(trigger_actor),
       run: run ? JSON.stringify(run) : null,
@@ -444,8 +453,64 @@ export async function noteProgress(db: Db, id: string, { run, ...progress }: Pro
     .execute();
 }
 
+export async function writeProgress(db: Db, id: string, progress: DeploymentProgress): Promise<void> {
+  await db
+    .updateTable("deployments")
+    .set({ progress: JSON.stringify(progress) })
+    .where("id", "=", id)
+    .where("status", "in", running)
+    .execute();
+}
+
+/** Resets the progress of deployments that an earlier server of this host was running. */
+export async function resetProgress(db: Db, hostId: string): Promise<void> {
+  await db
+    .updateTable("deployments")
+    .set({ progress: JSON.stringify(interrupted) })
+    .where("status", "in", running)
+    .where("host_id", "=", hostId)
+    .execute();
+}
+
 export async function noteStep(db: Db, id: string, step: Step): Promise<void> {
   await writeStep(db, id, step).execute();
+}
+
+const scanIndex = sql.lit(stepNames.indexOf("scan"));
+const isLateScan = (late: string) => sql<boolean>`steps->${scanIndex}->>'error' = ${late}`;
+
+/** Image that a job has to scan after its deployment. Undefined once it is scanned, or the project is deleted. */
+export async function findLateScan(
+  db: Db,
+  id: string,
+  late: string,
+): Promise<{ projectId: string; tag: string } | undefined> {
+  const row = await db
+    .selectFrom("deployments")
+    .innerJoin("projects", "projects.id", "deployments.project_id")
+    .select(["deployments.project_id", "deployments.image_tag"])
+    .where("deployments.id", "=", id)
+    .where("projects.deleted_at", "is", null)
+    .where(isLateScan(late))
+    .executeTakeFirst();
+  return row?.image_tag ? { projectId: row.project_id, tag: row.image_tag } : undefined;
+}
+
+export async function endLateScan(
+  db: Db,
+  id: string,
+  late: string,
+  { status, error, at }: { status: Step["status"]; error: string | null; at: Date },
+): Promise<void> {
+  const end = JSON.stringify({ status, error, finished_at: at.toISOString() });
+  await db
+    .updateTable("deployments")
+    .set({
+      steps: sql<string>`jsonb_set(steps, array[${scanIndex}::text], steps->${scanIndex} || ${end}::jsonb)`,
+    })
+    .where("id", "=", id)
+    .where(isLateScan(late))
+    .execute();
 }
 
 /** From here on it is not cancelled any more; false where somebody already wants it to be. */
@@ -483,6 +548,17 @@ export async function isSwitchedTo(db: Db, id: string): Promise<boolean> {
     .selectFrom("environments")
     .select("id")
     .where("live_deployment_id", "=", id)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** True if an environment serves a deployment. */
+export async function hasServed(db: Db, environmentId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("environments")
+    .select("id")
+    .where("id", "=", environmentId)
+    .where("live_deployment_id", "is not", null)
     .executeTakeFirst();
   return row !== undefined;
 }

@@ -1,4 +1,5 @@
 import type { ColumnType, Generated } from "kysely";
+import type { Progress } from "../progress.ts";
 
 export type DeploymentStatus =
   | "queued"
@@ -31,7 +32,10 @@ export interface TriggerActor {
   label: string;
 }
 
-/** Columns as they are stored; see migrations/0011_platform.sql, 0018 and 0073 for what they mean. */
+/** Progress of a deployment until its end. */
+export type DeploymentProgress = Progress<"queued" | StepRecord["name"]>;
+
+/** Columns as they are stored; see migrations/0011_platform.sql, 0018, 0073 and 0084 for what they mean. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;
@@ -40,6 +44,8 @@ export interface DeploymentsTable {
   status: DeploymentStatus;
   trigger_kind: "api" | "push" | "rollback" | "restart" | "console" | "agent";
   trigger_actor: ColumnType<TriggerActor, string, string>;
+  /** Person behind the actor: 0086_deployment_users.sql. */
+  trigger_user_id: ColumnType<string | null, string | null | undefined, never>;
   wanted_sha: string | null;
   wanted_tag: string | null;
   commit_sha: string | null;
@@ -50,6 +56,7 @@ export interface DeploymentsTable {
   run: ColumnType<RunRecord | null, string | null | undefined, string | null>;
   env_sealed: Buffer | null;
   steps: ColumnType<StepRecord[], string, string>;
+  progress: ColumnType<DeploymentProgress | null, string | null | undefined, string | null>;
   error: string | null;
   rolled_back_from: string | null;
   allow_rebuild: Generated<boolean>;

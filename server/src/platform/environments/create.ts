@@ -27,7 +27,7 @@ export async function createEnvironment(
     // The project's row is locked: nobody makes another one meanwhile.
     const others = await listRows(tx, project.id);
     if (others.some(({ name }) => name === input.name)) throw environmentExists(input.name);
-    requireBelow(workspace.plan, "environmentsPerProject", others.length);
+    requireBelow(workspace.plan, "environmentsPerProject", others.length, workspace.id);
     const row = await addEnvironment(app, tx, {
       projectId: project.id,
       name: input.name,

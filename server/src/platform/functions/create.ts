@@ -28,7 +28,7 @@ export async function createFunction(
   const key = input.auth_mode === "api_key" ? newKey() : null;
   const now = app.clock.now();
   const row = await transaction(app.db, async (tx) => {
-    requireBelow(workspace.plan, "functions", await lockAndCount(tx, workspace.id));
+    requireBelow(workspace.plan, "functions", await lockAndCount(tx, workspace.id), workspace.id);
     await requireFreeName(tx, input.name);
     const made = await insertRow(tx, {
       id,

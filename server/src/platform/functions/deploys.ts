@@ -22,6 +22,7 @@ import { deployTask } from "./deploy.ts";
 import { target } from "./functions.ts";
 import { VersionOutput } from "./version-output.ts";
 import { contentHash, layOut, recipeOf } from "./image.ts";
+import { interrupted, suspended } from "../progress.ts";
 import type { FunctionParts } from "./parts.ts";
 import {
   changeRow,
@@ -33,6 +34,8 @@ import {
   forgetAttempt,
   lockAny,
   makeLive,
+  noteVersionProgress,
+  resetVersionProgress,
   setImage,
   takeNextVersion,
   type VersionRow,
@@ -77,6 +80,7 @@ export class FunctionDeploys {
   /** Before the jobs: what an earlier server had under way is gone on with. */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
+    await resetVersionProgress(this.#app.db, this.#app.machines.host.id);
     await addJob(this.#app.db, deployTask, {});
   }
 
@@ -124,7 +128,12 @@ export class FunctionDeploys {
       await this.#deploy(id, output, ends.signal);
     } catch (error) {
       // A frozen instance may fail before the suspension is noticed.
-      if (error instanceof Interrupted || (await this.#isHeld(id))) return await forgetAttempt(db, id);
+      const isHeld = await this.#isHeld(id);
+      if (error instanceof Interrupted || isHeld) {
+        await output.flush();
+        await forgetAttempt(db, id);
+        return await noteVersionProgress(db, id, isHeld ? suspended : interrupted);
+      }
       const reason = reasonOf(error);
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
       const told = reason ?? "The deploy could not be carried out on this host.";
@@ -208,7 +217,7 @@ export class FunctionDeploys {
         secrets: {},
         plan: subject.plan,
       },
-      { log: (text) => output.build(text), signal },
+      { log: (text) => output.say(text), progress: output.build, signal },
       async (tx, { id: imageId }) => {
         if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock }))) throw new Dropped();
         return { ...version, image_id: imageId, lock };

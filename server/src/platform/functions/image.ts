@@ -73,6 +73,8 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
   },
 };
 
+export const functionBases: readonly string[] = Object.values(kinds).map(({ base }) => base);
+
 /** `hasLock`: of what an earlier version was installed from. Pure. */
 export function recipeOf({ runtime, dependencies }: Content, hasLock: boolean): string {
   const kind = kinds[runtime];

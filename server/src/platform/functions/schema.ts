@@ -7,6 +7,7 @@ import type { KeptLine } from "#machines/log-rings.ts";
 import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
 import { periodNames } from "../metrics/request-metrics.ts";
 import { RequestMetrics } from "../metrics/schema.ts";
+import { progressSchema } from "../progress.ts";
 import { Slug } from "../projects/schema.ts";
 import { maxDependencies, problemIn } from "./dependencies.ts";
 import type { FunctionParts } from "./parts.ts";
@@ -107,13 +108,7 @@ export const FunctionUpdate = z
   .meta({ id: "FunctionUpdate" });
 export type FunctionUpdate = z.output<typeof FunctionUpdate>;
 
-export const FunctionProgress = z
-  .object({
-    step: z.enum(["queued", ...versionSteps]),
-    percent: z.int().min(0).max(100).describe("Progress of the whole deploy, 0 to 100."),
-    message: z.string().meta({ example: "npm ci --omit=dev" }),
-  })
-  .meta({ id: "FunctionProgress" });
+export const FunctionProgress = progressSchema("FunctionProgress", ["queued", ...versionSteps]);
 
 const summary = {
   id: z.guid(),

@@ -3,6 +3,7 @@ import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import { type Db, transaction } from "#db/db.ts";
 import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
 import type { TriggerActor } from "../deployments/tables.ts";
+import { interrupted, queued } from "../progress.ts";
 import type { StepLogPiece } from "../step-log.ts";
 import type {
   FunctionsTable,
@@ -163,8 +164,6 @@ export async function isName(db: Db, name: string): Promise<boolean> {
 
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
-const queued: VersionProgress = { step: "queued", percent: 0, message: "Waiting for its turn." };
-
 export interface NewVersion {
   id: string;
   function_id: string;
@@ -274,6 +273,16 @@ export async function noteVersionProgress(db: Db, id: string, progress: VersionP
     .set({ progress: JSON.stringify(progress) })
     .where("id", "=", id)
     .where("state", "=", "building")
+    .execute();
+}
+
+/** Resets the progress of versions that an earlier server of this host was building. */
+export async function resetVersionProgress(db: Db, hostId: string): Promise<void> {
+  await db
+    .updateTable("function_versions")
+    .set({ progress: JSON.stringify(interrupted) })
+    .where("state", "=", "building")
+    .where("host_id", "=", hostId)
     .execute();
 }
 

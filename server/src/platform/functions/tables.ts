@@ -1,5 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 import type { TriggerActor } from "../deployments/tables.ts";
+import type { Progress } from "../progress.ts";
 
 /** Columns as they are stored; see migrations/0019_functions.sql and 0072 for what they mean. */
 export interface FunctionsTable {
@@ -30,12 +31,7 @@ export const versionSteps = ["build", "start"] as const;
 export type VersionStep = (typeof versionSteps)[number];
 
 /** Progress of a version during its deploy. */
-export interface VersionProgress {
-  step: "queued" | VersionStep;
-  /** Percent of the whole deploy, 0 to 100. */
-  percent: number;
-  message: string;
-}
+export type VersionProgress = Progress<"queued" | VersionStep>;
 
 export interface FunctionVersionsTable {
   id: string;

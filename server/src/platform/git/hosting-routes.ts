@@ -272,16 +272,25 @@ class Hosting {
     signal: AbortSignal,
   ): Promise<void> {
     let step = "";
-    for await (const news of this.#pushes.follow(id, signal)) {
-      if (signal.aborted) return;
-      if ("text" in news) {
-        const head = news.step === step ? "" : `-----> ${news.step}\n`;
-        step = news.step;
-        await write(response, message(head + news.text));
-      } else {
-        const said = endings[news.status]?.(url, news.error);
-        if (said !== undefined) await write(response, message(`${said}\n`));
+    let shown = "";
+    const sayQueued = setTimeout(() => void write(response, message(queued)), queuedAfterMs);
+    try {
+      for await (const news of this.#pushes.follow(id, signal)) {
+        if (signal.aborted) return;
+        if ("text" in news) {
+          clearTimeout(sayQueued);
+          const head = news.step === step ? "" : `-----> ${news.step}\n`;
+          step = news.step;
+          shown = (shown + news.text).slice(-shownChars);
+          await write(response, message(head + news.text));
+        } else {
+          const isServed = news.status === "failed" && (await this.#pushes.isServed(id));
+          const said = endings[news.status]?.(url, causeOf(news.error, shown), isServed);
+          if (said !== undefined) await write(response, message(`${said}\n`));
+        }
       }
+    } finally {
+      clearTimeout(sayQueued);
     }
   }
 
@@ -304,10 +313,22 @@ class Hosting {
   }
 }
 
-const endings: Record<string, (url: string, error: string | null) => string> = {
+/** Time without log lines after which the push prints that the deployment is queued. */
+const queuedAfterMs = 1_500;
+const queued = "-----> queued: waiting for its turn\n";
+/** Length of the log's end that is compared with the last lines of an error. */
+const shownChars = 64 * 1024;
+
+/** Leaves out the last lines of an error that the pusher has just read in the log. */
+function causeOf(error: string | null, shown: string): string | null {
+  const [, cause = "", last = ""] = /^(.*?)\s+It said last:\n(.*)$/s.exec(error ?? "") ?? [];
+  return last !== "" && shown.includes(last.trim()) ? cause : error;
+}
+
+const endings: Record<string, (url: string, error: string | null, isServed: boolean) => string> = {
   live: (url) => `-----> live at ${url}`,
-  failed: (_url, error) =>
-    `-----> failed: ${error ?? "see its log"}\n       What was served before goes on being served.`,
+  failed: (_url, error, isServed) =>
+    `-----> failed: ${error ?? "see its log"}\n       ${isServed ? "The previous version stays live." : "Nothing is live yet."}`,
   cancelled: (_url, error) => `-----> cancelled${error === null ? "" : `: ${error}`}`,
   superseded: () => "-----> a newer deployment took over",
 };

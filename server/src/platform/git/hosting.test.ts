@@ -33,12 +33,14 @@ const deployments = {
   hold: Promise.resolve() as Promise<void>,
   /** How many follow now. */
   followed: 0,
+  isServed: false,
 };
 const played: Deployments = {
   pushed: async (push) => {
     deployments.pushes.push(push);
     return [{ id: `deployment-${deployments.pushes.length}`, host_label: "shop" }];
   },
+  isServed: async () => deployments.isServed,
   async *follow(_id, signal) {
     deployments.followed += 1;
     try {
@@ -140,6 +142,47 @@ test("a push has succeeded when its deployment fails, and says why it did", asyn
   const { code, stderr } = await push(await work(), project);
   expect(code).toBe(0);
   expect(stderr).toContain("failed: the build ended with 1");
+  expect(stderr).toContain("Nothing is live yet.");
+});
+
+test("prints the cause of a failure once, and that the previous version stays live", async () => {
+  const project = await makeProject(app, workspace.id);
+  const words = "npm error missing script: build";
+  deployments.isServed = true;
+  deployments.news = [
+    { step: "build", text: `RUN npm run build\n${words}\n` },
+    { status: "failed", error: `The build failed: RUN npm run build exited with 1\nIt said last:\n${words}` },
+  ];
+  const { stderr } = await push(await work(), project);
+  deployments.isServed = false;
+  expect(stderr.split(words)).toHaveLength(2);
+  expect(stderr).toContain("-----> failed: The build failed: RUN npm run build exited with 1");
+  expect(stderr).toContain("The previous version stays live.");
+  expect(stderr).not.toContain("It said last");
+});
+
+test("prints the last output of an app if the log of the deployment lacks it", async () => {
+  const project = await makeProject(app, workspace.id);
+  const error = "The app did not become healthy: the app ended with exit code 1. It said last:\nno database";
+  deployments.news = [
+    { step: "health", text: "Waiting for the app.\n" },
+    { status: "failed", error },
+  ];
+  expect((await push(await work(), project)).stderr).toContain("no database");
+});
+
+test("prints that a deployment is queued", async () => {
+  const project = await makeProject(app, workspace.id);
+  const turn = Promise.withResolvers<void>();
+  deployments.hold = turn.promise;
+  deployments.news = [{ status: "live", error: null }];
+  const pushing = push(await work(), project);
+  await expect.poll(() => deployments.followed).toBe(1);
+  // The line is written after a moment of silence, and the deployment ends after the line.
+  setTimeout(turn.resolve, 3_000);
+  const { stderr } = await pushing;
+  deployments.hold = Promise.resolve();
+  expect(stderr).toMatch(/queued: waiting for its turn[\s\S]*live at/);
 });
 
 test("whoever hangs up while it is deployed stops nothing, and has pushed", async () => {

@@ -37,6 +37,8 @@ export interface Deployments {
     id: string,
     signal: AbortSignal,
   ): AsyncIterable<{ step: string; text: string } | { status: string; error: string | null }>;
+  /** True if the environment of this deployment serves any deployment. */
+  isServed(id: string): Promise<boolean>;
 }
 
 export interface PushNews {
@@ -72,6 +74,8 @@ export class Pushes {
   }
 
   follow: Deployments["follow"] = (id, signal) => this.#deployments.follow(id, signal);
+
+  isServed: Deployments["isServed"] = (id) => this.#deployments.isServed(id);
 
   async #catchUpWith(project: ProjectRow): Promise<void> {
     await createRepository(this.#app, project.id);

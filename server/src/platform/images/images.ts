@@ -6,12 +6,12 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { listAppImages, pruneAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
-import { scanImage } from "#builds/scan.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { getProject, target } from "../projects/projects.ts";
 import { imageLive, imageNotFound } from "./errors.ts";
 import { heldTags } from "./retention.ts";
+import { scanAndNotify } from "./scan.ts";
 import { type ImageView, type RegistryImage, type ScanReport, toImage, toScan } from "./schema.ts";
 import { lockImages, usesOfImages } from "./store.ts";
 
@@ -48,7 +48,7 @@ export async function scan(
   tag: string,
 ): Promise<ScanReport> {
   const project = await getProject(app, actor, projectId);
-  const scanned = await scanImage(app, project.id, tag);
+  const scanned = await scanAndNotify(app, project.id, tag);
   if (!scanned) throw imageNotFound();
   return toScan(scanned);
 }

@@ -35,6 +35,19 @@ export async function usesOfImages(db: Db, projectId: string): Promise<ImageUse[
   }));
 }
 
+/** Undefined for a deleted project. */
+export function findOwner(
+  db: Db,
+  projectId: string,
+): Promise<{ id: string; name: string; workspace_id: string } | undefined> {
+  return db
+    .selectFrom("projects")
+    .select(["id", "name", "workspace_id"])
+    .where("id", "=", projectId)
+    .where("deleted_at", "is", null)
+    .executeTakeFirst();
+}
+
 /** Images of one project change one after the other. */
 export async function lockImages(tx: Db, projectId: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);

@@ -9,6 +9,7 @@ import type { App } from "#app.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import { reached } from "#lib/kill-points.ts";
 import { newId } from "#lib/ids.ts";
+import { ProgressDeadline } from "#lib/progress-deadline.ts";
 import { bringUp } from "#machines/claim.ts";
 import type { CommandRecord, Guest } from "#machines/guest.ts";
 import type { LogRing } from "#machines/log-rings.ts";
@@ -37,6 +38,7 @@ import {
   type Runnable,
   sealEnvironment,
 } from "./launch.ts";
+import { WorkSigns } from "../apps/work-signs.ts";
 import { readerOf } from "./said.ts";
 import {
   deleteInstance,
@@ -50,8 +52,9 @@ import {
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 
 const command = "function";
-/** From its process' start until it says that it is ready: a handler may load much. */
-const readyWithinMs = 30_000;
+/** Time for a handler to load, counted from the last CPU time or output of its process, and in all. */
+const readyQuietMs = 30_000;
+const readyWholeMs = 150_000;
 /** A machine that does not answer is asked again; that it is gone is said by the machine layer. */
 const askAgainMs = 250;
 /** Of what a process says before it is ready: for whoever deploys it. */
@@ -351,21 +354,26 @@ export class Instance {
   }
 
   async #whenReady(): Promise<void> {
-    const waited = new AbortController();
-    const late = sleep(readyWithinMs, "late" as const, { signal: waited.signal, ref: false });
-    try {
-      const outcome = await Promise.race([this.#ready.promise, late]);
-      if (outcome === "ready") return;
-      const why =
-        outcome === "late"
-          ? `The handler was not loaded within ${readyWithinMs / 1000} s.`
-          : "The handler could not be loaded.";
-      const said = this.#firstWords.join("\n");
-      throw new HandlerFailed(said === "" ? `${why} It wrote nothing.` : `${why} It said:\n${said}`);
-    } finally {
-      waited.abort();
-      late.catch(() => {});
-    }
+    const signs = new WorkSigns(this.#app, { machine: this.machine, command, guest: () => this.guest() });
+    using deadline = new ProgressDeadline({
+      quietMs: readyQuietMs,
+      wholeMs: readyWholeMs,
+      hasProgressed: async () => {
+        const { usedCpu, wrote } = await signs.read();
+        return usedCpu || wrote;
+      },
+    });
+    const late = new Promise<"late">((resolve) => {
+      deadline.signal.addEventListener("abort", () => resolve("late"), { once: true });
+    });
+    const outcome = await Promise.race([this.#ready.promise, late]);
+    if (outcome === "ready") return;
+    const why =
+      outcome === "late"
+        ? `The handler was not loaded within ${deadline.seconds} s.`
+        : "The handler could not be loaded.";
+    const said = this.#firstWords.join("\n");
+    throw new HandlerFailed(said === "" ? `${why} It wrote nothing.` : `${why} It said:\n${said}`);
   }
 
   #heard(event: Parameters<Parameters<typeof readerOf>[0]>[0]): void {

@@ -28,7 +28,7 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
   const deployKey = await deployKeyFor(input.repo_url ?? null);
   const now = app.clock.now();
   const made = await app.db.transaction().execute(async (tx) => {
-    requireBelow(workspace.plan, "projects", await lockAndCount(tx, workspace.id));
+    requireBelow(workspace.plan, "projects", await lockAndCount(tx, workspace.id), workspace.id);
     await requireFreeName(tx, input.name);
     if (input.custom_domain) await requireDomain(app, tx, input.custom_domain, null);
     const row = await insertRow(tx, {

@@ -40,6 +40,8 @@ export interface Played {
   /** Whether what was prepared last is thrown away. */
   wasThrowaway: boolean;
   failsNextStart: string | undefined;
+  /** Awaited before the process is prepared, and during each probe. */
+  during: { prepare?: () => Promise<void>; answer?: () => Promise<void> };
 }
 
 const file = "/persist/played";
@@ -65,6 +67,7 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
       played.wasThrowaway = isThrowaway;
       const failure = played.failsNextStart;
       played.failsNextStart = undefined;
+      await played.during.prepare?.();
       if (failure !== undefined) throw new EngineFailure(failure);
       const there = await guest.stat(file);
       if (isMade && !there) throw new EngineFailure("the database's files are not where they should be");
@@ -72,6 +75,7 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
       return played.room;
     },
     async health() {
+      await played.during.answer?.();
       return played.room;
     },
     async heed(_guest, room) {
@@ -105,6 +109,7 @@ export async function addonsHost(
     admitted: [],
     wasThrowaway: false,
     failsNextStart: undefined,
+    during: {},
   };
   const kinds = {
     postgres: await playedEngine(engines.postgres, played),

@@ -95,6 +95,7 @@ export async function testDeployments(
     restart: async () => {
       stage.candidates.clear();
       Object.assign(test, begin());
+      await test.deployments.resetProgress();
       await test.deployments.begin();
     },
   };

@@ -32,6 +32,8 @@ export function newStage(): Stage {
   };
 }
 
+const silent = { log: async () => {}, progress: () => {} };
+
 const keyOf = (projectId: string, buildKey: Buffer) => `${projectId} ${buildKey.toString("hex")}`;
 
 export class PlayedPipeline implements Pipeline {
@@ -50,13 +52,9 @@ export class PlayedPipeline implements Pipeline {
     this.#stage = stage;
   }
 
-  readonly checkout: Pipeline["checkout"] = async (
-    _app,
-    _project,
-    { branch, sha, tag, into, log, signal },
-  ) => {
-    await log(`fetching ${sha ?? tag ?? branch}\n`);
-    await this.during.clone?.({ log, signal });
+  readonly checkout: Pipeline["checkout"] = async (_app, _project, { branch, sha, tag, into, ...work }) => {
+    await work.log(`fetching ${sha ?? tag ?? branch}\n`);
+    await this.during.clone?.(work);
     await writeFile(join(into, "index.html"), "hello");
     return { sha: sha ?? "f".repeat(40), message: "a change", author: "A. Author" };
   };
@@ -81,7 +79,7 @@ export class PlayedPipeline implements Pipeline {
     this.#stage.images.get(tag);
 
   readonly scanImage: NonNullable<Pipeline["scanImage"]> = async () => {
-    await this.during.scan?.({ log: async () => {}, signal: new AbortController().signal });
+    await this.during.scan?.({ ...silent, signal: new AbortController().signal });
     return "nothing found";
   };
 
@@ -93,7 +91,7 @@ export class PlayedPipeline implements Pipeline {
     candidates.add(id);
     const { argv, port, env, image } = request;
     started.set(id, { argv, port, env, image: image.tag });
-    const within = (signal: AbortSignal): Work => ({ log: work.log, signal });
+    const within = (signal: AbortSignal): Work => ({ ...work, signal });
     const candidate: Candidate = {
       waitHealthy: async (signal) => {
         await this.during.health?.(within(signal));
@@ -120,7 +118,7 @@ export class PlayedPipeline implements Pipeline {
   };
 
   readonly proveServed: Pipeline["proveServed"] = async (_app, _environment, signal) =>
-    this.during.proof?.({ log: async () => {}, signal });
+    this.during.proof?.({ ...silent, signal });
 }
 
 async function switchTo({ db }: App, environment: string, deployment: string | null): Promise<void> {

@@ -1,0 +1,91 @@
+/**
+ * A deadline that counts from the last sign of progress, with a total limit. Slow work on a busy host continues; stalled
+ * work ends early.
+ */
+
+export interface DeadlineOptions {
+  /** Longest time without progress. */
+  quietMs: number;
+  /** Longest time in all. */
+  wholeMs: number;
+  /** True if there was progress since the last call. A rejection ends the wait with its error. */
+  hasProgressed?: () => Promise<boolean>;
+}
+
+/** Interval of calls of `hasProgressed`. */
+const pollMs = 1_000;
+/** Least time for a response of `hasProgressed`. Without one by the deadline there was no progress. */
+const lookMs = 5_000;
+
+/** Reason of the signal. */
+export class DeadlineOver extends Error {
+  constructor() {
+    super("the deadline is over");
+  }
+}
+
+export class ProgressDeadline implements Disposable {
+  readonly #options: DeadlineOptions;
+  readonly #ends = new AbortController();
+  readonly #startedAt = performance.now();
+  #progressedAt = this.#startedAt;
+  #timer: NodeJS.Timeout | undefined;
+  #isDisposed = false;
+
+  constructor(options: DeadlineOptions) {
+    this.#options = options;
+    this.#schedule();
+  }
+
+  /** Aborts when the deadline is over. */
+  get signal(): AbortSignal {
+    return this.#ends.signal;
+  }
+
+  /** Seconds from the start to the deadline, as far as progress has moved it. */
+  get seconds(): number {
+    return Math.floor((this.#endsAt - this.#startedAt) / 1000);
+  }
+
+  progressed(): void {
+    this.#progressedAt = performance.now();
+  }
+
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    clearTimeout(this.#timer);
+  }
+
+  get #endsAt(): number {
+    const { quietMs, wholeMs } = this.#options;
+    return Math.min(this.#progressedAt + quietMs, this.#startedAt + wholeMs);
+  }
+
+  #schedule(): void {
+    if (this.#isDisposed || this.#ends.signal.aborted) return;
+    const leftMs = Math.max(0, this.#endsAt - performance.now());
+    this.#timer = setTimeout(() => void this.#look(), Math.min(pollMs, leftMs));
+    this.#timer.unref();
+  }
+
+  /** A machine may never respond, and the deadline must end nevertheless. */
+  async #hasProgressed(): Promise<boolean> {
+    const look = this.#options.hasProgressed?.();
+    if (!look) return false;
+    const late = Promise.withResolvers<false>();
+    const atMostMs = Math.max(lookMs, this.#endsAt - performance.now());
+    const timer = setTimeout(() => late.resolve(false), atMostMs);
+    timer.unref();
+    return Promise.race([look, late.promise]).finally(() => clearTimeout(timer));
+  }
+
+  async #look(): Promise<void> {
+    try {
+      if (await this.#hasProgressed()) this.progressed();
+      if (performance.now() >= this.#endsAt) this.#ends.abort(new DeadlineOver());
+    } catch (error) {
+      this.#ends.abort(error);
+    }
+    this.#schedule();
+  }
+}

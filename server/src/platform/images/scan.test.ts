@@ -1,0 +1,103 @@
+import { expect, test } from "vitest";
+import { listNotifications } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import type { Scan, Severity } from "@kontor/runtime/oci/scan.ts";
+import { testDatabase } from "../../../test/harness.ts";
+import { makeProject, personOn, projectsApp } from "../testing/platform-app.ts";
+import { scanAndNotify } from "./scan.ts";
+
+const { db } = await testDatabase();
+const base = await projectsApp(db);
+let severities: Severity[] = [];
+let scans = 0;
+/** A host with fixed scan results, because real advisories come from outside. */
+const host = {
+  scanAppImage: async (): Promise<Scan> => {
+    scans += 1;
+    const findings = severities.map((severity, index) => ({
+      id: `CVE-${index}`,
+      package: "p",
+      installed: "1",
+      fixedIn: null,
+      severity,
+      title: "A fault",
+      source: "npm-audit",
+    }));
+    const source = { source: "npm-audit", findings, unavailable: null, dataOf: null };
+    return { scanner: "kontor", sources: [source] };
+  },
+};
+const app = { ...base, machines: { host } } as unknown as App;
+
+async function imageOf(actor: Awaited<ReturnType<typeof personOn>>) {
+  const project = await makeProject(base, actor);
+  await db
+    .insertInto("regions")
+    .values({ code: "eu-1", name: "Here" })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute();
+  await db
+    .insertInto("hosts")
+    .values({
+      id: "host_scan",
+      region: "eu-1",
+      address: "here",
+      state: "ready",
+      lease_until: base.clock.now(),
+      cpu_class: "any",
+      runtime_builds: [],
+      vcpus: 1,
+      memory_bytes: 1,
+      disk_bytes: 1,
+    })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute();
+  await db
+    .insertInto("app_images")
+    .values({
+      id: `app_${project.id}`,
+      project_id: project.id,
+      host_id: "host_scan",
+      number: 1,
+      digest: "sha256:0",
+      size_bytes: 1,
+      run: JSON.stringify({ argv: [], port: null, health_check_path: null, user: null, cwd: "/", env: {} }),
+      deployment_id: null,
+      created_at: base.clock.now(),
+      pruned_at: null,
+    })
+    .execute();
+  return project;
+}
+
+test("notifies once of an image with critical or high findings, with the counts", async () => {
+  const owner = await personOn(db, "team");
+  const stranger = await personOn(db, "team");
+  const { id, name } = await imageOf(owner);
+  const told = () => listNotifications(app, owner);
+  severities = ["medium", "unknown"];
+  await scanAndNotify(app, id, "b1");
+  expect(await told()).toEqual([]);
+  severities = ["critical", "high", "medium", "unknown", "unknown"];
+  await scanAndNotify(app, id, "b1");
+  await scanAndNotify(app, id, "b1");
+  expect(await told()).toMatchObject([
+    {
+      kind: "image_findings",
+      title: `Image b1 of ${name} has 2 critical or high findings`,
+      body: expect.stringContaining("1 critical, 1 high, 1 medium, 0 low, 2 unknown"),
+      target: { kind: "project", id },
+    },
+  ]);
+  expect(await listNotifications(app, stranger)).toEqual([]);
+});
+
+test("joins a scan of the same image that is under way", async () => {
+  const { id } = await imageOf(await personOn(db, "team"));
+  scans = 0;
+  severities = [];
+  const found = await Promise.all([1, 2, 3].map(() => scanAndNotify(app, id, "b1")));
+  expect(scans).toBe(1);
+  expect(new Set(found).size).toBe(1);
+  expect(await scanAndNotify(app, id, "b9")).toBeUndefined();
+});
