@@ -102,6 +102,8 @@ test("a call that has to be asked for waits until a person approves it, and is m
       arguments: { id: "7" },
       expires_at: expect.stringMatching(/Z$/),
     },
+    approvals: [json.approval],
+    waiting_for_sign_in: null,
   });
   // What may be done is done; what has to be asked for is shown to the model, and is not.
   expect(model.asked[0].tools).toHaveLength(3);
@@ -258,19 +260,200 @@ test("a decision is made once: the same again is answered alike, another is refu
   expect(activity).toMatchObject([{ action: `agent_approval.${outcome}`, actor_kind: "api_token" }]);
 });
 
-test("several are asked for one by one, in the order of the calls, more often than a process may fail", async () => {
-  const { name, sell, buy } = await agent();
-  const calls = Array.from({ length: 12 }, (_, n) => call(n % 2 ? buy : sell, String(n)));
+/** Starts a run that waits for decisions on `count` calls. */
+async function several(count: number, approvals: object = {}) {
+  const tools = await agent(approvals);
+  const { name, sell, buy } = tools;
+  const calls = Array.from({ length: count }, (_, n) => call(n % 2 ? buy : sell, String(n)));
   model.script([{ calls }, { text: ["Done."] }]);
-  let json = await invoke(name);
-  for (let n = 0; n < 12; n += 1) {
-    expect(json.approval).toMatchObject({ tool: n % 2 ? buy : sell, arguments: { id: String(n) } });
-    await decide(json.run_id, json.approval.request_id, n === 3 ? "deny" : "approve");
-    json = await settled(json.run_id);
+  const json = await invoke(name);
+  const ids = json.approvals.map(({ request_id }: Json) => request_id) as string[];
+  return { ...tools, json, ids, runId: json.run_id as string };
+}
+
+test("requests all approvals of a step together, and continues after the last decision", async () => {
+  const { sell, buy, json, ids, runId } = await several(12);
+  expect(json).toMatchObject({ status: "pending_approval", approval: json.approvals[0] });
+  expect(json.approvals.map(({ tool, arguments: { id } }: Json) => [tool, id])).toEqual(
+    Array.from({ length: 12 }, (_, n) => [n % 2 ? buy : sell, String(n)]),
+  );
+  const listed = (await owner.get("/v1/agents/approvals")).json.items;
+  expect(listed.filter(({ run_id }: Json) => run_id === runId)).toHaveLength(12);
+  const inList = (await owner.get(`/v1/agents/runs?session_id=${json.session_id}`)).json.items[0];
+  expect(inList.approvals).toEqual(json.approvals);
+  // Decides the last one first, each with another token.
+  for (const [n, id] of [...ids.entries()].toReversed()) {
+    expect((await run(runId)).approvals.map(({ request_id }: Json) => request_id)).toEqual(
+      ids.slice(0, n + 1),
+    );
+    const authorization = `Bearer ${await owner.tokenWith(["agents:invoke"])}`;
+    const body = { decision: n === 3 ? "deny" : "approve" };
+    const path = `/v1/agents/runs/${runId}/approvals/${id}`;
+    expect((await owner.call("POST", path, body, { authorization })).status).toBe(200);
+    if (n > 0) expect(paths()).toEqual([]);
   }
-  expect(json).toMatchObject({ status: "completed", output: "Done." });
-  expect(paths()).toHaveLength(11);
-  expect(paths().slice(0, 4)).toEqual([0, 1, 2, 4].map((n) => `/api/${n % 2 ? "buy" : "sell"}{"id":"${n}"}`));
+  expect(await settled(runId)).toMatchObject({ status: "completed", output: "Done.", approvals: [] });
+  expect(paths().toSorted()).toEqual(
+    [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `/api/${n % 2 ? "buy" : "sell"}{"id":"${n}"}`).toSorted(),
+  );
+  const told = model.asked[1].messages.filter(({ role }: Json) => role === "tool");
+  expect(told.map(({ content }: Json) => content.includes("denied"))).toEqual(
+    ids.map((_, index) => index === 3),
+  );
+  const log = await events(runId);
+  const requested = log.filter(({ type }) => type === "approval.requested");
+  expect(requested.map(({ request_id }) => request_id)).toEqual(ids);
+  expect(log.filter(({ type }) => type === "run.pending_approval")).toMatchObject([
+    { request_id: ids[0], request_ids: ids },
+  ]);
+  expect(log.filter(({ type }) => type === "run.started")).toHaveLength(2);
+  const news = await host.app.db
+    .selectFrom("notifications")
+    .select("title")
+    .where(sql<boolean>`target ->> 'id' = ${runId}`)
+    .execute();
+  expect(news).toEqual([{ title: expect.stringContaining("requests approval for 12 calls") }]);
+});
+
+test("continues once when many people decide at the same moment", async () => {
+  const { ids, runId } = await several(8);
+  const replies = await Promise.all(ids.map((id) => decide(runId, id, "approve")));
+  expect(replies.map(({ status }) => status)).toEqual(ids.map(() => 200));
+  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(paths().toSorted()).toHaveLength(8);
+  const log = await events(runId);
+  expect(log.filter(({ type }) => type === "run.started")).toHaveLength(2);
+  expect(log.map(({ seq }) => seq)).toEqual(log.map((_, index) => index + 1));
+});
+
+test.each([
+  [
+    "deny",
+    { status: "completed", tools_called: ["completed", "expired", "expired"].map((status) => ({ status })) },
+  ],
+  ["fail", { status: "failed", error_code: "approval_expired" }],
+])("expires the undecided approvals of a run together, and keeps the decided ones: %s", async (how, to) => {
+  const { ids, runId } = await several(3, { on_expire: how });
+  await decide(runId, ids[0]!, "approve");
+  await host.app.db
+    .updateTable("agent_approvals")
+    .set({ expires_at: new Date(Date.now() - 1) })
+    .where("run_id", "=", runId)
+    .where("status", "=", "pending")
+    .execute();
+  expect((await run(runId)).status).not.toBe("pending_approval");
+  expect(await settled(runId)).toMatchObject({ ...to, approvals: [] });
+  expect(paths()).toEqual(how === "deny" ? ['/api/sell{"id":"0"}'] : []);
+  for (const id of ids.slice(1)) expect((await decide(runId, id, "approve")).status).toBe(410);
+  const outcomes = (await events(runId)).filter(({ type }) => type === "approval.resolved");
+  expect(outcomes.map(({ outcome }) => outcome)).toEqual(["approved", "expired", "expired"]);
+});
+
+test.each(["cancel", "end"])("cancels the undecided approvals of a run that is over: %s", async (how) => {
+  const { name, json, ids, runId } = await several(3);
+  await decide(runId, ids[1]!, "approve");
+  if (how === "cancel") await owner.post(`/v1/agents/runs/${runId}/cancel`);
+  else await owner.call("DELETE", `/v1/agents/${name}/sessions/${json.session_id}`);
+  expect(await run(runId)).toMatchObject({ status: "failed", approval: null, approvals: [] });
+  const outcomes = (await events(runId)).filter(({ type }) => type === "approval.resolved");
+  expect(outcomes.map(({ request_id, outcome }) => [request_id, outcome])).toEqual([
+    [ids[1], "approved"],
+    [ids[0], "cancelled"],
+    [ids[2], "cancelled"],
+  ]);
+  expect((await decide(runId, ids[1]!, "approve")).status).toBe(200);
+  expect((await decide(runId, ids[2]!, "approve")).json).toMatchObject({ outcome: "cancelled" });
+  expect(paths()).toEqual([]);
+});
+
+test("requests cancelled approvals again when the run is resumed, and keeps the decided ones", async () => {
+  const { ids, runId } = await several(3);
+  await decide(runId, ids[1]!, "approve");
+  await owner.post(`/v1/agents/runs/${runId}/cancel`);
+  expect((await owner.post(`/v1/agents/runs/${runId}/resume`)).status).toBe(200);
+  await host.runs.settled(runId, 20_000);
+  const { approvals } = await run(runId);
+  expect(approvals.map(({ arguments: { id } }: Json) => id)).toEqual(["0", "2"]);
+  for (const { request_id } of approvals) await decide(runId, request_id, "deny");
+  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(paths()).toEqual(['/api/buy{"id":"1"}']);
+});
+
+const approve = (runId: string, requestId: string, body: object = {}, person: Person = owner) =>
+  person.post(`/v1/agents/runs/${runId}/approvals/${requestId}`, { decision: "approve", ...body });
+
+test("makes an approved call with changed arguments, and sends them to the model", async () => {
+  const { runId, requestId } = await waiting();
+  const changed = { id: "8", note: "half of it" };
+  const stranger = await host.person();
+  expect((await approve(runId, requestId, { arguments: changed }, stranger)).status).toBe(404);
+  expect((await approve(runId, requestId, { arguments: changed })).status).toBe(200);
+  expect(await settled(runId)).toMatchObject({ status: "completed", output: "Done." });
+  expect(shop.asked.map(({ body }) => JSON.parse(body) as Json)).toEqual([changed]);
+  expect(model.asked[1].messages.at(-1).content).toBe(
+    `A person changed the arguments of this call and approved it. It was made with: ${JSON.stringify(changed)}\n\n{"ok":true}`,
+  );
+  // The journal has both versions of the arguments.
+  const journal = await host.app.db
+    .selectFrom("agent_tool_calls")
+    .innerJoin("agent_approvals", "agent_approvals.call_id", "agent_tool_calls.id")
+    .select(["agent_tool_calls.arguments as requested", "approved_arguments", "parameters"])
+    .where("agent_tool_calls.run_id", "=", runId)
+    .execute();
+  expect(journal).toEqual([{ requested: { id: "7" }, approved_arguments: changed, parameters: null }]);
+  const log = await events(runId);
+  expect(log.find(({ type }) => type === "approval.resolved")).toMatchObject({ arguments: changed });
+  expect(log.find(({ type }) => type === "tool.completed").result_preview).toBe('{"ok":true}');
+  const activity = await host.app.db
+    .selectFrom("activity")
+    .select("detail")
+    .where("target_id", "=", runId)
+    .executeTakeFirstOrThrow();
+  expect(activity.detail).toMatchObject({ arguments_changed: true });
+  expect(JSON.stringify(activity)).not.toContain("half of it");
+  // Repeating the same arguments is the same decision; other arguments are another decision.
+  expect((await approve(runId, requestId, { arguments: changed })).status).toBe(200);
+  for (const other of [{}, { arguments: { id: "9" } }])
+    expect(await approve(runId, requestId, other)).toMatchObject({
+      status: 409,
+      json: { code: "approval_decided", outcome: "approved" },
+    });
+  await forgetOutputs(host.app, new Date(Date.now() + 3_700_000));
+  expect(await approvalRow(requestId)).toMatchObject({ arguments: null, approved_arguments: null });
+  expect(JSON.stringify(await events(runId))).not.toContain("half of it");
+});
+
+test("refuses changed arguments that do not fit the tool's schema", async () => {
+  const { sell, runId, requestId } = await waiting();
+  const unfit = await approve(runId, requestId, { arguments: { id: 8 } });
+  expect([unfit.status, unfit.json]).toMatchObject([
+    400,
+    { code: "invalid_request", detail: expect.stringContaining(`do not fit the schema of ${sell}`) },
+  ]);
+  expect(unfit.json.detail).toMatch(/^arguments: .*leave `arguments` out/);
+  const long = await approve(runId, requestId, { arguments: { id: "x".repeat(300_000) } });
+  expect([long.status, long.json.detail]).toMatchObject([400, expect.stringContaining("256 KiB")]);
+  const path = `/v1/agents/runs/${runId}/approvals/${requestId}`;
+  expect((await owner.post(path, { decision: "deny", arguments: { id: "8" } })).status).toBe(400);
+  expect((await approvalRow(requestId)).status).toBe("pending");
+  // The requested arguments, sent back, change nothing.
+  expect((await approve(runId, requestId, { arguments: { id: "7" } })).status).toBe(200);
+  await settled(runId);
+  expect((await approvalRow(requestId)).approved_arguments).toBeNull();
+  expect(model.asked[1].messages.at(-1).content).toBe('{"ok":true}');
+});
+
+test("returns the run at its next stop when a decision has wait_s", async () => {
+  const { ids, runId } = await several(2);
+  const first = await approve(runId, ids[0]!, { wait_s: 20 });
+  // Another approval is pending, so the run has stopped already.
+  expect(first).toMatchObject({
+    status: 200,
+    json: { status: "pending_approval", approvals: [{ request_id: ids[1] }] },
+  });
+  const last = await approve(runId, ids[1]!, { wait_s: 20 });
+  expect(last).toMatchObject({ status: 200, json: { status: "completed", output: "Done." } });
+  expect((await approve(runId, ids[1]!, { wait_s: 301 })).status).toBe(400);
 });
 
 test("nobody is asked about a call that can't be made anyhow", async () => {
@@ -398,6 +581,18 @@ test("arguments that are long are in the run, not in the list", async () => {
   expect(json.approval.arguments).toEqual({ id });
   const { items } = (await owner.get("/v1/agents/approvals")).json;
   expect(items[0]).toMatchObject({ run_id: json.run_id, arguments: null });
+});
+
+test("omits arguments from a list of runs when a run's arguments exceed 16 KiB", async () => {
+  const { name, sell } = await agent();
+  const long = ["x", "y"].map((letter) => letter.repeat(10_000));
+  model.script([{ calls: long.map((id) => call(sell, id)) }, { text: ["Done."] }]);
+  const json = await invoke(name);
+  const argumentsOf = ({ approvals }: Json) => approvals.map((one: Json) => one.arguments?.id ?? null);
+  expect(argumentsOf(await run(json.run_id))).toEqual(long);
+  const { items } = (await owner.get(`/v1/agents/runs?session_id=${json.session_id}`)).json;
+  expect(argumentsOf(items[0])).toEqual([long[0], null]);
+  await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
 });
 
 test("a stream of a run that waits stays open, and goes on with the decision", async () => {

@@ -1,8 +1,9 @@
 /**
- * Approvals: a person decides on one call of a tool. This folder owns what was asked, of which call, and what came of
- * it. It promises that a question has one answer, for good; that what is approved is what was shown, argument by
- * argument; and that a run which waits takes no memory, no process and none of its own time: it is two rows, until
- * somebody decides, the time is up, or the run is ended.
+ * Approvals: a person decides on one call of a tool. This folder stores the request, its call and its outcome. It
+ * guarantees that an approval is decided once; that the approved arguments are those that were shown, or those that the
+ * person sent in their place; and that a waiting run uses no memory, no process and none of its time limit. All calls of
+ * a step that need approval are requested together. Such a run consists of rows until the last approval is decided or
+ * expires, or the run ends.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -17,12 +18,13 @@ import {
   agentOf,
   type ApprovalRow,
   approvalsOfRun,
-  closeApproval,
+  closeApprovals,
   deleteCancelled,
   countWaiting,
   forgetArguments,
-  insertApproval,
+  insertApprovals,
   listWaiting,
+  pendingIds,
   pendingOfRuns,
   type PendingRow,
 } from "./store.ts";
@@ -72,6 +74,8 @@ export interface Question {
   workspaceId: string;
   runId: string;
   call: { id: string; tool: string; arguments: Record<string, unknown> };
+  /** JSON Schema of the arguments. */
+  parameters: Record<string, unknown>;
   onExpire: ApprovalRow["on_expire"];
   at: Date;
   expiresAt: Date;
@@ -81,56 +85,72 @@ export function question(of: Omit<Question, "id">): Question {
   return { id: newId("apr_"), ...of };
 }
 
-/** In the transaction in which the run begins to wait. */
-export async function raise(
-  tx: Db,
-  { id, workspaceId, runId, call, onExpire, at, expiresAt }: Question,
-): Promise<void> {
-  await insertApproval(tx, {
+/** Inserts the approvals of one run, with one notification, in the transaction in which the run begins to wait. */
+export async function raise(tx: Db, questions: readonly Question[]): Promise<void> {
+  const [first] = questions;
+  if (!first) return;
+  const { workspaceId, runId, expiresAt } = first;
+  const rows = questions.map(({ id, call, parameters, onExpire, at }) => ({
     id,
     workspace_id: workspaceId,
     run_id: runId,
     call_id: call.id,
     tool: call.tool,
     arguments: storableJson(call.arguments),
-    status: "pending",
+    parameters: storableJson(parameters),
+    approved_arguments: null,
+    status: "pending" as const,
     on_expire: onExpire,
     created_at: at,
     expires_at: expiresAt,
     decided_at: null,
     decided_by: null,
-  });
+  }));
+  await insertApprovals(tx, rows);
   const agent = await agentOf(tx, runId);
+  const tools = [...new Set(questions.map(({ call }) => call.tool))].join(", ");
+  const title =
+    questions.length === 1
+      ? `${agent} requests approval to call ${tools}`
+      : `${agent} requests approval for ${questions.length} calls`;
   await notify(tx, {
     workspaceId,
     kind: "approval_pending",
-    title: `${agent} asks whether it may call ${call.tool}`,
-    body: `Approve or deny it until ${expiresAt.toISOString()}; the run waits.`,
+    title,
+    body: `Approve or deny ${tools} until ${expiresAt.toISOString()}; the run waits.`,
     target: { kind: "agent_run", id: runId, label: agent },
   });
 }
 
-/** Closed for good, and the event that says so. Of an approval that is pending, with its run's row locked. */
-export async function close(
-  tx: Db,
-  id: string,
-  change: {
-    status: Exclude<ApprovalStatus, "pending">;
-    at: Date;
-    by: Decider | null;
-    reason?: string | undefined;
-  },
-) {
-  const { status: outcome, at, by, reason } = change;
-  const told = reason === undefined ? {} : { reason };
-  await closeApproval(tx, id, { status: outcome, at, by: by && { ...by, ...told } });
-  return { type: "approval.resolved", at, data: { request_id: id, outcome, by, ...told } };
+interface Closing {
+  status: Exclude<ApprovalStatus, "pending">;
+  at: Date;
+  by: Decider | null;
+  reason?: string | undefined;
+  /** Arguments that the person changed. */
+  approvedArguments?: Record<string, unknown> | undefined;
 }
 
-/** Of a run that is ended: nobody has to decide any more. Its row is locked. */
+/** Closes pending approvals and returns their events. The caller holds the lock on their run's row. */
+export async function close(tx: Db, ids: readonly string[], change: Closing) {
+  const { status: outcome, at, by, reason, approvedArguments } = change;
+  const why = reason === undefined ? {} : { reason };
+  const changed = approvedArguments === undefined ? {} : { arguments: approvedArguments };
+  await closeApprovals(tx, ids, { status: outcome, at, by: by && { ...by, ...why }, approvedArguments });
+  return ids.map((id) => ({
+    type: "approval.resolved",
+    at,
+    data: { request_id: id, outcome, by, ...why, ...changed },
+  }));
+}
+
+/** Cancels the pending approvals of a run that ends. The caller holds the lock on the run's row. */
 export async function cancelPending(tx: Db, runId: string, at: Date) {
-  const pending = await pendingOfRuns(tx, [runId]);
-  return Promise.all(pending.map(({ id }) => close(tx, id, { status: "cancelled", at, by: null })));
+  return close(tx, await pendingIds(tx, runId), { status: "cancelled", at, by: null });
+}
+
+export async function hasPending(tx: Db, runId: string): Promise<boolean> {
+  return (await pendingIds(tx, runId)).length > 0;
 }
 
 /** Deletes a run's undecided approvals. The resumed run requests them again. */
@@ -143,15 +163,17 @@ export async function approvalsByCall(db: Db, runId: string): Promise<Map<string
   return new Map((await approvalsOfRun(db, runId)).map((row) => [row.call_id, row]));
 }
 
-/** What each of these runs waits for, by the run. Arguments beyond `argumentsMaxBytes` are left out. */
+/**
+ * Pending approvals of each run, in the order of the calls. Omits arguments once those of a run take more than
+ * `argumentsMaxBytes` together.
+ */
 export async function pendingByRun(
   db: Db,
   runIds: readonly string[],
   argumentsMaxBytes: number | null = null,
-): Promise<Map<string, PendingApproval>> {
+): Promise<Map<string, PendingApproval[]>> {
   if (runIds.length === 0) return new Map();
-  const rows = await pendingOfRuns(db, runIds, argumentsMaxBytes);
-  return new Map(rows.map((row) => [row.run_id, row]));
+  return Map.groupBy(await pendingOfRuns(db, runIds, argumentsMaxBytes), ({ run_id }) => run_id);
 }
 
 /** What calls said goes with what their runs said. */

@@ -43,14 +43,10 @@ async function work(runId: string): Promise<void> {
   }
 }
 
-async function invoke(): Promise<string> {
+async function invoke(calls = [{ name: "shop__sell", arguments: '{"id":"7"}' }]): Promise<string> {
   shop.asked = [];
-  // One call, and then what came of it.
-  model.script(({ messages }: Json) =>
-    messages.at(-1).role === "tool"
-      ? { text: ["Done."] }
-      : { calls: [{ name: "shop__sell", arguments: '{"id":"7"}' }] },
-  );
+  // The calls, and then a final answer.
+  model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it.", wait_s: 0 });
   // As if the process that took it had committed it.
   await host.app.db
@@ -109,3 +105,35 @@ test.each([
   expect(shop.asked).toHaveLength(calls);
   await expectOneOf(runId, "approval.requested", "approval.resolved", "run.completed");
 });
+
+// The idle server commits decisions and executes nothing, like one that is killed after each of them.
+test.each(["agent.approval.raised", "agent.run.taken", "agent.call.began", "agent.call.ended"])(
+  "keeps each of several decisions when servers are killed between them and at %s",
+  async (point) => {
+    const ids = ["1", "2", "3"];
+    const runId = await invoke(ids.map((id) => ({ name: "shop__sell", arguments: `{"id":"${id}"}` })));
+    if (point === "agent.approval.raised") expect(await killed(point)).toBe("SIGKILL");
+    await work(runId);
+    const { approvals } = await run(runId);
+    expect(approvals.map((one: Json) => one.arguments.id)).toEqual(ids);
+    const path = (n: number) => `/v1/agents/runs/${runId}/approvals/${approvals[n].request_id}`;
+    const changed = { id: "20" };
+    expect((await owner.post(path(2), { decision: "deny" })).status).toBe(200);
+    await work(runId);
+    expect((await owner.post(path(1), { decision: "approve", arguments: changed })).status).toBe(200);
+    await work(runId);
+    expect(shop.asked).toEqual([]);
+    expect((await run(runId)).approvals).toEqual([approvals[0]]);
+    expect((await owner.post(path(0), { decision: "approve" })).status).toBe(200);
+    if (point !== "agent.approval.raised") expect(await killed(point)).toBe("SIGKILL");
+    await work(runId);
+    const { status, tools_called } = await run(runId);
+    expect([status, tools_called[2].status]).toEqual(["completed", "denied"]);
+    // No call is made twice, and the journal has each interrupted one.
+    const bodies = shop.asked.map(({ body }) => body);
+    expect(new Set(bodies).size).toBe(bodies.length);
+    for (const [n, body] of ['{"id":"1"}', '{"id":"20"}'].entries())
+      if (!bodies.includes(body)) expect(tools_called[n].status).toBe("unknown");
+    await expectOneOf(runId, "run.pending_approval", "run.completed");
+  },
+);

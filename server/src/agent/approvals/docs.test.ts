@@ -14,8 +14,10 @@ const owner = await host.person();
 function answerPage({ messages }: Json) {
   const { role, content } = messages.at(-1);
   if (role === "tool") return { text: ["It is refunded."] };
-  const number = /\d+/.exec(content)?.[0];
-  return { calls: [{ name: "shop__refund", arguments: JSON.stringify({ number }) }] };
+  const numbers: string[] = content.match(/\d+/g) ?? [];
+  return {
+    calls: numbers.map((number) => ({ name: "shop__refund", arguments: JSON.stringify({ number }) })),
+  };
 }
 
 test("the page of approvals does what it says", async () => {
@@ -26,5 +28,7 @@ test("the page of approvals does what it says", async () => {
     model: model.url,
     shop: shop.url,
   });
-  expect(shop.asked.map(({ path, body }) => path + body)).toEqual(['/api/refunds{"number":"17"}']);
+  expect(shop.asked.map(({ path, body }) => path + body).toSorted()).toEqual(
+    ["17", "20", "22"].map((number) => `/api/refunds{"number":"${number}"}`),
+  );
 });

@@ -13,6 +13,12 @@ export const approvalDecided = defineError("approval_decided", 409, (outcome: Ap
       : `This was ${outcome} already; a decision can't be changed.`,
   meta: { outcome },
 }));
+/** Same code as `approvalDecided`: the decision stands, with other arguments. */
+export const approvalEdited = defineError("approval_decided", 409, () => ({
+  detail:
+    "The call was already approved with other arguments. A decision can't be changed; the run's `approval.resolved` event has the approved arguments.",
+  meta: { outcome: "approved" },
+}));
 export const approvalExpired = defineError(
   "approval_expired",
   410,

@@ -30,7 +30,7 @@ export const approvalRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "decideAgentApproval",
     summary: "Approve or deny a call",
     description:
-      "Answers the run, which goes on at once: with the call that was approved, argument by argument, or with the model told that it was denied, and for which reason. The same decision again changes nothing.",
+      "Decides one call and returns the run. The run continues when its last pending approval is decided. An approved call is made with the arguments that were requested, or with `arguments` if given. The model reads a denial with its `reason`. With `wait_s`, the response is the run when it next stops. A repeated decision changes nothing.",
     scope: "agents:invoke",
     params: ApprovalParams,
     body: Decide,

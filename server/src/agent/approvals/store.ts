@@ -10,8 +10,14 @@ export type ApprovalRow = Selectable<AgentApprovalsTable>;
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
 
-export async function insertApproval(tx: Db, approval: Insertable<AgentApprovalsTable>): Promise<void> {
-  await tx.insertInto("agent_approvals").values(approval).execute();
+export async function insertApprovals(
+  tx: Db,
+  approvals: readonly Insertable<AgentApprovalsTable>[],
+): Promise<void> {
+  await tx
+    .insertInto("agent_approvals")
+    .values([...approvals])
+    .execute();
 }
 
 export function findApproval(tx: Db, runId: string, id: string): Promise<ApprovalRow | undefined> {
@@ -30,67 +36,103 @@ export function approvalsOfRun(db: Db, runId: string): Promise<ApprovalRow[]> {
 /** What a run shows of what it waits for. */
 export type PendingRow = Pick<ApprovalRow, "id" | "run_id" | "tool" | "arguments" | "expires_at">;
 
-/** What each of these runs waits for. Arguments beyond `argumentsMaxBytes` are left out. */
+/**
+ * Lists the pending approvals of these runs, in the order of the calls. Omits arguments once those of a run take more
+ * than `argumentsMaxBytes` together.
+ */
 export function pendingOfRuns(
   db: Db,
   runIds: readonly string[],
   argumentsMaxBytes: number | null = null,
 ): Promise<PendingRow[]> {
   return db
-    .selectFrom("agent_approvals")
+    .selectFrom("agent_approvals as a")
+    .innerJoin("agent_tool_calls as c", "c.id", "a.call_id")
     .select([
-      "id",
-      "run_id",
-      "tool",
-      "expires_at",
+      "a.id",
+      "a.run_id",
+      "a.tool",
+      "a.expires_at",
       sql<ApprovalRow["arguments"]>`case when ${argumentsMaxBytes}::integer is null
-        or octet_length(arguments::text) <= ${argumentsMaxBytes}::integer then arguments end`.as("arguments"),
+        or sum(octet_length(a.arguments::text)) over (partition by a.run_id order by c.position)
+          <= ${argumentsMaxBytes}::integer then a.arguments end`.as("arguments"),
     ])
-    .where("run_id", "=", anyOf(runIds))
-    .where("status", "=", "pending")
+    .where("a.run_id", "=", anyOf(runIds))
+    .where("a.status", "=", "pending")
+    .orderBy("a.run_id")
+    .orderBy("c.position")
     .execute();
 }
 
-export async function closeApproval(
+/** Lists the ids of a run's pending approvals, in the order of the calls. */
+export async function pendingIds(db: Db, runId: string): Promise<string[]> {
+  const rows = await db
+    .selectFrom("agent_approvals as a")
+    .innerJoin("agent_tool_calls as c", "c.id", "a.call_id")
+    .select("a.id")
+    .where("a.run_id", "=", runId)
+    .where("a.status", "=", "pending")
+    .orderBy("c.position")
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+export async function closeApprovals(
   tx: Db,
-  id: string,
-  change: { status: ApprovalStatus; at: Date; by: Decider | null },
+  ids: readonly string[],
+  change: {
+    status: ApprovalStatus;
+    at: Date;
+    by: Decider | null;
+    approvedArguments?: Record<string, unknown> | undefined;
+  },
 ): Promise<void> {
+  const { status, at, by, approvedArguments: changed } = change;
   await tx
     .updateTable("agent_approvals")
     .set({
-      status: change.status,
-      decided_at: change.at,
-      decided_by: change.by && storableJson(change.by),
+      status,
+      decided_at: at,
+      decided_by: by && storableJson(by),
+      parameters: null,
+      ...(changed === undefined ? {} : { approved_arguments: storableJson(changed) }),
     })
-    .where("id", "=", id)
+    .where("id", "=", anyOf(ids))
     .execute();
 }
 
-/** Those whose time is up, the oldest first. */
-export function findDue(db: Db, now: Date, limit: number): Promise<Pick<ApprovalRow, "id" | "run_id">[]> {
-  return db
+const late = (db: Db, now: Date) =>
+  db
     .selectFrom("agent_approvals")
-    .select(["id", "run_id"])
     .where("status", "=", "pending")
     .where("expires_at", "<=", now)
+    // The deadlines of a held workspace move when it is released.
     .where("workspace_id", "not in", (eb) =>
       eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
-    )
-    .orderBy("expires_at")
+    );
+
+/** Lists runs with late approvals, the longest overdue first. */
+export async function findLateRuns(db: Db, now: Date, limit: number): Promise<string[]> {
+  const rows = await late(db, now)
+    .select("run_id")
+    .groupBy("run_id")
+    .orderBy((eb) => eb.fn.min("expires_at"))
     .limit(limit)
     .execute();
+  return rows.map(({ run_id }) => run_id);
 }
 
-/** True if the approval's workspace is held, so its deadlines have not moved yet. */
-export async function isHeld(db: Db, { workspace_id }: Pick<ApprovalRow, "workspace_id">): Promise<boolean> {
-  const row = await db
-    .selectFrom("workspaces")
-    .select("id")
-    .where("id", "=", workspace_id)
-    .where("held_since", "is not", null)
-    .executeTakeFirst();
-  return row !== undefined;
+export function lateOfRun(
+  tx: Db,
+  runId: string,
+  now: Date,
+): Promise<Pick<ApprovalRow, "id" | "tool" | "on_expire">[]> {
+  return late(tx, now)
+    .select(["id", "tool", "on_expire"])
+    .where("run_id", "=", runId)
+    .orderBy("expires_at")
+    .orderBy("id")
+    .execute();
 }
 
 /** Moves the deadlines of a workspace's undecided approvals. */
@@ -166,7 +208,11 @@ export async function agentOf(db: Db, runId: string): Promise<string> {
 export async function forgetArguments(tx: Db, runIds: readonly string[]): Promise<void> {
   await tx
     .updateTable("agent_approvals")
-    .set({ arguments: "null", decided_by: sql`(decided_by::jsonb - 'reason')::json` })
+    .set({
+      arguments: "null",
+      approved_arguments: null,
+      decided_by: sql`(decided_by::jsonb - 'reason')::json`,
+    })
     .where("run_id", "=", anyOf(runIds))
     .execute();
 }

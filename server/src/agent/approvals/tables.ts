@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0029_approvals.sql says what they mean. */
+/** Columns as they are stored; migrations/0029_approvals.sql and 0088_several_approvals.sql describe them. */
 import type { ColumnType } from "kysely";
 import type { ApprovalStatus } from "./states.ts";
 
@@ -26,6 +26,10 @@ export interface AgentApprovalsTable {
   decided_at: Date | null;
   /** Parsed when read, written as JSON text. */
   decided_by: ColumnType<Decider | null, string | null, string | null>;
+  /** Parsed when read, written as JSON text. */
+  parameters: ColumnType<Record<string, unknown> | null, string | null, null>;
+  /** Parsed when read, written as JSON text. */
+  approved_arguments: ColumnType<Record<string, unknown> | null, null, string | null>;
 }
 
 export interface AgentApprovalTables {

@@ -11,8 +11,12 @@ type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 export type Access = { kind: "token"; token: string; connection: string } | NoAccess;
 
 export type NoAccess =
-  /** Of an end user; `askToSignIn` says where. `isAgain`: what they signed in for is not enough. */
-  { kind: "auth_required"; who: string; isAgain: boolean } | { kind: "unavailable"; why: string };
+  /**
+   * An end user must sign in; `askToSignIn` has the link. `isAgain`: the granted scopes are not enough. `connection`: id
+   * of the connection with too few scopes, null if there is none.
+   */
+  | { kind: "auth_required"; who: string; isAgain: boolean; connection: string | null }
+  | { kind: "unavailable"; why: string };
 
 /**
  * `endUserId` null: nobody in particular, which is the owner, who is not asked to sign in by a run: it is begun, and its
@@ -25,13 +29,13 @@ export async function accessFor(
 ): Promise<Access> {
   const who = whoOf(toolset, endUserId);
   const row = await findConnection(app.db, toolset.id, who);
-  if (!row || row.status === "needs_reauth") return unsigned(who);
+  if (!row || row.status === "needs_reauth") return unsigned(who, row?.id);
   const outcome = await refresh(app, row);
   if (outcome instanceof Refreshed) {
     const { token, connection } = outcome;
     return { kind: "token", token, connection };
   }
-  return outcome === "needs_reauth" ? unsigned(who) : { kind: "unavailable", why: outcome.message };
+  return outcome === "needs_reauth" ? unsigned(who, row.id) : { kind: "unavailable", why: outcome.message };
 }
 
 /** A server took the token for none: the next `accessFor` has a newer one, or asks for a sign-in. */
@@ -62,21 +66,25 @@ export async function moreWanted(
     if (!row) return unsigned(who);
     if (openTokens(app, row.id, row.sealed).access_token !== token) return undefined;
     await putWanted(tx, row.id, union(scope, row.wanted));
-    return unsigned(who, true);
+    return unsigned(who, row.id, true);
   });
 }
 
-/** What somebody signed in for is let in nowhere. */
-export function askAnew(toolset: SignInToolset, endUserId: string | null): NoAccess {
-  return unsigned(whoOf(toolset, endUserId), true);
+/** A sign-in is needed again, because the server accepts no token of this connection. */
+export function askAnew(
+  toolset: SignInToolset,
+  endUserId: string | null,
+  connection: string | null,
+): NoAccess {
+  return unsigned(whoOf(toolset, endUserId), connection, true);
 }
 
 function whoOf({ oauth_per_end_user }: SignInToolset, endUserId: string | null): string {
   return oauth_per_end_user && endUserId !== null ? endUserId : owner;
 }
 
-function unsigned(who: string, isAgain = false): NoAccess {
-  if (who !== owner) return { kind: "auth_required", who, isAgain };
+function unsigned(who: string, connection: string | null = null, isAgain = false): NoAccess {
+  if (who !== owner) return { kind: "auth_required", who, isAgain, connection };
   const again = isAgain ? " again, because what they granted is not enough" : "";
   const why = `its owner has to sign in to it${again}: open the link of the toolset's oauth/start`;
   return { kind: "unavailable", why };

@@ -41,7 +41,10 @@ export async function askToSignIn(
   if (known.size > linksMax && oldest !== undefined) known.delete(oldest);
 }
 
-async function isUnopened(app: Pick<App, "db">, { authorize_url }: SignInLink): Promise<boolean> {
+export async function isUnopened(
+  app: Pick<App, "db">,
+  { authorize_url }: Pick<SignInLink, "authorize_url">,
+): Promise<boolean> {
   const nonce = authorize_url.slice(authorize_url.lastIndexOf("/") + 1);
   const link = await findLink(app.db, { nonce_hash: hashOf(nonce) });
   return link !== undefined && link.opened_at === null;

@@ -116,7 +116,12 @@ const grants = () => shop.tokenRequests.map(({ grant, status }) => [grant, statu
 
 test("each end user signs in for themselves, and nobody calls as another", async () => {
   const set = await toolset({ oauth_per_end_user: true });
-  expect(await access(set.id, "ada")).toEqual({ kind: "auth_required", who: "ada", isAgain: false });
+  expect(await access(set.id, "ada")).toEqual({
+    kind: "auth_required",
+    who: "ada",
+    connection: null,
+    isAgain: false,
+  });
   const first = await linkFor(set.id, "ada");
   // Asked again, the same link: a session asks more than once.
   expect(await linkFor(set.id, "ada")).toBe(first);

@@ -1,4 +1,7 @@
-/** Columns as they are stored; migrations/0032_connections.sql and 0040_wanted_scopes.sql say what they mean. */
+/**
+ * Columns as they are stored; migrations/0032_connections.sql, 0040_wanted_scopes.sql and 0089_sign_in_waits.sql
+ * describe them.
+ */
 import type { ColumnType, Generated } from "kysely";
 import type { Provider } from "./provider.ts";
 
@@ -47,7 +50,20 @@ export interface AgentOauthClientsTable {
   expires_at: Date | null;
 }
 
+export interface AgentSignInWaitsTable {
+  call_id: string;
+  run_id: string;
+  workspace_id: string;
+  toolset_id: string;
+  end_user_id: string;
+  connection_id: string | null;
+  status: "waiting" | "connected" | "expired" | "cancelled";
+  created_at: Date;
+  expires_at: Date;
+}
+
 export interface AgentConnectionTables {
+  agent_sign_in_waits: AgentSignInWaitsTable;
   agent_connections: AgentConnectionsTable;
   agent_connect_links: AgentConnectLinksTable;
   agent_oauth_clients: AgentOauthClientsTable;

@@ -13,6 +13,7 @@ async function waiting(world: World): Promise<{ run_id: string; request_id: stri
     workspaceId: world.owner.workspaceId,
     runId: run_id,
     call,
+    parameters: { type: "object" },
     onExpire: "deny",
     at,
     expiresAt: new Date(at.getTime() + 3_600_000),
@@ -24,7 +25,7 @@ async function waiting(world: World): Promise<{ run_id: string; request_id: stri
       .insertInto("agent_tool_calls")
       .values({ ...row, ...place, status: "requested" })
       .execute();
-    await raise(tx, asked);
+    await raise(tx, [asked]);
     await tx
       .updateTable("agent_runs")
       .set({ status: "pending_approval", process_id: null, steps: 1 })
