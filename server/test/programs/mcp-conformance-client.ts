@@ -10,7 +10,7 @@ const url = process.argv.at(-1) ?? "";
 const fetch = modelFetch(parseOpenedHosts(["localhost", "127.0.0.0/8", "::1"]));
 const connection = await openMcp(
   { url, headers: {} },
-  { fetch, timeoutMs: 10_000, onToolsChanged: () => {} },
+  { fetch, timeoutMs: 10_000, onToolsChanged: () => {}, elicitation: "defaults" },
 );
 for (const { name, inputSchema } of await connection.tools(10_000)) {
   const signal = AbortSignal.timeout(15_000);

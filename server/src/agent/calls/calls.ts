@@ -5,6 +5,8 @@
  */
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
+import { storableJson } from "../storable.ts";
+import type { ToolContent } from "../tools/pictures.ts";
 import {
   type CallChange,
   type NewCall,
@@ -13,6 +15,7 @@ import {
   callsOfRuns,
   callsOfStep,
   forgetWords,
+  resetCall,
 } from "./store.ts";
 
 export type Call = CallRow;
@@ -23,6 +26,8 @@ export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
   /** What the model is told. */
   result: string;
+  /** The result with its pictures, if there are any. */
+  content?: ToolContent | undefined;
 }
 
 export const newCallId = (): string => newId("call_");
@@ -33,15 +38,22 @@ export function callsOf(db: Db, runId: string, step: number): Promise<Call[]> {
 
 /** As it is in the journal once its step is. */
 export function requested(runId: string, step: number, position: number, call: NewCall): Call {
-  const nothing = { result: null, started_at: null, finished_at: null };
+  const nothing = { result: null, content: null, started_at: null, finished_at: null };
   return { ...call, ...nothing, run_id: runId, step, position, status: "requested" };
 }
 
 export const began = (id: string, at: Date): CallChange => ({ id, status: "running", started_at: at });
 
-export const ended = (id: string, outcome: Outcome, at: Date): CallChange => ({
+/** Records that a started call had no effect, so that it may be made later. */
+export function takeBack(tx: Db, id: string): Promise<void> {
+  return resetCall(tx, id);
+}
+
+export const ended = (id: string, { status, result, content }: Outcome, at: Date): CallChange => ({
   id,
-  ...outcome,
+  status,
+  result,
+  ...(content ? { content: storableJson(content) } : {}),
   finished_at: at,
 });
 

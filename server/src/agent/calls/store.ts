@@ -21,7 +21,10 @@ export function callsAsked(calls: readonly NewCall[]): RawBuilder<unknown> {
 }
 
 export type CallChange = { id: string } & Partial<
-  Pick<CallRow, "status" | "result" | "started_at" | "finished_at">
+  Pick<CallRow, "status" | "result" | "started_at" | "finished_at"> & {
+    /** JSON text. */
+    content: string;
+  }
 >;
 
 /** Of a statement whose `run` is the row of the call's run. */
@@ -62,7 +65,16 @@ export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRo
 export async function forgetWords(tx: Db, runIds: readonly string[]): Promise<void> {
   await tx
     .updateTable("agent_tool_calls")
-    .set({ arguments: "null", result: null })
+    .set({ arguments: "null", result: null, content: null })
     .where("run_id", "=", sql<string>`any(${sql.val([...runIds])}::text[])`)
+    .execute();
+}
+
+export async function resetCall(tx: Db, id: string): Promise<void> {
+  await tx
+    .updateTable("agent_tool_calls")
+    .set({ status: "requested", started_at: null })
+    .where("id", "=", id)
+    .where("status", "=", "running")
     .execute();
 }

@@ -1,51 +1,63 @@
-/** What a tool answered, as the model is told it: texts, and of what is no text that it was there. */
+/** Converts results of MCP tools and resources for a model: texts and pictures, and a note in place of anything else. */
 import { isDeepStrictEqual } from "node:util";
-import { cutOff } from "../tools/result.ts";
+import { base64Bytes, resultOf, type ToolContent, toPicture } from "../tools/pictures.ts";
 import type { ToolAnswer } from "../tools/tool.ts";
-import type { CallToolResult } from "./connection.ts";
+import type { CallToolResult, ReadResourceResult } from "./connection.ts";
 
 type Block = CallToolResult["content"][number];
+type Part = ToolContent[number];
+type Hide = (text: string) => string;
 
-export function answerOf(
-  { content, structuredContent, isError }: CallToolResult,
-  hide: (text: string) => string,
-): ToolAnswer {
-  const texts = content.map(textOf);
-  // Most servers say it twice, as data and as the same JSON in a text.
-  const isSaid = content.some((block) => block.type === "text" && isSame(block.text, structuredContent));
-  if (structuredContent !== undefined && !isSaid) texts.push(JSON.stringify(structuredContent));
-  const text = cutOff(hide(texts.join("\n\n")));
-  return { isOk: isError !== true, text: text === "" ? "[the tool answered nothing]" : text };
+export function answerOf({ content, structuredContent, isError }: CallToolResult, hide: Hide): ToolAnswer {
+  const parts = content.map(partOf);
+  // Most servers send the result twice, as data and as the same JSON in a text.
+  const isSent = content.some((block) => block.type === "text" && isSame(block.text, structuredContent));
+  if (structuredContent !== undefined && !isSent) parts.push(text(JSON.stringify(structuredContent)));
+  return { isOk: isError !== true, ...filled(parts, hide) };
 }
 
-function textOf(block: Block): string {
+export function resourceAnswer({ contents }: ReadResourceResult, hide: Hide): ToolAnswer {
+  return { isOk: true, ...filled(contents.map(resourcePart), hide) };
+}
+
+function filled(parts: readonly Part[], hide: Hide): Omit<ToolAnswer, "isOk"> {
+  const result = resultOf(parts, hide);
+  return result.text === "" ? { text: "[the tool answered nothing]" } : result;
+}
+
+const text = (value: string): Part => ({ type: "text", text: value });
+
+function partOf(block: Block): Part {
   switch (block.type) {
     case "text":
-      return block.text;
+      return text(block.text);
     case "image":
     case "audio":
-      return `[${block.type} of type ${block.mimeType}, ${bytesOf(block.data)} bytes, left out]`;
+      return pictureOr(`[${block.type} of type ${block.mimeType}`, block.data);
     case "resource_link":
-      return `[resource ${block.uri}${block.description ? `: ${block.description}` : ""}]`;
+      return text(`[resource ${block.uri}${block.description ? `: ${block.description}` : ""}]`);
     case "resource":
-      return "text" in block.resource
-        ? `[resource ${block.resource.uri}]\n${block.resource.text}`
-        : `[resource ${block.resource.uri} of type ${block.resource.mimeType ?? "unknown"}, ${bytesOf(block.resource.blob)} bytes, left out]`;
+      return resourcePart(block.resource);
     default:
-      return "[something of a kind that can't be told, left out]";
+      return text("[content of an unknown type, left out]");
   }
 }
 
-function isSame(text: string, data: unknown): boolean {
+function resourcePart(resource: ReadResourceResult["contents"][number]): Part {
+  if ("text" in resource) return text(`[resource ${resource.uri}]\n${resource.text}`);
+  return pictureOr(`[resource ${resource.uri} of type ${resource.mimeType ?? "unknown"}`, resource.blob);
+}
+
+/** The bytes decide the media type, because the server may declare a wrong one. */
+function pictureOr(named: string, data: string): Part {
+  return toPicture(Buffer.from(data, "base64")) ?? text(`${named}, ${base64Bytes(data)} bytes, left out]`);
+}
+
+function isSame(one: string, data: unknown): boolean {
   if (data === undefined) return false;
   try {
-    return isDeepStrictEqual(JSON.parse(text), data);
+    return isDeepStrictEqual(JSON.parse(one), data);
   } catch {
     return false;
   }
-}
-
-/** Of base64. */
-function bytesOf(data: string): number {
-  return Buffer.byteLength(data, "base64");
 }

@@ -8,4 +8,6 @@ export interface CachedTool {
   inputSchema: Record<string, unknown>;
   /** The server says that it only reads, or that twice is as good as once. */
   isRepeatable: boolean;
+  /** True for Kontor's own tool that reads the server's resources. */
+  readsResources?: true;
 }

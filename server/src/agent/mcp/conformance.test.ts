@@ -14,7 +14,7 @@ const suite = join(
 );
 const client = fileURLToPath(new URL("../../../test/programs/mcp-conformance-client.ts", import.meta.url));
 
-test.each(["initialize", "tools_call", "sse-retry"])(
+test.each(["initialize", "tools_call", "sse-retry", "elicitation-sep1034-client-defaults"])(
   "the suite's %s finds nothing wrong",
   async (scenario) => {
     // It leaves its results where it is started.

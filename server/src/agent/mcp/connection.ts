@@ -6,13 +6,15 @@ import {
   type CallToolResult,
   type Client,
   ProtocolError,
+  type ReadResourceResult,
+  type Resource,
   type SSEClientTransport,
   StreamableHTTPClientTransport,
   type Tool as ListedTool,
 } from "@modelcontextprotocol/client";
 import { within } from "./within.ts";
 
-export type { CallToolResult, ListedTool };
+export type { CallToolResult, ListedTool, ReadResourceResult, Resource };
 
 const farewellMs = 2_000;
 
@@ -62,6 +64,25 @@ export class McpConnection {
     const options = { timeout: timeoutMs, cacheMode: "bypass" } as const;
     const { tools } = await within(timeoutMs, this.#client.listTools(undefined, options));
     return tools;
+  }
+
+  get hasResources(): boolean {
+    return this.#client.getServerCapabilities()?.resources !== undefined;
+  }
+
+  /** Lists resources, up to the client's maximum of pages. */
+  async resources({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<Resource[]> {
+    const options = { timeout: timeoutMs, maxTotalTimeout: timeoutMs, signal, cacheMode: "bypass" } as const;
+    const { resources } = await this.#client.listResources(undefined, options);
+    return resources;
+  }
+
+  readResource(
+    uri: string,
+    { timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal },
+  ): Promise<ReadResourceResult> {
+    const options = { timeout: timeoutMs, maxTotalTimeout: timeoutMs, signal, cacheMode: "bypass" } as const;
+    return this.#client.readResource({ uri }, options);
   }
 
   call(

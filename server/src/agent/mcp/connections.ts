@@ -8,6 +8,7 @@ import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import type { McpConnection } from "./connection.ts";
+import type { Elicitation } from "./elicitation.ts";
 import { type McpAddress, openMcp } from "./open.ts";
 import { whyNot } from "./why.ts";
 
@@ -24,6 +25,7 @@ export interface McpPeer {
   /** Workspace of the toolset, for which look-ups of names count. */
   owner: string;
   onToolsChanged: () => void;
+  elicitation?: Elicitation | undefined;
 }
 
 interface Kept {
@@ -89,12 +91,12 @@ export class McpConnections {
     }
   }
 
-  #hold({ key, version, address, owner, onToolsChanged }: McpPeer): Kept {
+  #hold({ key, version, address, owner, onToolsChanged, elicitation }: McpPeer): Kept {
     const known = this.#kept.get(key);
     if (known?.version === version) return known;
     if (known) this.#letGo(key, known);
     const fetch = ownedFetch(this.#fetch, owner);
-    const opening = openMcp(address, { fetch, timeoutMs: opensWithinMs, onToolsChanged });
+    const opening = openMcp(address, { fetch, timeoutMs: opensWithinMs, onToolsChanged, elicitation });
     const made = { version, opening, users: 0, idle: undefined };
     this.#kept.set(key, made);
     return made;

@@ -17,6 +17,25 @@ export interface Listed {
   leftOut: { name: string; why: string }[];
 }
 
+/** Tool added to those of a server with resources, unless one of them has this name. */
+const resourceTool: CachedTool = {
+  name: "read_resource",
+  description:
+    "Reads a resource of the server by a URI that results of its other tools contain. Lists the resources if `uri` is absent.",
+  inputSchema: {
+    type: "object",
+    properties: { uri: { type: "string", minLength: 1, maxLength: 2000 } },
+    additionalProperties: false,
+  },
+  isRepeatable: true,
+  readsResources: true,
+};
+
+export function withResourceTool({ tools, leftOut }: Listed): Listed {
+  const isTaken = tools.some(({ name }) => name === resourceTool.name);
+  return { tools: isTaken ? tools : [...tools, resourceTool], leftOut };
+}
+
 export async function keptOf(owner: string, listed: readonly ListedTool[]): Promise<Listed> {
   const tools: CachedTool[] = [];
   const leftOut: Listed["leftOut"] = [];

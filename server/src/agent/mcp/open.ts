@@ -11,6 +11,7 @@ import {
 } from "@modelcontextprotocol/client";
 import type { Fetch } from "../models/fetch.ts";
 import { McpConnection } from "./connection.ts";
+import { answerQuestions, type Elicitation, elicitationCapability } from "./elicitation.ts";
 import { type Bounds, boundedFetch } from "./fetch.ts";
 import { within } from "./within.ts";
 
@@ -28,6 +29,8 @@ export interface OpenOptions {
   bounds?: Bounds;
   /** The server says that its tools are others now. */
   onToolsChanged?: () => void;
+  /** Undefined: elicitation is not offered to the server. */
+  elicitation?: Elicitation | undefined;
 }
 
 /** Pictures in base64 are part of an answer. */
@@ -61,7 +64,7 @@ export async function openMcp(address: McpAddress, options: OpenOptions): Promis
 async function dial(
   { url, headers, token }: McpAddress,
   kind: "streamable" | "sse",
-  { fetch, timeoutMs, bounds = { answerMaxBytes, allMaxBytes }, onToolsChanged }: OpenOptions,
+  { fetch, timeoutMs, bounds = { answerMaxBytes, allMaxBytes }, onToolsChanged, elicitation }: OpenOptions,
 ): Promise<McpConnection> {
   const { origin } = new URL(url);
   const meter = { bytes: 0 };
@@ -79,12 +82,14 @@ async function dial(
     {
       jsonSchemaValidator: takesAll,
       listMaxPages: pagesMax,
+      ...(elicitation ? { capabilities: elicitationCapability } : {}),
       versionNegotiation: { mode: kind === "sse" ? "legacy" : "auto" },
       ...(onToolsChanged
         ? { listChanged: { tools: { autoRefresh: false, debounceMs: 500, onChanged: onToolsChanged } } }
         : {}),
     },
   );
+  if (elicitation) answerQuestions(client, elicitation);
   try {
     await within(timeoutMs, client.connect(transport, { timeout: timeoutMs }));
     return new McpConnection(client, transport, () => meter.bytes > bounds.allMaxBytes / 2);

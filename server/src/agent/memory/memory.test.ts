@@ -88,6 +88,18 @@ test("runs without an end user share what they remember", async () => {
   expect(await memoryOf(name, "-")).toMatchObject({ end_user_id: "-", total: 1 });
 });
 
+test("a saved fact leaves the system message of its run as it was, for the provider's cache", async () => {
+  const name = await agent({}, { system: "Be brief." });
+  await runWith(name, [save("a", "first")], { end_user_id: "eve" });
+  await runWith(name, [save("b", "second"), save("c", "third")], { end_user_id: "eve" });
+  const systems = model.asked.map(systemOf);
+  expect(systems).toHaveLength(3);
+  expect(new Set(systems).size).toBe(1);
+  expect(systems[0]).toMatch(/^Be brief\.\n\n[^]*a: "first"$/);
+  await runWith(name, [], { end_user_id: "eve" });
+  expect(systemOf(model.asked[0])).toContain('c: "third"');
+});
+
 test("a change of the memory is in the run's log, with the fact or not at all", async () => {
   const name = await agent({ max_entries: 1 });
   const { json, told } = await runWith(

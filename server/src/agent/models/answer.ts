@@ -3,7 +3,11 @@
  * conversation, and its calls, its words and its tokens, for the run. A server of models is somebody else's program, so
  * an answer has so many characters and so many parts, and no more.
  */
-import type { LanguageModelV4StreamPart, LanguageModelV4Usage } from "@ai-sdk/provider";
+import {
+  InvalidResponseDataError,
+  type LanguageModelV4StreamPart,
+  type LanguageModelV4Usage,
+} from "@ai-sdk/provider";
 import { newCallId } from "../calls/calls.ts";
 import { storableJson, storableText } from "../storable.ts";
 import { ModelFailure } from "./failure.ts";
@@ -49,6 +53,14 @@ const maxCalls = 100;
 /** Of what begins in an answer, empty or not: words, thoughts, calls, sources. */
 const maxParts = 2_000;
 
+/** Finish reasons of an incomplete response. */
+const broken: readonly string[] = ["interrupted", "error"];
+
+/** The SDK's error for a stream that ended without a reason. A finish part follows it. */
+function isWithoutReason(error: unknown): boolean {
+  return InvalidResponseDataError.isInstance(error) && error.message.includes("without a finish reason");
+}
+
 export class Gathering {
   readonly #address: ModelAddress;
   readonly #onPiece: (piece: Piece) => void;
@@ -63,9 +75,17 @@ export class Gathering {
   #parts = 0;
   #end: Pick<Answer, "finishReason" | "tokens"> | undefined;
 
-  constructor(address: ModelAddress, onPiece: (piece: Piece) => void) {
+  readonly #isStreamDone: () => boolean;
+
+  /** `isStreamDone`: the server sent its mark of the end, so a response without a finish reason is complete. */
+  constructor(
+    address: ModelAddress,
+    onPiece: (piece: Piece) => void,
+    isStreamDone: () => boolean = () => false,
+  ) {
     this.#address = address;
     this.#onPiece = onPiece;
+    this.#isStreamDone = isStreamDone;
   }
 
   /** Whether something was said by it, however little. Throws a `ModelFailure`, or what the stream says went wrong. */
@@ -76,9 +96,10 @@ export class Gathering {
       case "raw":
         return false;
       case "error":
+        if (isWithoutReason(part.error) && this.#isWhole()) return false;
         throw part.error;
       case "finish":
-        this.#end = { finishReason: part.finishReason.unified, tokens: tokensOf(part.usage) };
+        this.#end = { finishReason: this.#reasonOf(part.finishReason), tokens: tokensOf(part.usage) };
         return false;
       case "text-delta":
       case "reasoning-delta":
@@ -105,7 +126,7 @@ export class Gathering {
 
   /** Whole; throws a `ModelFailure`. */
   answer(): Answer {
-    if (this.#end === undefined || ["interrupted", "error"].includes(this.#end.finishReason))
+    if (this.#end === undefined || broken.includes(this.#end.finishReason))
       throw new ModelFailure("away", "The model's answer broke off.");
     if (this.#end.finishReason === "content-filter")
       throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
@@ -115,6 +136,18 @@ export class Gathering {
     while (content.at(-1)?.type === "reasoning") content.pop();
     if (content.length === 0) content.push({ type: "text", text });
     return { ...this.#end, text, calls: this.#calls, message: { role: "assistant", content } };
+  }
+
+  /** Some compatible servers send the whole response and `[DONE]`, but no finish reason. */
+  #reasonOf({ unified, raw }: Extract<Part, { type: "finish" }>["finishReason"]): string {
+    if (raw !== undefined || !broken.includes(unified) || !this.#isWhole()) return unified;
+    return this.#calls.length > 0 ? "tool-calls" : "stop";
+  }
+
+  #isWhole(): boolean {
+    const isSaid =
+      this.#calls.length > 0 || this.#blocks.some((block) => block.kind === "text" && block.text !== "");
+    return isSaid && this.#isStreamDone();
   }
 
   #countPart(): void {

@@ -5,38 +5,78 @@
  */
 import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { type Answer, Gathering, type Piece } from "./answer.ts";
-import { explain } from "./failure.ts";
+import { explain, ModelFailure } from "./failure.ts";
 import type { Fetch } from "./fetch.ts";
+import { picturesIn } from "./messages.ts";
 import { type ModelAddress, optionsOf, streamOf, withCacheMarks } from "./providers.ts";
+import { Silence } from "./silence.ts";
 import { thoughtsFor } from "./thoughts.ts";
+import { takesPictures, withToolPictures } from "./pictures/by-provider.ts";
 import { Wire } from "./wire.ts";
 
-export type ModelOptions = Omit<LanguageModelV4CallOptions, "providerOptions"> & { abortSignal: AbortSignal };
+export type ModelOptions = Omit<LanguageModelV4CallOptions, "providerOptions"> & {
+  abortSignal: AbortSignal;
+  /** Overrides the list of models that are known to take pictures. */
+  takesPictures?: boolean | undefined;
+  /** Called when the server refused the pictures of tools, before the request is repeated without them. */
+  onPicturesRefused?: (() => void) | undefined;
+  /** Seconds without a byte of the response after which the call times out. */
+  silenceSeconds?: number | undefined;
+};
+
+/** Statuses with which servers refuse pictures. OpenRouter sends 404. */
+const picturesRefused: readonly (number | undefined)[] = [400, 404, 413, 415, 422];
 
 /** Throws a `ModelFailure`, or what the signal was aborted with. */
 export async function callModel(
   address: ModelAddress,
   fetch: Fetch,
-  options: ModelOptions,
+  { takesPictures: setting, onPicturesRefused, ...options }: ModelOptions,
   onPiece: (piece: Piece) => void,
 ): Promise<Answer> {
-  const wire = new Wire(fetch);
+  const isTaken = takesPictures(address, setting);
+  const prompt = withToolPictures(address.provider, isTaken, options.prompt);
+  try {
+    return await callOnce(address, fetch, { ...options, prompt }, onPiece);
+  } catch (error) {
+    // A picture that a server can't read would otherwise fail every later run of the session.
+    const isRefused = error instanceof ModelFailure && picturesRefused.includes(error.status);
+    if (!isRefused || !isTaken || !options.prompt.some((message) => picturesIn(message).length > 0))
+      throw error;
+    onPicturesRefused?.();
+    const words = withToolPictures(address.provider, false, options.prompt);
+    return callOnce(address, fetch, { ...options, prompt: words }, onPiece);
+  }
+}
+
+async function callOnce(
+  address: ModelAddress,
+  fetch: Fetch,
+  { silenceSeconds, ...options }: Omit<ModelOptions, "takesPictures" | "onPicturesRefused">,
+  onPiece: (piece: Piece) => void,
+): Promise<Answer> {
+  const silence = new Silence(silenceSeconds);
+  const wire = new Wire(fetch, () => silence.end());
   try {
     const { stream } = await streamOf(address, wire.fetch, {
       ...options,
+      abortSignal: AbortSignal.any([options.abortSignal, silence.signal]),
       prompt: withCacheMarks(
         address,
         options.prompt.map((message) => thoughtsFor(address, message)),
       ),
       ...optionsOf(address, options.reasoning),
     });
-    const gathering = new Gathering(address, onPiece);
+    const gathering = new Gathering(address, onPiece, () => wire.isDone);
     for await (const part of stream) {
       if (gathering.add(part)) wire.heard();
     }
     return gathering.answer();
   } catch (error) {
     options.abortSignal.throwIfAborted();
+    silence.signal.throwIfAborted();
     throw explain(error, address.apiKey);
+  } finally {
+    silence.close();
   }
 }

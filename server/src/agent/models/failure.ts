@@ -13,6 +13,10 @@ export class ModelFailure extends Error {
   readonly retryAfterMs: number | null;
   /** True if a server responded with an HTTP error, so the address is right. */
   readonly isFromServer: boolean;
+  /** HTTP status of the response, if there was one. */
+  readonly status: number | undefined;
+  /** Seconds of silence after which the call timed out. */
+  readonly silentSeconds: number | undefined;
 
   constructor(
     kind: ModelFailure["kind"],
@@ -20,12 +24,21 @@ export class ModelFailure extends Error {
     {
       retryAfterMs = null,
       isFromServer = false,
-    }: { retryAfterMs?: number | null; isFromServer?: boolean } = {},
+      status,
+      silentSeconds,
+    }: {
+      retryAfterMs?: number | null;
+      isFromServer?: boolean;
+      status?: number;
+      silentSeconds?: number;
+    } = {},
   ) {
     super(message);
     this.kind = kind;
     this.retryAfterMs = retryAfterMs;
     this.isFromServer = isFromServer;
+    this.status = status;
+    this.silentSeconds = silentSeconds;
   }
 }
 
@@ -44,9 +57,13 @@ export function explain(error: unknown, secret: string): ModelFailure {
     const { statusCode, responseHeaders } = error;
     const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
     if ([400, 413, 422].includes(statusCode) && isTooLong(`${error.message} ${error.responseBody ?? ""}`))
-      return new ModelFailure("too_long", said);
+      return new ModelFailure("too_long", said, { status: statusCode });
     const kind = isOverload(statusCode) ? "overloaded" : isPassing(statusCode) ? "away" : "refused";
-    return new ModelFailure(kind, said, { retryAfterMs: retryAfter(responseHeaders), isFromServer: true });
+    return new ModelFailure(kind, said, {
+      retryAfterMs: retryAfter(responseHeaders),
+      isFromServer: true,
+      status: statusCode,
+    });
   }
   const cause = causeOf(error);
   if (cause instanceof AnswerUnfit)

@@ -3,6 +3,7 @@
  * another. Kept as JSON, in which an address is a text; the SDK wants it as a URL.
  */
 import type { LanguageModelV4Message } from "@ai-sdk/provider";
+import { isPicture, type PicturePart, type ToolContent } from "../tools/pictures.ts";
 
 export type Message = LanguageModelV4Message;
 
@@ -16,18 +17,30 @@ export function askedIn(message: Message | undefined): { id: string; tool: strin
 
 /** What came of calls, as a model is told it. */
 export function toolMessage(
-  results: readonly { id: string; tool: string; isOk: boolean; text: string }[],
+  results: readonly {
+    id: string;
+    tool: string;
+    isOk: boolean;
+    text: string;
+    /** The text with its pictures. */
+    content?: ToolContent | undefined;
+  }[],
 ): Message {
   return {
     role: "tool",
-    content: results.map(({ id, tool, isOk, text }) => ({
+    content: results.map(({ id, tool, isOk, text, content }) => ({
       type: "tool-result",
       toolCallId: id,
       toolName: tool,
-      output: { type: isOk ? "text" : "error-text", value: text },
+      output: content
+        ? { type: "content", value: [...(isOk ? [] : [failedCall]), ...content] }
+        : { type: isOk ? "text" : "error-text", value: text },
     })),
   };
 }
+
+/** No provider takes pictures in a result that is marked as an error. */
+const failedCall = { type: "text" as const, text: "The call failed." };
 
 export function revive(message: Message): Message {
   if (message.role === "system" || message.role === "tool") return message;
@@ -46,13 +59,58 @@ export function withoutThoughts(message: Message): Message {
   return { ...message, content: message.content.filter(({ type }) => type !== "reasoning") };
 }
 
+/** Maximum of tokens per picture: providers scale larger ones down. */
+const pictureMaxTokens = 2_000;
+
 /** Roughly: four characters are a token, and of a picture or a file in base64 sixty-four. */
-export function estimateTokens({ content }: Message): number {
+export function estimateTokens({ role, content }: Message): number {
   const parts = typeof content === "string" ? [content] : content;
-  const tokens = parts.map((part) =>
-    typeof part === "object" && part.type === "file" && part.data.type === "data"
-      ? String(part.data.data).length / 64
-      : JSON.stringify(part).length / 4,
-  );
+  const tokens = parts
+    .flatMap((part): readonly unknown[] => contentOf(part) ?? [part])
+    .map((part) => {
+      const bytes = base64Of(part);
+      if (bytes === undefined) return JSON.stringify(part).length / 4;
+      return role === "tool" ? Math.min(bytes / 64, pictureMaxTokens) : bytes / 64;
+    });
   return Math.ceil(tokens.reduce((sum, count) => sum + count, 0)) + 4;
+}
+
+function base64Of(part: unknown): number | undefined {
+  const { type, data } = part as { type?: string; data?: { type: string; data: unknown } };
+  return type === "file" && data?.type === "data" ? String(data.data).length : undefined;
+}
+
+type Part = Exclude<Message["content"], string>[number];
+type ResultPart = Extract<Part, { type: "tool-result" }>;
+
+/** The texts and pictures of a tool's result. Undefined if it is a text. */
+export function contentOf(part: Part | string): ToolContent | undefined {
+  return typeof part === "object" && part.type === "tool-result" && part.output.type === "content"
+    ? (part.output.value as ToolContent)
+    : undefined;
+}
+
+export function picturesIn(message: Message): PicturePart[] {
+  if (message.role !== "tool") return [];
+  return message.content.flatMap((part) => (contentOf(part) ?? []).filter(isPicture));
+}
+
+/** Replaces the content of tool results that have pictures. */
+export function mapContent(
+  message: Message,
+  change: (content: ToolContent) => ToolContent | string,
+): Message {
+  if (message.role !== "tool" || message.content.every((part) => contentOf(part) === undefined))
+    return message;
+  const content = message.content.map((part) => {
+    const old = contentOf(part);
+    if (old === undefined || part.type !== "tool-result") return part;
+    const changed = change(old);
+    const output: ResultPart["output"] =
+      typeof changed === "string"
+        ? { type: "text", value: changed }
+        : { type: "content", value: [...changed] };
+    return { ...part, output };
+  });
+  return { ...message, content };
 }

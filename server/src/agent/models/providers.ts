@@ -73,19 +73,27 @@ export function streamOf(
 
 /**
  * Anthropic caches a prompt only up to its marks. The first mark covers the tools and the system prompt, the second the
- * whole conversation, which the next step repeats. Other providers cache by themselves.
+ * whole conversation, which the next step repeats. System messages behind the first, such as remembered facts, change
+ * more often and have no mark. Other providers cache by themselves, and some take one system message only.
  */
 export function withCacheMarks(
   { provider }: Pick<ModelAddress, "provider">,
   prompt: LanguageModelV4CallOptions["prompt"],
 ): LanguageModelV4CallOptions["prompt"] {
-  if (provider !== "anthropic") return prompt;
+  if (provider !== "anthropic") return withOneSystem(prompt);
   const mark = { anthropic: { cacheControl: { type: "ephemeral" } } };
   return prompt.map((message, index) =>
-    message.role === "system" || index === prompt.length - 1
+    (message.role === "system" && index === 0) || index === prompt.length - 1
       ? { ...message, providerOptions: { ...message.providerOptions, ...mark } }
       : message,
   );
+}
+
+function withOneSystem(prompt: LanguageModelV4CallOptions["prompt"]): LanguageModelV4CallOptions["prompt"] {
+  const texts = prompt.flatMap((message) => (message.role === "system" ? [message.content] : []));
+  if (texts.length < 2) return prompt;
+  const others = prompt.filter(({ role }) => role !== "system");
+  return [{ role: "system", content: texts.join("\n\n") }, ...others];
 }
 
 /** Names by which the SDK knows whether a model of OpenAI's thinks. */

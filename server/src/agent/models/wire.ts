@@ -16,6 +16,8 @@ const silentMaxLines = 100_000;
 const refusalMaxBytes = 64 * 1024;
 
 const lineFeed = 10;
+/** Matches the end mark of a stream, and empty lines after it. */
+const endBytes = 64;
 
 /**
  * Of all calls together, until everything else that waits had its turn. What small events cost is time: 16 KiB of them
@@ -38,13 +40,18 @@ async function turnOf(bytes: number): Promise<void> {
 
 export class Wire {
   readonly fetch: Fetch;
+  readonly #received: () => void;
   #bytes = 0;
   #lines = 0;
+  #end = "";
 
-  constructor(fetch: Fetch) {
+  /** `received` is called for the headers of the response and each piece of it. */
+  constructor(fetch: Fetch, received: () => void = () => {}) {
+    this.#received = received;
     const inLines = withLineFeeds(fetch);
     this.fetch = async (input, init) => {
       const response = await inLines(input, init);
+      this.#received();
       if (!response.body) return response;
       const { ok, status, statusText, headers } = response;
       const body = response.body.pipeThrough(ok ? this.#listened() : firstOf(refusalMaxBytes));
@@ -58,10 +65,17 @@ export class Wire {
     this.#lines = 0;
   }
 
+  /** True if the stream ended with the server's end mark, so the response is complete. */
+  get isDone(): boolean {
+    return /(?:^|\n)data: ?\[DONE\]\s*$/.test(this.#end);
+  }
+
   #listened(): TransformStream<Uint8Array, Uint8Array> {
     return new TransformStream({
       transform: async (piece, controller) => {
+        this.#received();
         this.#bytes += piece.length;
+        this.#end = (this.#end + Buffer.from(piece.subarray(-endBytes)).toString("latin1")).slice(-endBytes);
         for (let at = piece.indexOf(lineFeed); at !== -1; at = piece.indexOf(lineFeed, at + 1))
           this.#lines += 1;
         if (this.#bytes > silentMaxBytes)

@@ -1,11 +1,30 @@
 /** What a tool answers, as much of it as a model is told. */
 
 export const resultMaxBytes = 64 * 1024;
+const halfBytes = resultMaxBytes / 2;
 
+export function isWithin(text: string): boolean {
+  return Buffer.byteLength(text) <= resultMaxBytes;
+}
+
+/** Keeps the beginning and the end of a long text, because they matter more than the middle. */
 export function cutOff(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= resultMaxBytes) return text;
-  return `${new TextDecoder().decode(bytes.subarray(0, resultMaxBytes))}\n[cut off after ${resultMaxBytes} bytes]`;
+  return joinEnds(bytes, bytes, bytes.length - resultMaxBytes);
+}
+
+/**
+ * The first half of a result from `head`, and the second half from the end of `tail`. No character is cut through.
+ * `leftOutBytes` is undefined if the end is not known.
+ */
+export function joinEnds(head: Buffer, tail: Buffer, leftOutBytes: number | undefined): string {
+  const first = new TextDecoder().decode(head.subarray(0, halfBytes), { stream: true });
+  let from = Math.max(0, tail.length - halfBytes);
+  while (from < tail.length && (tail[from]! & 0xc0) === 0x80) from += 1;
+  const last = new TextDecoder().decode(tail.subarray(from));
+  const gone = leftOutBytes === undefined ? "the rest" : `${leftOutBytes} bytes`;
+  return `${first}\n[cut off: ${gone} left out]\n${last}`.trimEnd();
 }
 
 /** A server that repeats what it was sent must not get the secret to the model, or into the log. */

@@ -3,6 +3,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import type { Fetch } from "../models/fetch.ts";
+import type { ToolContent } from "./pictures.ts";
 import type { WorkerAccess } from "../workers/access.ts";
 
 export type ToolPolicy = "allow" | "ask" | "deny";
@@ -41,6 +42,19 @@ export interface ToolAnswer {
   isOk: boolean;
   /** What the model is told. */
   text: string;
+  /** Set if a person has to sign in first. */
+  signIn?: SignInNeeded | undefined;
+  /** The result with its pictures, if there are any, for models that accept them. */
+  content?: ToolContent | undefined;
+}
+
+/** Sign-in that a call needs. The call had no effect, so it may be made again afterwards. */
+export interface SignInNeeded {
+  toolsetId: string;
+  /** End user. */
+  who: string;
+  /** Id of the connection that does not suffice; null if the person has none. */
+  connection: string | null;
 }
 
 /** For whom tools are. */

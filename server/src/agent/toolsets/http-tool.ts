@@ -1,7 +1,8 @@
 /** One call of a tool that is a request. */
 import type { App } from "#app.ts";
 import { refusalOf } from "../connections/refusal.ts";
-import { cutOff, hide, resultMaxBytes } from "../tools/result.ts";
+import { pictureMaxBytes, resultOf, toPicture } from "../tools/pictures.ts";
+import { cutOff, hide, joinEnds, resultMaxBytes } from "../tools/result.ts";
 import type { ToolAnswer, ToolCall } from "../tools/tool.ts";
 import { openHeaders } from "./headers.ts";
 import { type Attempt, letIn } from "./let-in.ts";
@@ -42,8 +43,8 @@ async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): P
       ...(request.body === undefined ? {} : { body: request.body }),
       signal: AbortSignal.any([call.signal, timeout]),
     });
-    const text = await readText(response, hideAll);
-    if (response.ok) return { answer: { isOk: true, text } };
+    if (response.ok) return { answer: { isOk: true, ...(await read(response, hideAll)) } };
+    const { text } = await read(response, hideAll);
     const to = response.status < 400 ? response.headers.get("location") : null;
     const redirect = to === null ? "" : `redirects to ${hideAll(to)}, which is not followed. `;
     return { ...failed(`HTTP ${response.status}: ${redirect}${text}`), refusal: refusalOf(response) };
@@ -74,19 +75,61 @@ function secretsIn(headers: Readonly<Record<string, string>>): string[] {
 /** More than any secret has: one that begins before the cut is read whole, so that it is found. */
 const secretMaxBytes = 16 * 1024;
 
-async function readText(response: Response, hide: (text: string) => string): Promise<string> {
-  const readMaxBytes = resultMaxBytes + secretMaxBytes;
-  const pieces: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const piece of response.body ?? []) {
-    pieces.push(piece as Uint8Array);
-    bytes += (piece as Uint8Array).length;
+/** Maximum of bytes that are read of a body. The end of a longer one is not known. */
+const readMaxBytes = 16 * 1024 ** 2;
+const endMaxBytes = resultMaxBytes + secretMaxBytes;
+
+async function read(response: Response, hide: (text: string) => string): Promise<Omit<ToolAnswer, "isOk">> {
+  const isPicture = /^image\/(png|jpeg|gif|webp)\b/i.test(response.headers.get("content-type") ?? "");
+  const body = await readBody(response, isPicture ? pictureMaxBytes : endMaxBytes);
+  if (!isPicture) return { text: textOf(body, hide) };
+  const picture = body.bytes > pictureMaxBytes ? undefined : toPicture(body.head);
+  const bytes = body.isWhole ? `${body.bytes}` : `more than ${readMaxBytes}`;
+  return picture ? resultOf([picture], hide) : { text: `[image of ${bytes} bytes, left out]` };
+}
+
+interface Body {
+  /** The first bytes and the last ones. Each holds the whole body if it is short enough. */
+  head: Buffer;
+  tail: Buffer;
+  bytes: number;
+  /** False if it was too long to be read to its end. */
+  isWhole: boolean;
+}
+
+async function readBody(response: Response, headMaxBytes: number): Promise<Body> {
+  const head: Buffer[] = [];
+  let tail: Buffer[] = [];
+  let [headBytes, tailBytes, bytes] = [0, 0, 0];
+  for await (const piece of (response.body ?? []) as AsyncIterable<Uint8Array>) {
+    const chunk = Buffer.from(piece);
+    bytes += chunk.length;
     if (bytes > readMaxBytes) break;
+    if (headBytes < headMaxBytes) {
+      head.push(chunk.subarray(0, headMaxBytes - headBytes));
+      headBytes += Math.min(chunk.length, headMaxBytes - headBytes);
+    }
+    tail.push(chunk);
+    tailBytes += chunk.length;
+    // Trimmed rarely, because each trim copies the pieces.
+    if (tailBytes > 2 * endMaxBytes) {
+      tail = [Buffer.concat(tail).subarray(-endMaxBytes)];
+      tailBytes = endMaxBytes;
+    }
   }
-  const read = Buffer.concat(pieces).subarray(0, readMaxBytes);
-  const text = hide(new TextDecoder().decode(read).replaceAll("\0", "\uFFFD"));
-  if (bytes <= readMaxBytes) return cutOff(text);
-  // The end may hold half a secret, however much shorter those before it became.
-  const safe = Buffer.from(text).subarray(0, -secretMaxBytes).subarray(0, resultMaxBytes);
-  return `${new TextDecoder().decode(safe)}\n[cut off after ${resultMaxBytes} bytes]`;
+  return {
+    head: Buffer.concat(head),
+    tail: Buffer.concat(tail).subarray(-endMaxBytes),
+    bytes,
+    isWhole: bytes <= readMaxBytes,
+  };
+}
+
+function textOf({ head, tail, bytes, isWhole }: Body, hide: (text: string) => string): string {
+  const shown = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
+  if (isWhole && bytes <= head.length) return cutOff(shown(head));
+  // A cut may leave half a secret, which no replacement of whole secrets removes.
+  const first = Buffer.from(shown(head)).subarray(0, -secretMaxBytes);
+  const last = isWhole ? Buffer.from(shown(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
+  return joinEnds(first, last, isWhole ? bytes - resultMaxBytes : undefined);
 }

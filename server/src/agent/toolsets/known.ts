@@ -12,6 +12,8 @@ export interface KnownTool {
   inputSchema: Record<string, unknown>;
   policy: ToolOverride["policy"];
   isRepeatable: boolean;
+  /** True for the tool that reads resources of the server. */
+  readsResources: boolean;
   /** Null: a server's. */
   http: HttpTool | null;
 }
@@ -24,7 +26,9 @@ export function knownTools({
   tool_overrides,
 }: ToolsetRow): KnownTool[] {
   const tools =
-    kind === "http" ? http_tools.map(ofHttp) : tools_cached.map((tool) => ({ ...tool, http: null }));
+    kind === "http"
+      ? http_tools.map(ofHttp)
+      : tools_cached.map((tool) => ({ ...tool, readsResources: tool.readsResources ?? false, http: null }));
   const chosen = new Set(Object.values(tool_overrides).flatMap((override) => override.name ?? []));
   const names =
     kind === "http"
@@ -34,7 +38,7 @@ export function knownTools({
           tools.map((tool) => tool.name),
           chosen,
         );
-  return tools.map(({ name: original, description, inputSchema, isRepeatable, http }) => {
+  return tools.map(({ name: original, description, inputSchema, isRepeatable, readsResources, http }) => {
     const override = tool_overrides[original];
     return {
       original,
@@ -43,6 +47,7 @@ export function knownTools({
       inputSchema,
       policy: override?.policy,
       isRepeatable,
+      readsResources,
       http,
     };
   });
@@ -50,5 +55,6 @@ export function knownTools({
 
 function ofHttp(http: HttpTool) {
   const { name, description, parameters, method } = http;
-  return { name, description, inputSchema: parameters, isRepeatable: method === "GET", http };
+  const isRepeatable = method === "GET";
+  return { name, description, inputSchema: parameters, isRepeatable, readsResources: false, http };
 }

@@ -31,5 +31,5 @@ export async function letIn(
   if (!second.refusal) return second.answer;
   // A token that is new and taken for none: another account may be let in.
   const last = second.refusal.scope === null ? undefined : await next.refused(second.refusal);
-  return told(last && last.kind !== "open" ? last : askAnew(row, endUserId));
+  return told(last && last.kind !== "open" ? last : askAnew(row, endUserId, next.connection));
 }

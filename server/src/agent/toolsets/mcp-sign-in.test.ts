@@ -157,3 +157,28 @@ test("a list of tools that needs more is asked for by the sign-in that it takes"
     expect.stringContaining("listed__whoami"),
   ]);
 });
+
+test("parks a run that needs a sign-in to an MCP server, and gives it the tools after the sign-in", async () => {
+  server.tools = [whoami];
+  needs.clear();
+  const body = { name: "parked", kind: "mcp", url: server.url, auth_type: "oauth", oauth_per_end_user: true };
+  const { json: set } = await owner.post("/v1/agent-toolsets", body);
+  const waiting = { ...config, toolsets: [{ toolset_id: set.id }], connections: { wait_minutes: 5 } };
+  expect((await owner.post("/v1/agents", { name: "parked", config: waiting })).status).toBe(201);
+  model.script([
+    { calls: [{ name: "parked__sign_in", arguments: "{}" }] },
+    { calls: [{ name: "parked__whoami", arguments: "{}" }] },
+    { text: ["Done."] },
+  ]);
+  const { json } = await owner.post("/v1/agents/parked/invoke", { input: "Hi", end_user_id: "ada" });
+  expect(json).toMatchObject({ status: "pending_approval", waiting_for_sign_in: {}, sign_in: [{}] });
+  const page = await new TestBrowser().signIn(json.sign_in[0].authorize_url, "ada");
+  expect(page.text).toContain("You are connected");
+  const status = async () => (await owner.get(`/v1/agents/runs/${json.run_id}`)).json.status;
+  await expect.poll(status, { timeout: 20_000 }).toBe("completed");
+  const said = model.asked.at(-1).messages.filter(({ role }: Json) => role === "tool");
+  expect(said.map(({ content }: Json) => content)).toEqual([
+    expect.stringContaining("parked__whoami"),
+    "Done.",
+  ]);
+});

@@ -2,6 +2,7 @@
 import type { App } from "#app.ts";
 import { askAnew } from "../connections/access.ts";
 import { mcpConnections } from "../mcp/connections.ts";
+import type { Elicitation } from "../mcp/elicitation.ts";
 import { whyNot } from "../mcp/why.ts";
 import { within } from "../mcp/within.ts";
 import type { Tool } from "../tools/tool.ts";
@@ -35,7 +36,11 @@ export async function upToDate(app: App, row: ToolsetRow, endUserId: string | nu
 export async function whyUnavailable(
   app: App,
   row: ToolsetRow,
-  { endUserId, isRequired }: { endUserId: string | null; isRequired: boolean },
+  {
+    endUserId,
+    isRequired,
+    elicitation,
+  }: { endUserId: string | null; isRequired: boolean; elicitation: Elicitation | undefined },
 ): Promise<string | undefined> {
   if (!isRequired)
     return row.last_refreshed_at === null && row.auth_type !== "oauth"
@@ -45,7 +50,7 @@ export async function whyUnavailable(
   // Whoever can sign in is asked to by a call.
   if (way.kind === "auth_required") return undefined;
   if (way.kind === "unavailable") return way.why;
-  const peer = peerOf(row, endUserId, way, () => void readSoon(app, row, endUserId));
+  const peer = peerOf(row, endUserId, way, () => void readSoon(app, row, endUserId), elicitation);
   try {
     await mcpConnections(app).use(peer, (connection) => connection.ping(pingMs), { isHarmless: true });
     return undefined;
@@ -73,7 +78,7 @@ export function signInTool(app: App, row: ToolsetRow, endUserId: string | null):
       if (names.length > 0)
         return { isOk: true, text: `Connected. From your next step on you have: ${names.join(", ")}` };
       if (read?.status === "auth_required")
-        return toldToSignIn(app, row, endUserId, askAnew(row, endUserId), call);
+        return toldToSignIn(app, row, endUserId, askAnew(row, endUserId, way.connection), call);
       return {
         isOk: false,
         text: `Nothing could be read: ${read?.last_error ?? "the toolset has no tools"}.`,

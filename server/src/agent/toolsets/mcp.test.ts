@@ -35,7 +35,7 @@ async function toolset(url: string): Promise<Json> {
 /** What the model is told of these calls, made in one step. */
 async function told(set: Json, calls: readonly [tool: string, values: object][]): Promise<Json[]> {
   const name = `agent-${(made += 1)}`;
-  const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id }] } };
+  const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id, elicitation: "decline" }] } };
   expect((await owner.post("/v1/agents", body)).status).toBe(201);
   model.script([
     {
@@ -72,6 +72,14 @@ test.each(["streamableHttp", "sse"] as const)(
     expect(sum).toContain("42");
     expect(image).toMatch(/\[image of type image\/png, \d+ bytes, left out\]/);
     expect(wrong).toContain("do not fit");
+    const [links, manual, asked] = await told(set, [
+      ["get-resource-links", { count: 2 }],
+      ["read_resource", { uri: "demo://resource/dynamic/text/2" }],
+      ["trigger-elicitation-request", {}],
+    ]);
+    expect(links).toContain("demo://resource/dynamic/text/2");
+    expect(manual).toMatch(/^\[resource demo:\/\/resource\/dynamic\/text\/2\]\n.*plaintext/i);
+    expect(asked).toContain("User declined");
     expect(model.asked[0].tools.map((one: Json) => one.function.name)).toContain(`${set.name}__get-sum`);
   },
 );

@@ -7,7 +7,7 @@ import type { App } from "#app.ts";
 import { SingleFlight } from "#lib/single-flight.ts";
 import type { Refusal } from "../connections/refusal.ts";
 import { mcpConnections } from "../mcp/connections.ts";
-import { keptOf, type Listed } from "../mcp/listed.ts";
+import { keptOf, type Listed, withResourceTool } from "../mcp/listed.ts";
 import { ownedFetch } from "../models/fetch.ts";
 import { openMcp } from "../mcp/open.ts";
 import { whyNot } from "../mcp/why.ts";
@@ -79,11 +79,14 @@ async function readBy(
       fetch,
       timeoutMs: opensWithinMs,
       bounds: { answerMaxBytes, allMaxBytes },
+      // Some servers list tools with elicitation only to a client that supports it.
+      elicitation: "decline",
     });
     try {
       const listed = await connection.tools(listsWithinMs);
       const shown = listed.map((tool) => hiddenIn(tool, way.hide));
-      return { change: ready(app, await keptOf(row.workspace_id, shown)) };
+      const kept = await keptOf(row.workspace_id, shown);
+      return { change: ready(app, connection.hasResources ? withResourceTool(kept) : kept) };
     } finally {
       await connection.close();
     }

@@ -19,5 +19,5 @@ export async function toldToSignIn(
   );
   const when = way.isAgain ? "again, because what they granted is not enough" : "first";
   const text = `Somebody has to sign in to ${name} ${when}. They were given a link; ask them to open it, and call again when they have.`;
-  return { isOk: false, text };
+  return { isOk: false, text, signIn: { toolsetId: id, who: way.who, connection: way.connection } };
 }

@@ -108,6 +108,21 @@ export function changeToolset(tx: Db, id: string, change: ToolsetChange): Promis
     .executeTakeFirstOrThrow();
 }
 
+/** Records that a call reached the server. Does nothing if the toolset changed since it was read. */
+export async function markReachable(
+  db: Db,
+  { id, url, status, last_error }: Pick<ToolsetRow, "id" | "url" | "status" | "last_error">,
+): Promise<void> {
+  await db
+    .updateTable("agent_toolsets")
+    .set({ status: "ready", last_error: null })
+    .where("id", "=", id)
+    .where("url", "=", url)
+    .where("status", "=", status)
+    .where("last_error", "is not distinct from", last_error)
+    .execute();
+}
+
 /** Finds and locks the next toolset, by id, with plain-text header values. */
 export function lockNextUnsealed(tx: Db, afterId: string): Promise<ToolsetRow | undefined> {
   return tx

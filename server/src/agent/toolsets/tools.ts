@@ -33,7 +33,11 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
 /** What was read of a server last is what there is; whether it still answers is asked where an agent can't do without. */
 async function ofServer(app: App, stored: ToolsetRow, use: Use, user: ToolUser): Promise<Tools> {
   const row = await upToDate(app, stored, user.endUserId);
-  const why = await whyUnavailable(app, row, { endUserId: user.endUserId, isRequired: use.required });
+  const why = await whyUnavailable(app, row, {
+    endUserId: user.endUserId,
+    isRequired: use.required,
+    elicitation: use.elicitation,
+  });
   const tools = toolsOf(app, row, use, user);
   if (tools.length === 0 && row.auth_type === "oauth") tools.push(signInTool(app, row, user.endUserId));
   return { tools, unavailable: why === undefined ? [] : [gone(use, why)] };
@@ -50,7 +54,9 @@ function toolsOf(app: App, row: ToolsetRow, use: Use, { config, endUserId }: Too
       policy: policyOf(use, tool, config),
       isRepeatable: tool.isRepeatable,
       call: (call: ToolCall) =>
-        tool.http ? callHttp(app, row, tool.http, endUserId, call) : callMcp(app, row, tool, endUserId, call),
+        tool.http
+          ? callHttp(app, row, tool.http, endUserId, call)
+          : callMcp(app, row, tool, { endUserId, call, elicitation: use.elicitation }),
     }));
 }
 

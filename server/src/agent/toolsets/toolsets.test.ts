@@ -160,6 +160,29 @@ test("a tool that fails, is slow, endless or indiscreet costs its call alone", a
   }
 });
 
+test("keeps the beginning and the end of a long response, without a secret at the cuts", async () => {
+  const set = await toolset();
+  const name = await agent([{ toolset_id: set.id }]);
+  const ids = ["long", "cuts", "huge"];
+  // A secret begins within the first half and ends behind it, and the same at the end.
+  const half = 32 * 1024;
+  const cuts = `${"a".repeat(half - 5)}${secret}${"b".repeat(100_000)}${secret}${"c".repeat(half - 5)}`;
+  tools.answer = (path, response) => {
+    response.writeHead(200);
+    if (path.endsWith("long")) response.end(`begin${"x".repeat(300_000)}end`);
+    else if (path.endsWith("cuts")) response.end(cuts);
+    else response.end(`begin${"x".repeat(17 * 1024 ** 2)}end`);
+  };
+  model.script([{ calls: ids.map((id) => call(`${set.name}__find`, { id })) }, { text: ["Well."] }]);
+  await invoke(name);
+  const [long, atCuts, huge] = model.asked[1].messages.slice(-3).map(({ content }: Json) => content);
+  expect(long).toMatch(/^beginx+\n\[cut off: 234472 bytes left out\]\nx+end$/);
+  expect(atCuts).toMatch(/^a+\[secr?e?t?\]?[^]*\n\[cut off: \d+ bytes left out\]\n[^]*c+$/);
+  for (let from = 0; from + 8 <= secret.length; from += 1)
+    expect(atCuts).not.toContain(secret.slice(from, from + 8));
+  expect(huge).toMatch(/^beginx+\n\[cut off: the rest left out\]$/);
+});
+
 test("a call whose turn did not come before the run's time was up did not begin", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }], { limits: { max_seconds: 1 } });

@@ -4,6 +4,7 @@ import type { App } from "#app.ts";
 import { accessFor, moreWanted, type NoAccess, tokenRefused } from "../connections/access.ts";
 import type { Refusal } from "../connections/refusal.ts";
 import type { McpPeer } from "../mcp/connections.ts";
+import type { Elicitation } from "../mcp/elicitation.ts";
 import type { McpAddress } from "../mcp/open.ts";
 import { hide } from "../tools/result.ts";
 import { authOf, openSecret } from "./secrets.ts";
@@ -66,13 +67,16 @@ export function peerOf(
   endUserId: string | null,
   { address, connection }: Entry,
   onToolsChanged: () => void,
+  elicitation?: Elicitation,
 ): McpPeer {
   const made = JSON.stringify([row.url, row.auth_type, row.oauth_per_end_user, connection, address.headers]);
   return {
-    key: JSON.stringify([row.id, endUserId]),
+    // Elicitation is negotiated when a connection opens.
+    key: JSON.stringify([row.id, endUserId, elicitation]),
     version: createHash("sha256").update(made).digest("base64"),
     address,
     owner: row.workspace_id,
     onToolsChanged,
+    elicitation,
   };
 }

@@ -3,6 +3,7 @@ import { type CodeEvent, startStreamed } from "#sandbox/code/code.ts";
 import { interpreterUnavailable } from "#sandbox/code/errors.ts";
 import { Code, type CodeError, type CodeItem, type CodeSummary } from "#sandbox/code/schema.ts";
 import { DomainError } from "#lib/errors.ts";
+import { base64Bytes, type PicturePart, resultOf, stepPictures, toPicture } from "../tools/pictures.ts";
 import type { ToolAnswer } from "../tools/tool.ts";
 import type { Work } from "./call.ts";
 import { Ends } from "./ends.ts";
@@ -45,12 +46,17 @@ async function heard(events: AsyncIterable<CodeEvent>, seconds: number): Promise
   const told = (text: string) => results.add(Buffer.from(`${text}\n`));
   let first = "done";
   let isOk = true;
+  const pictures: PicturePart[] = [];
   for await (const { event, data } of events) {
     if (event === "stream") {
       const { stream, text } = data as { stream: "stdout" | "stderr"; text: string };
       said[stream].add(Buffer.from(text));
-    } else if (event === "result") told(resultOf(data as CodeItem));
-    else if (event === "error") {
+    } else if (event === "result") {
+      const item = data as CodeItem;
+      const picture = pictures.length < stepPictures.count ? pictureOf(item) : undefined;
+      if (picture) pictures.push(picture);
+      told(picture ? (item.text ?? "a picture") : toText(item));
+    } else if (event === "error") {
       const { name, value, traceback } = data as CodeError;
       first = `raised ${name}`;
       told(traceback.length > 0 ? traceback.join("\n") : `${name}: ${value}`);
@@ -62,12 +68,17 @@ async function heard(events: AsyncIterable<CodeEvent>, seconds: number): Promise
     }
   }
   const shown = results.isEmpty ? first : `${first}\nresult:\n${results.text().trimEnd()}`;
-  return { isOk, text: textOf(shown, said) };
+  return { isOk, ...resultOf([{ type: "text", text: textOf(shown, said) }, ...pictures], (text) => text) };
+}
+
+function pictureOf({ png, jpeg }: CodeItem): PicturePart | undefined {
+  const data = png ?? jpeg;
+  return data === null ? undefined : toPicture(Buffer.from(data, "base64"));
 }
 
 /** As much of it as a text can say. */
-function resultOf({ text, html, png, json }: CodeItem): string {
+function toText({ text, html, png, json }: CodeItem): string {
   if (text !== null && png === null) return text;
-  if (png !== null) return `${text ?? ""}[a picture, ${Math.floor((png.length * 3) / 4)} bytes]`;
+  if (png !== null) return `${text ?? ""}[a picture, ${base64Bytes(png)} bytes]`;
   return html ?? JSON.stringify(json);
 }

@@ -154,6 +154,7 @@ export async function findInUse(db: Db): Promise<string[]> {
     .select("m.sandbox_id")
     .where("m.state", "=", "awake")
     .where("r.status", "in", ["queued", "running"])
+    .where("r.waits_turn", "=", false)
     .execute();
   return rows.map(({ sandbox_id }) => sandbox_id);
 }
@@ -163,7 +164,8 @@ export async function findInUse(db: Db): Promise<string[]> {
 export type Parked = Pick<MachineRow, "session_id" | "sandbox_id">;
 
 const goesOn = sql<boolean>`exists (
-  select from agent_runs as r where r.session_id = agent_machines.session_id and r.status in ('queued', 'running'))`;
+  select from agent_runs as r where r.session_id = agent_machines.session_id and r.status in ('queued', 'running')
+    and not r.waits_turn)`;
 
 /** Until when nothing was done in it and no run of its session did anything: the newest run's last event says that. */
 const idleSince = sql<Date>`greatest(last_used_at, (

@@ -41,5 +41,9 @@ function toMachine(
 
 /** Throws `session_parking`. */
 export async function requireNotParking(tx: Db, sessionId: string): Promise<void> {
-  if ((await findMachine(tx, sessionId))?.state === "parking") throw sessionParking();
+  if (await isParking(tx, sessionId)) throw sessionParking();
+}
+
+export async function isParking(tx: Db, sessionId: string): Promise<boolean> {
+  return (await findMachine(tx, sessionId))?.state === "parking";
 }

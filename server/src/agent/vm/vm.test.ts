@@ -8,6 +8,8 @@ import {
   agent,
   box,
   call,
+  config,
+  drawn,
   host,
   invoke,
   machineOf,
@@ -206,6 +208,17 @@ test("code runs where the template has an interpreter, and is not offered where 
   script([call("exec", { command: "true" })]);
   await invoke(few);
   expect(told()).toEqual(["There is no such tool."]);
+});
+
+test("sends a picture that code draws to a model with vision", async () => {
+  await box.app.machines.images.ensure("code-interpreter");
+  script([call("run_code", { code: "draw" })]);
+  await invoke(await agent({ template: "code-interpreter" }, { model: { ...config.model, images: true } }));
+  const [result, pictures] = model.asked.at(-1).messages.slice(-2);
+  expect(result.content).toMatch(/^done\nresult:\n<Figure>\n[^]*\[image of type image\/png, 8 bytes, shown/);
+  expect(pictures.content.slice(1)).toEqual([
+    { type: "image_url", image_url: { url: `data:image/png;base64,${drawn}` } },
+  ]);
 });
 
 test("an idle machine goes to disk, an invoke meanwhile is asked to come back, and a tool brings it back", async () => {

@@ -1,0 +1,47 @@
+/**
+ * Responds to questions of an MCP server to the user (elicitation), which come in the middle of a call. A run has no
+ * user at hand, so the agent's config decides: accept with the defaults of the fields (SEP-1034), or decline. A question
+ * whose required fields have no default is always declined.
+ */
+import type { Client, ClientCapabilities, ElicitResult } from "@modelcontextprotocol/client";
+
+export type Elicitation = "defaults" | "decline";
+
+/** Supports forms only, because a URL to visit needs a person. */
+export const elicitationCapability: ClientCapabilities = { elicitation: { form: { applyDefaults: true } } };
+
+const fieldsMax = 100;
+
+export function answerQuestions(client: Client, elicitation: Elicitation): void {
+  client.setRequestHandler("elicitation/create", ({ params }): ElicitResult => {
+    const schema = "requestedSchema" in params ? params.requestedSchema : undefined;
+    const content = elicitation === "defaults" ? defaultsOf(schema) : undefined;
+    return content ? { action: "accept", content } : { action: "decline" };
+  });
+}
+
+/** Undefined if a required field has none. */
+export function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
+  const { properties, required } = (schema ?? {}) as { properties?: unknown; required?: unknown };
+  if (typeof properties !== "object" || properties === null) return undefined;
+  const fields = Object.entries(properties);
+  if (fields.length > fieldsMax) return undefined;
+  const content = Object.fromEntries(
+    fields.flatMap(([name, field]): [string, Primitive][] => {
+      const value: unknown = (field as { default?: unknown } | null)?.default;
+      return isPrimitive(value) ? [[name, value]] : [];
+    }),
+  );
+  const isWhole = !Array.isArray(required) || required.every((name) => Object.hasOwn(content, String(name)));
+  return isWhole ? content : undefined;
+}
+
+type Primitive = string | number | boolean | string[];
+
+/** A choice of several texts is the only list in a form. */
+function isPrimitive(value: unknown): value is Primitive {
+  return (
+    ["string", "number", "boolean"].includes(typeof value) ||
+    (Array.isArray(value) && value.every((one) => typeof one === "string"))
+  );
+}
