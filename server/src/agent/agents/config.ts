@@ -12,18 +12,31 @@ const credentialId = z.string().max(64).describe("A model credential of the same
 const policy = z.enum(["allow", "ask", "deny"]);
 const seconds = (min: number, max: number) => z.int().min(min).max(max);
 
+const images = z
+  .boolean()
+  .optional()
+  .describe(
+    "Whether the model gets the images that tools return. Default: true for models that are known to take images. Otherwise it gets a note in their place.",
+  );
+
 const Model = z.strictObject({
   provider: z.enum(providers),
   id: modelId,
   credential_id: credentialId,
   fallbacks: z
-    .array(z.strictObject({ id: modelId, credential_id: credentialId }))
+    .array(z.strictObject({ id: modelId, credential_id: credentialId, images }))
     .max(5)
     .optional()
     .describe("Tried in this order where the model fails; each speaks to its credential's provider."),
   temperature: z.number().min(0).max(2).optional(),
   max_output_tokens: z.int().min(1).max(1_000_000).optional().describe("Of one call."),
   reasoning: z.enum(["none", "minimal", "low", "medium", "high"]).optional(),
+  images,
+  silence_seconds: seconds(10, 300)
+    .optional()
+    .describe(
+      "Seconds without data from the model's server after which the call is retried, for example 60. Default 180.",
+    ),
 });
 
 const ToolsetUse = z.strictObject({
@@ -31,6 +44,12 @@ const ToolsetUse = z.strictObject({
   allow: z.array(z.string().min(1).max(200)).max(500).default(["*"]),
   policy: policy.optional(),
   tools: z.record(z.string().min(1).max(200), z.strictObject({ policy })).optional(),
+  elicitation: z
+    .enum(["defaults", "decline"])
+    .optional()
+    .describe(
+      "Response to an MCP server's questions to the user (elicitation): `defaults` accepts the defaults of the fields, `decline` declines. If absent, elicitation is not offered to the server.",
+    ),
   required: z.boolean().default(false),
 });
 
@@ -65,6 +84,17 @@ const Approvals = z.strictObject({
   on_expire: z.enum(["deny", "fail"]).default("deny"),
 });
 
+const Connections = z.strictObject({
+  wait_minutes: z
+    .int()
+    .min(0)
+    .max(43_200)
+    .default(0)
+    .describe(
+      "Minutes for which a run waits for its end user to sign in to a toolset, for example 60. With 0 the run does not wait, and the model gets a note that a sign-in is needed. Default 0.",
+    ),
+});
+
 const Memory = z.strictObject({
   enabled: z.boolean().default(true),
   max_entries: z.int().min(1).max(10_000).default(200),
@@ -74,13 +104,31 @@ const Memory = z.strictObject({
 const Limits = z.strictObject({
   max_steps: z.int().min(1).max(1000).default(75).describe("Model calls."),
   max_seconds: seconds(1, 86_400).default(900).describe("Of work; while a person decides the clock stands."),
-  max_tokens: z.int().min(1).max(100_000_000).default(500_000).describe("Read and written, all steps."),
+  max_tokens: z
+    .int()
+    .min(1)
+    .max(100_000_000)
+    .default(500_000)
+    .describe(
+      "Maximum of tokens read and written in all steps. Each step reads its whole input again, and cached input counts.",
+    ),
   tool_timeout_seconds: seconds(1, 3600).default(120),
 });
 
 const Context = z.strictObject({
   compact_at_tokens: z.int().min(1000).max(10_000_000).default(120_000),
   keep_last_messages: z.int().min(2).max(1000).default(20),
+  compaction: z
+    .enum(["summarize", "drop"])
+    .default("summarize")
+    .describe(
+      "Treatment of older messages past `compact_at_tokens`: `summarize` has the model write a summary of them, `drop` omits them. Default `summarize`; versions published without this field use `drop`.",
+    ),
+  pin: z
+    .array(z.string().min(1).max(2_000))
+    .max(50)
+    .optional()
+    .describe("Facts that the model gets in every step, even when older messages are left out."),
 });
 
 export const defaultIdleMinutes = 60;
@@ -110,6 +158,7 @@ export const AgentConfig = z
     vm: Vm.optional(),
     platform: Platform.optional(),
     approvals: Approvals.prefault({}),
+    connections: Connections.optional(),
     memory: Memory.optional(),
     limits: Limits.prefault({}),
     context: Context.prefault({}),

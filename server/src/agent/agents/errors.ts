@@ -24,7 +24,7 @@ export const agentInUse = defineError("agent_in_use", 409, (runIds: readonly str
 export const versionInUse = defineError(
   "version_in_use",
   409,
-  (why: { aliases: readonly string[]; sessions: number; isLatest: boolean }) => {
+  (why: { aliases: readonly string[]; sessions: number; triggers: number; isLatest: boolean }) => {
     const reasons = [
       ...(why.isLatest ? ["It is the latest version: publish another one first."] : []),
       ...(why.aliases.length > 0
@@ -35,8 +35,14 @@ export const versionInUse = defineError(
             `Live sessions are pinned to it (${why.sessions}): end them, or invoke each with upgrade: true, first.`,
           ]
         : []),
+      ...(why.triggers > 0
+        ? [`Schedules or webhooks (${why.triggers}) name it: give each another qualifier first.`]
+        : []),
     ];
-    return { detail: reasons.join(" "), meta: { aliases: why.aliases, live_sessions: why.sessions } };
+    return {
+      detail: reasons.join(" "),
+      meta: { aliases: why.aliases, live_sessions: why.sessions, triggers: why.triggers },
+    };
   },
 );
 
@@ -46,7 +52,7 @@ export const aliasInUse = defineError(
   "alias_in_use",
   409,
   (triggers: { schedules: number; webhooks: number }) => ({
-    detail: `Schedules (${triggers.schedules}) and webhooks (${triggers.webhooks}) run the version of this alias: delete them first, or point the alias at another version with PUT.`,
+    detail: `Schedules (${triggers.schedules}) and webhooks (${triggers.webhooks}) run the version of this alias: delete them or give them another qualifier first, or point the alias at another version with PUT.`,
     meta: triggers,
   }),
 );

@@ -19,6 +19,12 @@ export function whyNotAlias(name: string): string | undefined {
   return undefined;
 }
 
+/** True for `3` and `v3`. */
+export function isNumbered(qualifier: string): boolean {
+  const reference = parseVersion(qualifier);
+  return typeof reference === "object" && "version" in reference;
+}
+
 /** What `3`, `v3`, `latest` or an alias asks for. */
 export type VersionReference = { version: number } | "latest" | { alias: string };
 

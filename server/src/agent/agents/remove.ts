@@ -16,7 +16,6 @@ import { endMachinesOfAgent } from "../vm/end.ts";
 import { webhooksOf } from "../webhooks/webhooks.ts";
 import { getAgent, getVersion, target } from "./agents.ts";
 import { agentInUse, aliasInUse, aliasNotFound, versionInUse } from "./errors.ts";
-import { firstAlias } from "./limits.ts";
 import {
   type AgentRow,
   aliasesOf,
@@ -55,30 +54,38 @@ export async function removeVersion(
       .map(({ name }) => name);
     const sessions = await pinnedTo(tx, agent.id, version);
     const isLatest = version === agent.latest_version;
-    if (isLatest || aliases.length > 0 || sessions > 0) throw versionInUse({ aliases, sessions, isLatest });
+    const { schedules, webhooks } = await triggersOf(tx, agent.id, [String(version), `v${version}`]);
+    const triggers = schedules + webhooks;
+    if (isLatest || aliases.length > 0 || sessions > 0 || triggers > 0)
+      throw versionInUse({ aliases, sessions, triggers, isLatest });
     await deleteVersion(tx, agent.id, version);
     await changeAgent(tx, agent.id, { updated_at: app.clock.now() });
     await recordActivity(tx, actor, "agent.version_deleted", target(agent), agent.workspace_id, { version });
   });
 }
 
-/** Deletes an alias. Throws for `prod` while the agent has schedules or webhooks, which run it. */
+/** Deletes an alias. Throws while schedules or webhooks of the agent run it. */
 export async function removeAlias(app: Needs, actor: Actor, reference: string, name: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const agent = await lockReachable(tx, actor, reference);
-    if (name === firstAlias) {
-      const triggers = {
-        schedules: await schedulesOf(tx, agent.id),
-        webhooks: await webhooksOf(tx, agent.id),
-      };
-      if (triggers.schedules + triggers.webhooks > 0) throw aliasInUse(triggers);
-    }
+    const triggers = await triggersOf(tx, agent.id, [name]);
+    if (triggers.schedules + triggers.webhooks > 0) throw aliasInUse(triggers);
     if (!(await deleteAlias(tx, agent.id, name))) throw aliasNotFound();
     await changeAgent(tx, agent.id, { updated_at: app.clock.now() });
     await recordActivity(tx, actor, "agent.alias_deleted", target(agent), agent.workspace_id, {
       alias: name,
     });
   });
+}
+
+/** Counts the schedules and webhooks that run one of these qualifiers. */
+async function triggersOf(
+  tx: Db,
+  agentId: string,
+  qualifiers: readonly string[],
+): Promise<{ schedules: number; webhooks: number }> {
+  const schedules = await schedulesOf(tx, agentId, qualifiers);
+  return { schedules, webhooks: await webhooksOf(tx, agentId, qualifiers) };
 }
 
 /** Locks the counts first and then the agent's row, as an invoke does. */

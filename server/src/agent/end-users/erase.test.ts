@@ -79,6 +79,7 @@ async function live(person: Person, agent: string, endUserId: string, word: stri
   expect(first.status, JSON.stringify(first)).toBe("pending_approval");
   await person.post(`/v1/agents/runs/${first.run_id}/approvals/${first.approval.request_id}`, {
     decision: "approve",
+    arguments: { about: `${word}-changed` },
   });
   await host.runs.settled(first.run_id, 20_000);
   expect((await person.get(`/v1/agents/runs/${first.run_id}`)).json.output).toBe(`${word}-answer`);
@@ -89,7 +90,27 @@ async function live(person: Person, agent: string, endUserId: string, word: stri
   const third = await ask({ input: word });
   expect(third.status).toBe("pending_approval");
   await signIn(agent, endUserId, word);
+  await waitOf(third.run_id, endUserId, person);
+  await turnOf(third, word, person);
+  const trigger = { end_user_id: endUserId, session: word };
+  await person.post(`/v1/agents/${agent}/webhooks`, { name: word, ...trigger });
+  await person.post(`/v1/agents/${agent}/schedules`, { schedule: "daily", message: word, ...trigger });
   return [word, endUserId, ...[first, second, third].flatMap((run) => [run.session_id, run.run_id])];
+}
+
+/** Inserts the input of a run that waits for its turn, as a delivery to a busy session does. */
+async function turnOf(run: Json, word: string, { workspaceId }: Person): Promise<void> {
+  await sql`insert into agent_turns (run_id, session_id, workspace_id, message, in_flight_max, expires_at)
+    values (${run.run_id}, ${run.session_id}, ${workspaceId}, ${JSON.stringify({ word })}, 1, now() + interval '1 day')`.execute(
+    db,
+  );
+}
+
+/** Inserts a wait for a sign-in, as a call of the run that needs one does. */
+async function waitOf(runId: string, endUserId: string, { workspaceId }: Person): Promise<void> {
+  await sql`insert into agent_sign_in_waits
+    select id, run_id, ${workspaceId}, toolset_id, ${endUserId}, null, 'cancelled', now(), now()
+    from agent_tool_calls where run_id = ${runId} limit 1`.execute(db);
 }
 
 /** As a session's tool made it: the row of a machine whose sandbox is gone by now. */
@@ -122,11 +143,9 @@ const impersonal = [
   "agent_pauses",
   "agent_toolsets",
   "agent_versions",
-  // Nobody is named in what triggers start: their runs have no end user.
+  // They name runs alone.
   "agent_schedule_ticks",
-  "agent_schedules",
   "agent_webhook_deliveries",
-  "agent_webhooks",
   // A client of a server's, not of a person.
   "agent_oauth_clients",
 ];
@@ -162,7 +181,7 @@ test("of an end user who is erased nothing is left in any column of any table, a
   const { status, json } = await eraseAs(owner, agent, endUser);
   expect([status, json]).toEqual([
     200,
-    { end_user_id: endUser, sessions: 3, vms_destroyed: 1, memory_entries: 1, connections: 1 },
+    { end_user_id: endUser, sessions: 3, vms_destroyed: 1, memory_entries: 1, connections: 1, triggers: 2 },
   ]);
   await host.app.jobs.startWorker(agentTasks(host.app));
   await jobsDone();
@@ -199,7 +218,7 @@ test("the account's log says that somebody was erased, and the same of the same 
 
 test("somebody who is not known is erased with zeros, and - is nobody to erase", async () => {
   const agent = await agentOf(owner);
-  const none = { sessions: 0, vms_destroyed: 0, memory_entries: 0, connections: 0 };
+  const none = { sessions: 0, vms_destroyed: 0, memory_entries: 0, connections: 0, triggers: 0 };
   expect((await eraseAs(owner, agent, "nobody")).json).toEqual({ end_user_id: "nobody", ...none });
   expect(await eraseAs(owner, agent, "-")).toMatchObject({ status: 400, json: { pointer: "/end_user_id" } });
 });

@@ -15,12 +15,14 @@ import { type AgentRecord, getAgent, target } from "../agents/agents.ts";
 import { toolsetsUsed } from "../agents/served.ts";
 import { forgetConnections } from "../connections/forget.ts";
 import { forgetFacts } from "../memory/memory.ts";
-import { activeRuns } from "../runs/active.ts";
+import { allActive } from "../runs/active.ts";
 import { holdActive, Overtaken, runsIn, whole } from "../runs/erase.ts";
 import type { AgentRuns } from "../runs/runs.ts";
+import { forgetSchedules } from "../schedules/schedules.ts";
 import { eraseSessions, holdSessions, sessionsOf } from "../sessions/erase.ts";
 import { endMachines } from "../vm/end.ts";
 import { sessionLabel } from "../vm/make.ts";
+import { forgetWebhooks } from "../webhooks/webhooks.ts";
 import { hashOfEndUser } from "./id.ts";
 import type { Erased } from "./schema.ts";
 
@@ -60,7 +62,12 @@ async function eraseAll(
   // In the order in which a step is written: its run first.
   const stopped = await holdActive(tx, agentId, sessions);
   await holdSessions(tx, sessions);
-  if ((await activeRuns(tx, sessions)).size > stopped.length) throw new Overtaken();
+  const active = await allActive(tx, sessions);
+  if (active.some((run) => !stopped.includes(run))) throw new Overtaken();
+  const triggers = [
+    ...(await forgetSchedules(tx, agentId, endUserId)),
+    ...(await forgetWebhooks(tx, agentId, endUserId)),
+  ];
   const all = await runsIn(tx, sessions);
   const erased = {
     end_user_id: endUserId,
@@ -68,11 +75,13 @@ async function eraseAll(
     vms_destroyed: await endMachines(tx, sessions),
     memory_entries: await forgetFacts(tx, agentId, endUserId),
     connections: await forgetConnections(tx, await toolsetsUsed(tx, agentId), endUserId),
+    triggers: triggers.length,
   };
   await dropLabel(tx, workspaceId, sessionLabel, sessions);
   await forgetAnswers(tx, "invokeAgent", all);
-  await forgetNews(tx, workspaceId, all);
+  await forgetNews(tx, workspaceId, [...all, ...triggers]);
   await forgetTargets(tx, workspaceId, [...sessions, ...all]);
+  await forgetTargets(tx, workspaceId, triggers, { hasNames: true });
   await eraseSessions(tx, sessions);
   const { end_user_id: _, ...counts } = erased;
   const detail = { end_user_hash: hashOfEndUser(app, agentId, endUserId), ...counts };

@@ -12,6 +12,7 @@ export const Erased = z
     vms_destroyed: z.int().describe("Machines that end now: they are gone within moments."),
     memory_entries: z.int(),
     connections: z.int(),
+    triggers: z.int().describe("Deleted schedules and webhooks that had this end user."),
   })
   .meta({ id: "AgentEndUserErased" });
 export type Erased = z.output<typeof Erased>;

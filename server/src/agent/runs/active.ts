@@ -4,7 +4,13 @@ import { findActive, findActiveOfAgent, lastRuns, type RunRow } from "./store.ts
 
 export async function activeRuns(db: Db, sessionIds: readonly string[]): Promise<Map<string, string>> {
   const rows = await findActive(db, sessionIds);
-  return new Map(rows.map(({ session_id, id }) => [session_id, id]));
+  // The first active run of a session is kept: see `findActive`.
+  return new Map(rows.reverse().map(({ session_id, id }) => [session_id, id]));
+}
+
+/** Ids of all active runs, including the waiting ones. */
+export async function allActive(db: Db, sessionIds: readonly string[]): Promise<string[]> {
+  return (await findActive(db, sessionIds)).map(({ id }) => id);
 }
 
 export type NewestRun = Pick<RunRow, "id" | "agent_id" | "status" | "created_at" | "finished_at">;

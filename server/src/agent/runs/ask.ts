@@ -45,6 +45,8 @@ export interface Asking {
   /** Deadline of the run, as a time of `performance.now()`. */
   deadline: number;
   trace?: RunTrace | undefined;
+  /** The call writes a summary: plain text that no event repeats. */
+  isSummary?: boolean;
 }
 
 export interface Answered {
@@ -76,7 +78,7 @@ export async function askAgainShorter(
  */
 export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
   for (let round = asking.waits; ; round += 1) {
-    const outcome = await askEach(app, asking);
+    const outcome = await askRound(app, asking);
     if ("answer" in outcome) return outcome;
     const { last, tooLong, overloaded, fault } = outcome;
     if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
@@ -106,9 +108,15 @@ interface Failures {
 }
 
 /** Runs a round: tries each candidate a few times, with short pauses. */
-async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promise<Answered | Failures> {
+export async function askRound(
+  app: Pick<App, "db" | "secrets">,
+  asking: Asking,
+): Promise<Answered | Failures> {
   const { model } = asking.config;
-  const candidates = [{ id: model.id, credential_id: model.credential_id }, ...(model.fallbacks ?? [])];
+  const candidates = [
+    { id: model.id, credential_id: model.credential_id, images: model.images },
+    ...(model.fallbacks ?? []),
+  ];
   const known = await findCredentials(
     app.db,
     asking.workspaceId,
@@ -120,7 +128,7 @@ async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promis
     overloaded: undefined,
     fault: undefined,
   };
-  for (const { id, credential_id } of candidates) {
+  for (const { id, credential_id, images } of candidates) {
     const credential = known.get(credential_id);
     if (!credential) continue;
     const { provider, base_url: baseUrl } = credential;
@@ -128,7 +136,7 @@ async function askEach(app: Pick<App, "db" | "secrets">, asking: Asking): Promis
     let last: ModelFailure | undefined;
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
-        return await askOnce(asking, address);
+        return await askOnce(asking, address, images);
       } catch (error) {
         if (!(error instanceof ModelFailure)) throw error;
         last = error;
@@ -156,19 +164,21 @@ async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
 }
 
 async function askOnce(
-  { config, step, messages, tools, writer, signal, fetch, trace }: Asking,
+  { config, step, messages, tools, writer, signal, fetch, trace, isSummary = false }: Asking,
   address: ModelAddress,
+  takesPictures: boolean | undefined,
 ): Promise<Answered> {
   const { provider, id: model } = address;
-  const { temperature, max_output_tokens, reasoning } = config.model;
+  const { temperature, max_output_tokens, reasoning, silence_seconds } = config.model;
   let messageId: string | null = null;
-  writer.add("step.started", { step, model });
+  const isJson = config.output.type === "json_schema" && !isSummary;
+  if (!isSummary) writer.add("step.started", { step, model });
   const ended = trace?.chat({
     provider,
     model,
     step,
     prompt: messages,
-    output: config.output.type === "json_schema" ? "json" : "text",
+    output: isJson ? "json" : "text",
     maxTokens: max_output_tokens,
     temperature,
   });
@@ -179,15 +189,19 @@ async function askOnce(
       {
         prompt: messages,
         abortSignal: signal,
+        takesPictures,
+        onPicturesRefused: () => writer.add("model.images_refused", { step, model }),
+        silenceSeconds: silence_seconds,
         ...(temperature === undefined ? {} : { temperature }),
         ...(max_output_tokens === undefined ? {} : { maxOutputTokens: max_output_tokens }),
         ...(reasoning === undefined ? {} : { reasoning }),
         ...(tools.length === 0 ? {} : { tools: tools.map(toFunction) }),
-        ...(config.output.type === "json_schema"
+        ...(isJson && config.output.type === "json_schema"
           ? { responseFormat: { type: "json", name: "answer", schema: config.output.schema } }
           : {}),
       },
       ({ kind, delta }) => {
+        if (isSummary) return;
         if (kind === "reasoning") return writer.add("reasoning.delta", { delta });
         if (messageId === null) {
           messageId = newId("msg_");
@@ -200,7 +214,13 @@ async function askOnce(
     return { answer, model, messageId };
   } catch (error) {
     ended?.({ error: whyOf(error) });
-    if (error instanceof ModelFailure) writer.add("step.reset", { step });
+    if (error instanceof ModelFailure && !isSummary) {
+      const { silentSeconds } = error;
+      writer.add("step.reset", {
+        step,
+        ...(silentSeconds === undefined ? {} : { silent_seconds: silentSeconds }),
+      });
+    }
     throw error;
   }
 }
@@ -211,6 +231,6 @@ function whyOf(error: unknown): string {
   return error instanceof RunFailure ? error.code : "cancelled";
 }
 
-function toFunction({ name, description, parameters }: Tool) {
+export function toFunction({ name, description, parameters }: Tool) {
   return { type: "function" as const, name, description, inputSchema: parameters };
 }

@@ -92,5 +92,6 @@ const taken = {
   resumes: 0,
   retry_at: null,
   model_waits: 0,
+  waits_turn: false,
   finished_at: null,
 } as const;

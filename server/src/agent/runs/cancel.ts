@@ -7,7 +7,7 @@ import type { AgentRuns } from "./runs.ts";
 import type { Run } from "./schema.ts";
 
 export async function cancel(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "config">,
   runs: AgentRuns,
   actor: Actor,
   id: string,

@@ -9,24 +9,28 @@ import { getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
 import { recall } from "../memory/recall.ts";
+import { withoutFence } from "../models/fence.ts";
 import { type Message, withoutThoughts } from "../models/messages.ts";
 import { requested } from "../calls/calls.ts";
 import { Conversation } from "../sessions/conversation.ts";
 import { toWords } from "../sessions/words.ts";
+import { storableJson } from "../storable.ts";
 import type { Tool } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
 import { WorkerAccess } from "../workers/access.ts";
 import type { OwnApi } from "../workers/workers.ts";
-import { type Answered, askAgainShorter } from "./ask.ts";
+import { type Answered, askAgainShorter, toFunction } from "./ask.ts";
 import { completed } from "./end.ts";
 import { RunFailure } from "./failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "./schema.ts";
 import type { NewEvent } from "./journal.ts";
 import type { Carried } from "./runs.ts";
-import { toFinishReason } from "./states.ts";
+import { type RunErrorCode, toFinishReason } from "./states.ts";
 import { hasOpenStep, type RunRow } from "./store.ts";
 import { settleCalls, userOf } from "./settle.ts";
+import { planSummary, summarize } from "./summarize.ts";
+import type { StepPrompt } from "./tables.ts";
 import { type Going, Interrupted, type Work } from "./work.ts";
 
 const grownMaxMiB = 8;
@@ -85,32 +89,17 @@ async function takeStep(
 ): Promise<boolean> {
   const { writer, stop, fetch, pauseMs, deadline } = work;
   const { conversation } = going;
-  requireWithinLimits(config, going.run);
+  requireWithinLimits(config, going.run, conversation);
   if ((await settleCalls(app, config, going, work)) === "waiting") return false;
   const { run } = going;
   const startedAt = app.clock.now();
-  const { said, before } = conversation;
+  const { said, before, summary } = conversation;
   requireNotGrown(run, said);
-  const remembered = await recall(app.db, userOf(run, config, work));
-  // What was thought in earlier runs is over with them.
-  const told = said.map((one) =>
-    one.run_id === run.id ? one : { ...one, message: withoutThoughts(one.message as Message) },
-  );
-  const promptWith = (atMost?: number) => promptOf(config, told, { before, remembered, atMost });
-  const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
-  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
-  const needed = unavailable.find(({ isRequired }) => isRequired);
-  if (needed)
-    throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
-  if (leftOut > 0) writer.add("context.compacted", { left_out: leftOut });
-  await reached("agent.step.begins");
   const step = run.steps + 1;
-  const asking = {
+  const calling = {
     config,
     workspaceId: run.workspace_id,
     step,
-    messages,
-    tools: [...tools.values()].filter(({ policy }) => policy !== "deny"),
     writer,
     signal: stop.signal,
     fetch,
@@ -119,10 +108,47 @@ async function takeStep(
     deadline,
     trace: work.trace,
   };
+  const plan = planSummary(config, conversation);
+  const summarized =
+    plan && (going.notSummarized ?? (await summarize(app, calling, { runId: run.id, plan, conversation })));
+  if (summarized && !("words" in summarized)) going.notSummarized = { why: summarized.why };
+  if (summarized?.advanced) {
+    going.run = { ...run, ...summarized.advanced, model_waits: 0 };
+    if ("words" in summarized) conversation.add(summarized.words);
+    return true;
+  }
+  // Facts stay as they were at the run's first step: a change would void the provider's cache of the conversation.
+  going.remembered ??= { text: await recall(app.db, userOf(run, config, work)) };
+  const remembered = going.remembered.text;
+  // Reasoning of earlier runs is not sent again.
+  const told = said.map((one) =>
+    one.run_id === run.id ? one : { ...one, message: withoutThoughts(one.message as Message) },
+  );
+  const promptWith = (atMost?: number) => promptOf(config, told, { before, summary, remembered, atMost });
+  const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
+  const needed = unavailable.find(({ isRequired }) => isRequired);
+  if (needed)
+    throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
+  if (leftOut > 0) {
+    // Reads the facts again: the omitted messages may hold newly saved ones, and the cache is void in any case.
+    delete going.remembered;
+    writer.add("context.compacted", {
+      left_out: leftOut,
+      // Why older messages are left out without a summary.
+      ...(going.notSummarized ? { summary_error: going.notSummarized.why } : {}),
+    });
+  }
+  await reached("agent.step.begins");
+  const usable = [...tools.values()].filter(({ policy }) => policy !== "deny");
+  const asking = { ...calling, messages, tools: usable };
+  let atMost = work.tellAtMost ?? null;
   const answered = await askAgainShorter(app, asking, () => {
     work.tellAtMost = Math.ceil(tokens / 2);
     const shorter = promptWith(work.tellAtMost);
-    return shorter.tokens < tokens ? shorter : undefined;
+    if (shorter.tokens >= tokens) return undefined;
+    atMost = work.tellAtMost;
+    return shorter;
   });
   await reached("agent.step.answered");
   stop.signal.throwIfAborted();
@@ -145,7 +171,7 @@ async function takeStep(
   const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
   const end =
     faults.length === 0 && !isAsking
-      ? completed(answer.text, total, toFinishReason(answer.finishReason), finishedAt)
+      ? completed(outputOf(config, answer.text), total, toFinishReason(answer.finishReason), finishedAt)
       : undefined;
   const calls = answer.calls.map(({ id, tool, values }) => ({
     id,
@@ -153,6 +179,15 @@ async function takeStep(
     toolset_id: tools.get(tool)?.toolsetId ?? null,
     arguments: values ?? null,
   }));
+  const toolsTold = JSON.stringify(usable.map(toFunction));
+  const prompt: StepPrompt = {
+    before,
+    last: before + said.length,
+    summary: summary?.through ?? null,
+    remembered: remembered ?? null,
+    at_most: atMost,
+    ...(going.toolsTold === toolsTold ? {} : { tools: usable.map(toFunction) }),
+  };
   const words = toWords(run.id, [
     { kind: "answer", message: answer.message },
     ...(faults.length > 0 && !isRepaired ? [{ kind: "repair" as const, message: repairOf(faults) }] : []),
@@ -166,6 +201,7 @@ async function takeStep(
         model: answered.model,
         finish_reason: answer.finishReason,
         ...used,
+        prompt: storableJson(prompt),
         started_at: startedAt,
         finished_at: finishedAt,
       },
@@ -174,6 +210,7 @@ async function takeStep(
     },
   );
   going.run = { ...run, ...advanced, model_waits: 0 };
+  going.toolsTold = toolsTold;
   going.calls = calls.map((call, position) => requested(run.id, step, position, call));
   conversation.add(words);
   await reached("agent.step.committed");
@@ -192,13 +229,27 @@ function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
   };
 }
 
-function requireWithinLimits(config: AgentConfig, run: RunRow): void {
+function requireWithinLimits(config: AgentConfig, run: RunRow, { said }: Conversation): void {
   const limits = limitsOf(config, run);
-  if (run.steps >= limits.max_steps)
-    throw new RunFailure("limit_steps", `The run took its ${limits.max_steps} steps.`);
+  const fail = (code: RunErrorCode, message: string) => new RunFailure(code, message, lastTextOf(run, said));
+  if (run.steps >= limits.max_steps) throw fail("limit_steps", `The run took its ${limits.max_steps} steps.`);
   const used = run.input_tokens + run.output_tokens;
   if (used >= limits.max_tokens)
-    throw new RunFailure("limit_tokens", `The run used ${used} of its ${limits.max_tokens} tokens.`);
+    throw fail(
+      "limit_tokens",
+      `The run used ${used} of its ${limits.max_tokens} tokens. Each step counts its whole input again.`,
+    );
+}
+
+/** The last text that the model wrote in this run. */
+function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined {
+  const texts = said
+    .filter(({ run_id, kind }) => run_id === run.id && kind === "answer")
+    .map(({ message }) => {
+      const { content } = message as Extract<Message, { role: "assistant" }>;
+      return content.map((part) => (part.type === "text" ? part.text : "")).join("");
+    });
+  return texts.findLast((text) => text !== "");
 }
 
 /** All that came of a run is told to its model at each step. */
@@ -206,7 +257,7 @@ function requireNotGrown(
   run: RunRow,
   said: readonly { run_id: string | null; kind: string; bytes: number }[],
 ): void {
-  const own = said.filter(({ run_id, kind }) => run_id === run.id && kind !== "input");
+  const own = said.filter(({ run_id, kind }) => run_id === run.id && kind !== "input" && kind !== "summary");
   if (own.reduce((sum, { bytes }) => sum + bytes, 0) > grownMaxMiB * 1024 ** 2)
     throw new RunFailure("limit_tokens", `The run's answers and results take more than ${grownMaxMiB} MiB.`);
 }
@@ -238,10 +289,15 @@ function stepEvents(
   return [...message, ...asked, { type: "step.completed", at, data }];
 }
 
+/** A caller parses the output of a JSON schema: a fence around it stays in the conversation only. */
+function outputOf({ output }: AgentConfig, text: string): string {
+  return output.type === "text" ? text : withoutFence(text);
+}
+
 async function faultsOfAnswer({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {
   if (output.type === "text") return [];
   try {
-    return await faultsOf(run.workspace_id, output.schema, JSON.parse(text));
+    return await faultsOf(run.workspace_id, output.schema, JSON.parse(withoutFence(text)));
   } catch {
     return ["it is not JSON"];
   }

@@ -1,10 +1,11 @@
 /** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
 import type { Db } from "#db/db.ts";
 import { cancelPending } from "../approvals/approvals.ts";
+import { cancelWaits } from "../connections/waits/waits.ts";
 import { withCure } from "./failure.ts";
 import { type FinishReason, isOver, type RunErrorCode } from "./states.ts";
 import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
-import { findRunLocked } from "./store.ts";
+import { dropTurn, findRunLocked } from "./store.ts";
 
 /** The document's hour. */
 export const outputKeptMs = 3_600_000;
@@ -13,6 +14,10 @@ export interface Failure {
   code: RunErrorCode;
   /** For the run's owner: no secret, no word of the log's. */
   message: string;
+  /** In place of the code's own. */
+  cure?: string | undefined;
+  /** Incomplete output that is kept. */
+  output?: string | undefined;
 }
 
 interface End {
@@ -46,6 +51,7 @@ export function failed(failure: Failure, at: Date): End {
       status: "failed",
       error_code: code,
       error_message: message,
+      ...(failure.output === undefined ? {} : { output: failure.output }),
       finish_reason: "error",
       ...ended(at),
     },
@@ -72,9 +78,15 @@ export async function endFromOutside(
   // The run's row first, as whoever decides does.
   const run = await findRunLocked(tx, id);
   if (!run || isOver(run.status)) return undefined;
-  const cancelled = run.status === "pending_approval" ? await cancelPending(tx, id, at) : [];
+  if (run.waits_turn) await dropTurn(tx, id);
+  const cancelled = run.status === "pending_approval" ? await cancelAll(tx, id, at) : [];
   const { event, change } = failed(failure, at);
   // A wait for a model is counted when it begins.
   const leftMs = run.status === "queued" && run.retry_at ? run.retry_at.getTime() - at.getTime() : 0;
   return overrule(tx, id, [...before, ...cancelled, event], { ...change, activeMs: Math.min(0, -leftMs) });
+}
+
+/** Cancels what the run waits for, and returns the events about it. */
+async function cancelAll(tx: Db, id: string, at: Date): Promise<NewEvent[]> {
+  return [...(await cancelPending(tx, id, at)), ...(await cancelWaits(tx, id, at))];
 }

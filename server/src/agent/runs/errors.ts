@@ -32,10 +32,21 @@ export const sessionPinned = defineError(
   }),
 );
 export const approvalPending = defineError("approval_pending", 409, (runId: string) => ({
-  detail: "The session waits for an approval; decide it first.",
+  detail: "The session waits for an approval or a sign-in. Decide, sign in, or cancel the run first.",
   meta: { run_id: runId },
 }));
 export const tooManyRuns = defineError("too_many_runs", 429, (allowed: number) => ({
   detail: `The plan has at most ${allowed} runs in flight; try again when one ended.`,
   meta: { limit: "runs_in_flight", allowed, retry_after: 2 },
 }));
+export const sessionQueueFull = defineError("session_queue_full", 429, (allowed: number) => ({
+  detail: `${allowed} runs already wait for this session. Retry after some of them have ended.`,
+  meta: { limit: "waiting_runs", allowed, retry_after: 30 },
+}));
+export const stepNotFound = defineError("step_not_found", 404, () => "The run has no such complete step.");
+export const promptExpired = defineError(
+  "prompt_expired",
+  410,
+  () =>
+    "The prompt of this step is deleted: prompts are kept until an hour after the run's end, while the session lives. A step that wrote a summary has none.",
+);

@@ -6,10 +6,13 @@ import type { RunErrorCode } from "./states.ts";
 export class RunFailure extends Error {
   override readonly name = "RunFailure";
   readonly code: RunErrorCode;
+  /** Text that the model had written when a limit ended the run. */
+  readonly output: string | undefined;
 
-  constructor(code: RunErrorCode, message: string) {
+  constructor(code: RunErrorCode, message: string, output?: string) {
     super(message);
     this.code = code;
+    this.output = output;
   }
 }
 
@@ -63,8 +66,14 @@ const cures: Readonly<Record<RunErrorCode, string>> = {
   internal: "Resume the run with POST /v1/agents/runs/{run_id}/resume; the server's log has the cause.",
 };
 
+interface Uncured {
+  code: RunErrorCode;
+  message: string;
+  cure?: string | undefined;
+}
+
 /** Returns an error's message with its cure. */
-export function withCure({ code, message }: { code: RunErrorCode; message: string }): string {
+export function withCure({ code, message, cure = cures[code] }: Uncured): string {
   const sentence = /[.!?]$/.test(message.trimEnd()) ? message.trimEnd() : `${message.trimEnd()}.`;
-  return `${sentence} ${cures[code]}`.trim();
+  return `${sentence} ${cure}`.trim();
 }

@@ -2,6 +2,7 @@
  * An agent is asked something. The session, what was said, the run and its first event are one transaction; then the
  * run goes on by itself, whether or not the caller stays to hear of it.
  */
+import { createHash } from "node:crypto";
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { planLimits } from "#accounts/plans.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
@@ -19,10 +20,10 @@ import { Conversation } from "../sessions/conversation.ts";
 import { sessionCapReached } from "../sessions/errors.ts";
 import { evictIdle } from "../sessions/expire.ts";
 import type { NewSession } from "../sessions/opened.ts";
-import { holdCounts, take } from "../sessions/sessions.ts";
+import { holdCounts, pin, type SessionRow, take, takeTriggered } from "../sessions/sessions.ts";
 import { full, isRoomFor, toWords } from "../sessions/words.ts";
 import { requireMachinePlan } from "../vm/checks.ts";
-import { requireNotParking } from "../vm/view.ts";
+import { isParking, requireNotParking } from "../vm/view.ts";
 import { type Beginning, begin, type Begun } from "./begin.ts";
 import {
   agentArchived,
@@ -37,12 +38,17 @@ import { historyMessage, userMessage } from "./input.ts";
 import type { AgentRuns, Carried } from "./runs.ts";
 import type { Invoke } from "./schema.ts";
 import { findActive, type RunRow } from "./store.ts";
+import { insertTurn } from "./turns.ts";
 
 export type BegunRun = Pick<RunRow, "id" | "session_id">;
 
 export interface Trigger {
   type: RunRow["trigger_type"];
   id: string | null;
+  /** Text by which the trigger finds its session. A busy session queues the run. */
+  session?: string | undefined;
+  /** Maximum of the trigger's runs that wait in one session. */
+  waitingMax?: number | undefined;
   /** In the transaction of the run: what it throws takes back the run as well. */
   within?: ((tx: Db, run: BegunRun) => Promise<void>) | undefined;
   /** The trace that the run is to be part of, as `parseTraceparent` makes it. */
@@ -67,9 +73,10 @@ export async function invoke(
   if (agent.is_all_paused) throw agentPaused(true);
   const id = newId("run_");
   const asking = { id, agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
-  const begin = input.session_id === undefined ? inNew : inOld;
+  const begin = trigger.session !== undefined ? inTriggered : input.session_id === undefined ? inNew : inOld;
   const begun = await runs.committing(id, () => begin(app.db, asking).catch(refuseDeleted));
-  runs.begin(begun.id, begun.carried);
+  if (begun.isWaiting) runs.expectTurn();
+  else runs.begin(begun.id, begun.carried);
   return begun.id;
 }
 
@@ -98,6 +105,8 @@ interface Entered {
   id: string;
   /** What is known of it, where this process carries it out already. */
   carried: Carried | undefined;
+  /** True if the run waits for its turn in the session. */
+  isWaiting?: boolean;
 }
 
 /** A session of its own. */
@@ -119,6 +128,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
     version,
     idle_minutes: config.session?.idle_minutes ?? defaultIdleMinutes,
     is_ephemeral: input.ephemeral ?? false,
+    ...triggerKeyOf(trigger),
     created_at: now,
   };
   const beginning = { ...beginningOf(asking, { id, version, endUserId }), session: { new: session }, words };
@@ -138,7 +148,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
 
 /** One that goes on. */
 function inOld(db: Db, asking: Asking): Promise<Entered> {
-  const { id, agent, workspace, input, trigger } = asking;
+  const { agent, workspace, input } = asking;
   if (input.ephemeral !== undefined)
     throw invalidField(["ephemeral"], "is only for a new session; leave out ephemeral or session_id");
   return transaction(db, async (tx) => {
@@ -149,22 +159,58 @@ function inOld(db: Db, asking: Asking): Promise<Entered> {
       hasHistory: input.messages !== undefined,
     });
     if (!input.upgrade) requirePinnedTo(session.version, input.qualifier);
-    const { version, config } = input.upgrade
-      ? requireVersion(agent)
-      : await getVersion(tx, agent, String(session.version));
-    const known = await findCredentials(tx, workspace.id, [(config as AgentConfig).model.credential_id]);
-    requireFit(workspace, config as AgentConfig, known.size > 0);
-    await requireIdle(tx, session.id);
-    await requireNotParking(tx, session.id);
-    const words = toWords(id, [{ kind: "input", message: userMessage(input.input) }]);
-    if (!isRoomFor(words, session.bytes)) throw full();
-    const beginning = {
-      ...beginningOf(asking, { id, version, endUserId: session.end_user_id }),
-      session: { id: session.id },
-      words,
-    };
-    return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
+    return inLocked(tx, asking, session);
   });
+}
+
+/** The session of the trigger's key, or a new one. */
+function inTriggered(db: Db, asking: Asking): Promise<Entered> {
+  const { agent, workspace, input, trigger } = asking;
+  return transaction(db, async (tx) => {
+    await holdCounts(tx, workspace.id);
+    const { trigger_id: triggerId, trigger_key: key } = triggerKeyOf(trigger);
+    const endUserId = input.end_user_id ?? null;
+    const session = await takeTriggered(tx, agent.id, { triggerId: triggerId!, key: key!, endUserId });
+    return session ? inLocked(tx, asking, session) : inNew(tx, asking);
+  });
+}
+
+/** Starts a run in a session whose row is locked. If it is busy, a trigger's run waits and a caller's is refused. */
+async function inLocked(tx: Db, asking: Asking, session: SessionRow): Promise<Entered> {
+  const { id, agent, workspace, input, trigger, now } = asking;
+  const { version, config } = input.upgrade
+    ? requireVersion(agent)
+    : await getVersion(tx, agent, String(session.version));
+  const known = await findCredentials(tx, workspace.id, [(config as AgentConfig).model.credential_id]);
+  requireFit(workspace, config as AgentConfig, known.size > 0);
+  const begins = beginningOf(asking, { id, version, endUserId: session.end_user_id });
+  const message = userMessage(input.input);
+  const words = toWords(id, [{ kind: "input", message }]);
+  if (trigger.session !== undefined && (await isBusy(tx, session.id))) {
+    if (!isRoomFor(words, session.bytes)) throw full();
+    await pin(tx, session.id, { version, at: now });
+    const { waitingMax } = trigger;
+    const inFlightMax = begins.most.inFlight;
+    await insertTurn(tx, { run: begins.run, sessionId: session.id, message, inFlightMax, waitingMax });
+    await trigger.within?.(tx, { id, session_id: session.id });
+    return { id, carried: undefined, isWaiting: true };
+  }
+  await requireIdle(tx, session.id);
+  await requireNotParking(tx, session.id);
+  if (!isRoomFor(words, session.bytes)) throw full();
+  const beginning = { ...begins, session: { id: session.id }, words };
+  return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
+}
+
+/** True as well while the session's machine is being parked. */
+async function isBusy(tx: Db, sessionId: string): Promise<boolean> {
+  return (await findActive(tx, [sessionId])).length > 0 || (await isParking(tx, sessionId));
+}
+
+/** The key is stored as a hash: it may identify a person, and has any length. */
+function triggerKeyOf({ id, session }: Trigger): Pick<NewSession, "trigger_id" | "trigger_key"> {
+  if (session === undefined) return {};
+  return { trigger_id: id, trigger_key: createHash("sha256").update(session).digest() };
 }
 
 /** An alias may have moved since the session began, and the session stays; a version that is named by its number is meant. */

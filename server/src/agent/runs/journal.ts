@@ -49,7 +49,13 @@ export type RunChange = Partial<
 };
 
 /** A step of a run, as it ended. */
-export type NewStep = Omit<Selectable<AgentStepsTable>, "run_id" | "step" | "agent_id" | "end_user_id">;
+export type NewStep = Omit<
+  Selectable<AgentStepsTable>,
+  "run_id" | "step" | "agent_id" | "end_user_id" | "prompt"
+> & {
+  /** JSON of a `StepPrompt`. */
+  prompt: string | null;
+};
 
 /** What belongs to a change of a run and is stored with it. */
 export interface Beside {
@@ -118,6 +124,7 @@ export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | 
       error_code: null,
       error_message: null,
       finish_reason: null,
+      output: null,
       output_expires_at: null,
       finished_at: null,
       retry_at: null,

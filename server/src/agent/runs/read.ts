@@ -3,46 +3,60 @@ import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
-import { type PendingApproval, pendingByRun } from "../approvals/approvals.ts";
+import { pendingByRun } from "../approvals/approvals.ts";
 import { expireIfDue } from "../approvals/expire.ts";
 import { called } from "../calls/calls.ts";
+import { renewLinks } from "../connections/waits/renew.ts";
+import { resolveWaitsOf } from "../connections/waits/resolve.ts";
+import { openWaits } from "../connections/waits/waits.ts";
 import { pageOf, positionOf } from "../cursor.ts";
 import { runNotFound } from "./errors.ts";
 import type { AgentRuns } from "./runs.ts";
-import { type Run, type RunList, type RunQuery, toRun } from "./schema.ts";
+import { type Run, type RunList, type RunQuery, toRun, type Waiting } from "./schema.ts";
 import { findRun, listRuns, type RunView } from "./store.ts";
 
-type Needs = Pick<App, "db" | "clock">;
+type Needs = Pick<App, "db" | "clock" | "config">;
 
 /** A hundred runs are some megabytes, whatever they said. */
 const listedOutputMaxBytes = 64 * 1024;
 const listedArgumentsMaxBytes = 16 * 1024;
 
 export async function get(app: Needs, runs: AgentRuns, actor: Actor, id: string): Promise<Run> {
-  const [{ row, approval }, calls] = await Promise.all([
+  const [{ row, waiting }, calls] = await Promise.all([
     getOutcome(app, runs, actor, id),
     called(app.db, [id]),
   ]);
-  return toRun(row, { calls: calls.get(id) ?? [], approval, now: app.clock.now() });
+  return toRun(row, { calls: calls.get(id) ?? [], waiting, now: app.clock.now() });
 }
 
-/** The run and what it waits for; where the time for that is up, the run after that. */
+/** Returns the run with its open approvals and sign-ins. Resolves late ones first. */
 export async function getOutcome(
   app: Needs,
   runs: AgentRuns,
   actor: Actor,
   id: string,
-): Promise<{ row: RunView; approval: PendingApproval | undefined }> {
+): Promise<{ row: RunView; waiting: Waiting }> {
   const row = await getRun(app, actor, id);
-  if (row.status !== "pending_approval") return { row, approval: undefined };
-  const approval = (await pendingByRun(app.db, [id])).get(id);
+  if (row.status !== "pending_approval") return { row, waiting: nobody };
+  const waiting = await waitingOf(app, id);
+  const { approvals, signIns } = waiting;
   const now = app.clock.now();
-  if (approval && approval.expires_at > now) return { row, approval };
-  // Decided on meanwhile, or late: by now somebody else may have found that as well.
-  if (approval && (await expireIfDue(app.db, id, approval.id, now))) await runs.lapsed(id);
+  const isLate = approvals.some(({ expires_at }) => expires_at <= now);
+  const isExpired = isLate && (await expireIfDue(app.db, id, now));
+  const isResolved = signIns.length > 0 && (await resolveWaitsOf(app.db, id, now));
+  if (isExpired || isResolved) await runs.lapsed(id);
+  else if (signIns.length > 0) await renewLinks(app, id, signIns, row.sign_ins ?? []);
+  else if (approvals.length > 0 && !isLate) return { row, waiting };
+  // The row may have changed here, or in another process that resolved the wait first.
   const after = await getRun(app, actor, id);
-  const isWaiting = after.status === "pending_approval";
-  return { row: after, approval: isWaiting ? (await pendingByRun(app.db, [id])).get(id) : undefined };
+  return { row: after, waiting: after.status === "pending_approval" ? await waitingOf(app, id) : nobody };
+}
+
+const nobody: Waiting = { approvals: [], signIns: [] };
+
+async function waitingOf({ db }: Pick<App, "db">, id: string): Promise<Waiting> {
+  const [approvals, signIns] = await Promise.all([pendingByRun(db, [id]), openWaits(db, [id])]);
+  return { approvals: approvals.get(id) ?? [], signIns: signIns.get(id) ?? [] };
 }
 
 export async function list(
@@ -69,12 +83,17 @@ export async function list(
   const now = app.clock.now();
   const ids = rows.map(({ id }) => id);
   const waiting = rows.filter(({ status }) => status === "pending_approval").map(({ id }) => id);
-  const [calls, approvals] = await Promise.all([
+  const [calls, approvals, signIns] = await Promise.all([
     called(app.db, ids),
     pendingByRun(app.db, waiting, listedArgumentsMaxBytes),
+    openWaits(app.db, waiting),
   ]);
   const items = rows.map((row) =>
-    toRun(row, { calls: calls.get(row.id) ?? [], approval: approvals.get(row.id), now }),
+    toRun(row, {
+      calls: calls.get(row.id) ?? [],
+      waiting: { approvals: approvals.get(row.id) ?? [], signIns: signIns.get(row.id) ?? [] },
+      now,
+    }),
   );
   return { items, next_cursor };
 }

@@ -12,6 +12,8 @@ import { reached } from "#lib/kill-points.ts";
 import { workspaceOf } from "../agents/agents.ts";
 import { askedAgent } from "../agents/asked.ts";
 import { forgetCancelled } from "../approvals/approvals.ts";
+import { forgetCancelledWaits } from "../connections/waits/waits.ts";
+import { uncountFailure } from "../schedules/failures.ts";
 import { awaitsAnswer, holdCounts, take } from "../sessions/sessions.ts";
 import { requireNotParking } from "../vm/view.ts";
 import { agentArchived, agentPaused, runNotFound, runNotResumable, tooManyRuns } from "./errors.ts";
@@ -34,7 +36,7 @@ const forGood: Partial<Record<RunErrorCode, string>> = {
 };
 
 export async function resume(
-  app: Pick<App, "db" | "clock">,
+  app: Pick<App, "db" | "clock" | "config">,
   runs: AgentRuns,
   actor: Actor,
   id: string,
@@ -70,6 +72,8 @@ async function reopenRun(
   await requireResumable(tx, run, at);
   if ((await countInFlight(tx, workspaceId)) >= allowed) throw tooManyRuns(allowed);
   await forgetCancelled(tx, id);
+  await forgetCancelledWaits(tx, id);
+  if (run.trigger_type === "schedule") await uncountFailure(tx, id);
   await reopen(tx, id, { type: "run.resumed", at, data: { step: run.steps + 1, resumes: run.resumes + 1 } });
   await reached("agent.run.resumes");
   return true;
@@ -77,6 +81,8 @@ async function reopenRun(
 
 async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
   if (run.status === "completed") throw runNotResumable("it is completed. Invoke again in the session.");
+  if (run.waits_turn)
+    throw runNotResumable("it ended before it had its turn in the session. Invoke again in the session.");
   const why = run.error_code && forGood[run.error_code];
   if (why) throw runNotResumable(why);
   if (run.resumes >= resumesMax)

@@ -28,10 +28,12 @@ import {
   agentPaused,
   approvalPending,
   credentialMissing,
+  promptExpired,
   runNotFound,
   runNotResumable,
   sessionBusy,
   sessionPinned,
+  stepNotFound,
   tooManyRuns,
 } from "./errors.ts";
 import { follow } from "./follow.ts";
@@ -48,10 +50,13 @@ import {
   RunList,
   RunParams,
   RunQuery,
+  StepParams,
+  StepPromptView,
   StreamQuery,
   toInvokeResponse,
 } from "./schema.ts";
 import { isOver } from "./states.ts";
+import { getStepPrompt } from "./step-prompt.ts";
 import { toUi } from "./ui.ts";
 
 const common = { api: "agent", tag: "Runs" } as const;
@@ -138,6 +143,21 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     responses: { 200: Run },
     errors: [runNotFound],
     handler: ({ actor, params }) => get(app, runs, actor, params.run_id),
+  }),
+  defineRoute({
+    ...common,
+    method: "GET",
+    path: "/v1/agents/runs/{run_id}/steps/{step}/prompt",
+    operationId: "getAgentStepPrompt",
+    summary: "The prompt of a step",
+    description:
+      "Returns the system message, the messages and the tools that the model got in a complete step, without its reasoning. The prompt is kept like the run's output: until an hour after the run's end, while the session lives.",
+    scope: "agents:read",
+    extension: true,
+    params: StepParams,
+    responses: { 200: StepPromptView },
+    errors: [runNotFound, stepNotFound, promptExpired, versionNotFound],
+    handler: ({ actor, params }) => getStepPrompt(app, actor, params.run_id, params.step),
   }),
   defineRoute({
     ...common,
@@ -256,9 +276,9 @@ function byApi({ headers }: FastifyRequest, note: RouteInput<unknown, unknown, u
 }
 
 async function outcome(app: App, runs: AgentRuns, actor: Actor, id: string): Promise<Answer> {
-  const { row, approval } = await getOutcome(app, runs, actor, id);
+  const { row, waiting } = await getOutcome(app, runs, actor, id);
   const status = isOver(row.status) || row.status === "pending_approval" ? 200 : 202;
-  return answer(status, toInvokeResponse(row, { approval, now: app.clock.now() }));
+  return answer(status, toInvokeResponse(row, { waiting, now: app.clock.now() }));
 }
 
 async function stream(

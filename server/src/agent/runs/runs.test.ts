@@ -57,6 +57,8 @@ test("an agent that is asked answers, and the run says what it took", async () =
       approval: null,
       finish_reason: "stop",
       output_truncated: false,
+      approvals: [],
+      waiting_for_sign_in: null,
       sign_in: [],
     },
   ]);
@@ -344,9 +346,36 @@ test.each([
   expect(model.asked).toHaveLength(1);
 });
 
+test("keeps the text of a run that a limit ended, until the run is resumed", async () => {
+  const name = await agent({ limits: { max_tokens: 40 }, memory: {} });
+  const save = { name: "memory_save", arguments: '{"key":"a","value":"b"}' };
+  model.script([
+    { text: ["Half of it."], calls: [save] },
+    { calls: [save], usage: { prompt_tokens: 20, completion_tokens: 5 } },
+    { text: ["All of it."] },
+  ]);
+  const { json } = await invoke(name);
+  expect(json).toMatchObject({
+    status: "failed",
+    error_code: "limit_tokens",
+    error_message: expect.stringContaining("counts its whole input again"),
+    output: "Half of it.",
+    output_truncated: true,
+  });
+  await owner.post(`/v1/agents/runs/${json.run_id}/resume`);
+  await host.runs.settled(json.run_id, 20_000);
+  expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toMatchObject({
+    status: "completed",
+    output: "All of it.",
+    output_truncated: false,
+  });
+});
+
 test("a conversation that grew too long is told from its last question on, and kept whole", async () => {
   model.script([{ text: ["ok"] }]);
-  const name = await agent({ context: { compact_at_tokens: 1000, keep_last_messages: 2 } });
+  const name = await agent({
+    context: { compact_at_tokens: 1000, keep_last_messages: 2, compaction: "drop" },
+  });
   const messages = Array.from({ length: 10 }, (_, n) => ({
     role: n % 2 === 0 ? "user" : "assistant",
     content: `${n} ${"x".repeat(800)}`,

@@ -12,6 +12,7 @@ import { reached } from "#lib/kill-points.ts";
 import { type Watch, Watcher } from "#lib/watcher.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { expireDue } from "../approvals/expire.ts";
+import { resolveWaits } from "../connections/waits/resolve.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
@@ -30,6 +31,7 @@ import { findOrphans, findState, releaseRun, type RunRow, statesOf, takeRun } fr
 import { isOver, type RunStatus } from "./states.ts";
 import { traceEnded } from "./trace-ended.ts";
 import { Interrupted } from "./work.ts";
+import { startTurns } from "./turns.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
@@ -78,6 +80,8 @@ export class AgentRuns {
   /** Some had no place: the next that is free is theirs at once. */
   #areLeft = false;
   #filling: Promise<void> | undefined;
+  /** True if some runs may wait for their turn in a session. */
+  #areTurnsLeft = true;
 
   /**
    * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
@@ -179,6 +183,18 @@ export class AgentRuns {
     this.#carriedOut.set(id, { stop, done, isAgain: false, status: "running" });
   }
 
+  /** Call after the commit of a run that waits for its turn. */
+  expectTurn(): void {
+    this.#areTurnsLeft = true;
+  }
+
+  async #startTurns(): Promise<void> {
+    const { started, ended, areLeft } = await startTurns(this.#app, this.#heldWorkspaces());
+    this.#areTurnsLeft = areLeft;
+    for (const id of started) this.begin(id);
+    for (const id of ended) this.drop(id);
+  }
+
   /** Something of the run was committed: whoever follows it looks. `status`: what it is since then, where that is known. */
   changed(id: string, status?: RunStatus): void {
     const held = this.#carriedOut.get(id);
@@ -259,6 +275,7 @@ export class AgentRuns {
       try {
         await this.#expire();
         await endEphemeral(this.#app, this.#app.clock.now());
+        await this.#startTurns();
         await this.look();
         if (performance.now() - forgottenMs < this.#forgetEveryMs) continue;
         forgottenMs = performance.now();
@@ -280,10 +297,11 @@ export class AgentRuns {
     }
   }
 
-  /** What nobody decided on in time goes on, or is over. */
+  /** Continues or ends runs whose approvals are late, and runs whose wait for a sign-in is over. */
   async #expire(): Promise<void> {
-    const ids = await expireDue(this.#app, this.#app.clock.now());
-    for (const id of ids) await this.lapsed(id);
+    const now = this.#app.clock.now();
+    for (const id of await expireDue(this.#app, now)) await this.lapsed(id);
+    for (const id of await resolveWaits(this.#app, now)) await this.lapsed(id);
   }
 
   async #run(id: string, carried: Carried | undefined, stop: AbortController, fetch: Fetch): Promise<void> {
@@ -329,6 +347,7 @@ export class AgentRuns {
     } finally {
       await writer.close();
       if (isEnded) await this.#traced(id);
+      if (isEnded && this.#areTurnsLeft && !this.#stopping.signal.aborted) await this.#startTurns();
       if (this.#areLeft && !this.#stopping.signal.aborted) this.#filling ??= this.#fill();
     }
   }

@@ -3,10 +3,11 @@ import { z } from "zod";
 import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./input.ts";
-import type { PendingApproval } from "../approvals/approvals.ts";
-import { Approval, toApproval } from "../approvals/schema.ts";
+import { Approval, Approvals, toApproval } from "../approvals/schema.ts";
 import { finishReasons, runErrorCodes, runStatuses } from "./states.ts";
 import type { Called } from "../calls/calls.ts";
+import type { PendingApproval } from "../approvals/approvals.ts";
+import type { SignInWait } from "../connections/waits/waits.ts";
 import type { EventRow, RunView, SignInAsked } from "./store.ts";
 import { speaking, words } from "./words.ts";
 
@@ -53,8 +54,19 @@ const outcome = {
   output: z
     .string()
     .nullable()
-    .describe("For an hour. Null in a list where it takes more than 64 KiB; the run has it."),
-  approval: Approval.describe("While the run is `pending_approval`."),
+    .describe(
+      "Output of the run, kept for an hour. Null in a list if it exceeds 64 KiB; reading the run returns it. A run that failed at a limit has the last text of the model.",
+    ),
+  approval: Approval.describe("First of `approvals`. Null if the run waits for no approval."),
+  approvals: Approvals.describe(
+    "Approvals that the run waits for, in the order of the calls. Each is decided on its own, in any order.",
+  ),
+  waiting_for_sign_in: z
+    .object({ expires_at: timestamp })
+    .nullable()
+    .describe(
+      "Deadline while the run is `pending_approval` because its end user has to sign in; `sign_in` has the links. The run continues after the sign-in, or without it at the deadline. Null if it waits for no sign-in.",
+    ),
 };
 
 const signIn = {
@@ -82,7 +94,7 @@ const finish = {
   output_truncated: z
     .boolean()
     .describe(
-      "True if a token limit cut off the output. Raise `max_output_tokens` of the model to get more.",
+      "True if a limit cut off the output: `max_output_tokens` of the model, or in a failed run its `max_tokens` or `max_steps`. Then `output` is the text that the model had written.",
     ),
 };
 
@@ -128,6 +140,9 @@ export const Run = z
       .object({ retry_at: timestamp })
       .nullable()
       .describe("Time of the next call to an overloaded model. Null if the run does not wait for one."),
+    waiting_for_session: z
+      .boolean()
+      .describe("True for a queued run of a trigger while earlier runs of its session are not over."),
     resumes: z.int().describe("Number of times that the run was resumed after a failure."),
     created_at: timestamp,
     started_at: timestamp.nullable(),
@@ -145,6 +160,34 @@ export const RunList = z
   })
   .meta({ id: "AgentRunList" });
 export type RunList = z.output<typeof RunList>;
+
+export const StepParams = z.strictObject({
+  run_id: z.string().max(64),
+  step: z.string().max(16).describe("Number of the step, from 1 on."),
+});
+
+export const StepPromptView = z
+  .object({
+    run_id: z.string(),
+    step: z.int(),
+    model: z.string(),
+    system: z
+      .string()
+      .nullable()
+      .describe("System message: the config's `system`, its pinned facts, and the facts of the memory."),
+    messages: z.array(
+      z.object({ role: z.string(), content: z.unknown().describe("Parts, in the format sent to models.") }),
+    ),
+    tools: z.array(
+      z.object({
+        name: z.string(),
+        description: z.string(),
+        parameters: z.unknown().describe("JSON Schema of the arguments."),
+      }),
+    ),
+  })
+  .meta({ id: "AgentStepPrompt" });
+export type StepPromptView = z.output<typeof StepPromptView>;
 
 export const RunQuery = z.strictObject({
   agent: z.string().max(64).optional(),
@@ -180,12 +223,17 @@ export const RunEvent = z
   .meta({ id: "AgentRunEvent" });
 export type RunEvent = z.output<typeof RunEvent>;
 
+/** People that a run waits for. */
+export interface Waiting {
+  approvals: readonly PendingApproval[];
+  signIns: readonly SignInWait[];
+}
+
 /** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
-export function toRun(
-  row: RunView,
-  beside: { calls: readonly Called[]; approval: PendingApproval | undefined; now: Date },
-): Run {
-  const { calls, approval, now } = beside;
+export function toRun(row: RunView, beside: { calls: readonly Called[]; waiting: Waiting; now: Date }): Run {
+  const { calls, waiting, now } = beside;
+  const approvals = waiting.approvals.map(toApproval);
+  const [firstSignIn] = waiting.signIns;
   return {
     run_id: row.id,
     session_id: row.session_id,
@@ -194,7 +242,9 @@ export function toRun(
     error_message: row.error_message,
     output: isExpired(row, now) ? null : row.output,
     output_expires_at: row.output_expires_at?.toISOString() ?? null,
-    approval: toApproval(approval),
+    approval: approvals[0] ?? null,
+    approvals,
+    waiting_for_sign_in: firstSignIn ? { expires_at: firstSignIn.expires_at.toISOString() } : null,
     agent: row.agent,
     version: row.version,
     end_user_id: row.end_user_id,
@@ -205,13 +255,15 @@ export function toRun(
     attempts: row.attempts,
     waiting_for_model:
       row.status === "queued" && row.retry_at ? { retry_at: row.retry_at.toISOString() } : null,
+    waiting_for_session: row.status === "queued" && row.waits_turn,
     resumes: row.resumes,
     created_at: row.created_at.toISOString(),
     started_at: row.started_at?.toISOString() ?? null,
     finished_at: row.finished_at?.toISOString() ?? null,
     last_event_id: row.last_event_id,
     finish_reason: row.finish_reason,
-    output_truncated: row.finish_reason === "length",
+    // A failed run has an output only if a limit cut it off.
+    output_truncated: row.finish_reason === "length" || (row.status === "failed" && row.output !== null),
     sign_in: (row.sign_ins ?? []).flatMap((asked) => toSignIn(asked, now)),
   };
 }
@@ -224,10 +276,7 @@ function toSignIn(asked: SignInAsked, now: Date): Run["sign_in"] {
   return [{ toolset_id, end_user_id, authorize_url, expires_at: expiresAt.toISOString() }];
 }
 
-export function toInvokeResponse(
-  row: RunView,
-  beside: { approval: PendingApproval | undefined; now: Date },
-): InvokeResponse {
+export function toInvokeResponse(row: RunView, beside: { waiting: Waiting; now: Date }): InvokeResponse {
   const run = toRun(row, { calls: [], ...beside });
   return {
     run_id: run.run_id,
@@ -238,6 +287,8 @@ export function toInvokeResponse(
     error_message: run.error_message,
     output: run.output,
     approval: run.approval,
+    approvals: run.approvals,
+    waiting_for_sign_in: run.waiting_for_sign_in,
     finish_reason: run.finish_reason,
     output_truncated: run.output_truncated,
     sign_in: run.sign_in,
@@ -290,6 +341,6 @@ export function tokensOf(
   };
 }
 
-function isExpired(row: Pick<RunView, "expired" | "output_expires_at">, now: Date): boolean {
+export function isExpired(row: Pick<RunView, "expired" | "output_expires_at">, now: Date): boolean {
   return row.expired || (row.output_expires_at !== null && row.output_expires_at <= now);
 }

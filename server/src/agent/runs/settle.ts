@@ -2,23 +2,27 @@
  * The calls that the last step asked for, each to its outcome, and the outcomes told to the conversation in one
  * transaction. A call is in the journal before it begins and after it ended. One that an earlier process began and did
  * not end is asked again where that changes no more; else the model is told that nobody knows what came of it. Calls
- * that a person has to decide on come last, one by one: the run waits, and comes here again with the decision.
+ * that need approval or a sign-in come after the others, together. The run is parked, and returns here when people have
+ * acted on all of them.
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentConfig } from "../agents/config.ts";
-import { type ApprovalRecord, approvalsByCall, question, raise } from "../approvals/approvals.ts";
-import { began, type Call, type CallChange, callsOf, ended, type Outcome } from "../calls/calls.ts";
+import { type ApprovalRecord, approvalsByCall } from "../approvals/approvals.ts";
+import { began, type Call, type CallChange, callsOf, ended, type Outcome, takeBack } from "../calls/calls.ts";
+import { type SignInWait, waitsByCall } from "../connections/waits/waits.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
 import { storableText } from "../storable.ts";
 import { toWords, type Words } from "../sessions/words.ts";
-import type { Tool, ToolUser } from "../tools/tool.ts";
+import { PictureBudget, stepPictures, type ToolContent } from "../tools/pictures.ts";
+import type { SignInNeeded, Tool, ToolUser } from "../tools/tool.ts";
 import { toolsOf } from "../tools/tools-of.ts";
 import { untraced } from "../tracing/tracing.ts";
 import type { NewEvent } from "./journal.ts";
+import { type Blocked, park, waitMinutesOf } from "./park.ts";
 import type { RunRow } from "./store.ts";
 import type { Going, Work } from "./work.ts";
 import type { RunWriter } from "./writer.ts";
@@ -26,6 +30,10 @@ import type { RunWriter } from "./writer.ts";
 /** Of one step. */
 const callsAtOnce = 8;
 const previewCharacters = 500;
+/** Note about changed arguments, sent to the model with the result. */
+const changeMaxCharacters = 4_000;
+const unsigned =
+  "Nobody signed in for this tool in time, so the call was not made. Ask the person to sign in, and call again when they have.";
 /** Tells a model to shorten its call, because it would repeat a call that the output limit cuts off. */
 const unfitArguments =
   "The arguments are not a JSON object. If a limit of output tokens cut them off, call again with shorter ones.";
@@ -45,9 +53,13 @@ export async function settleCalls(
   };
   const atFirst = await usable();
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
+  const waits = run.resumed === 0 ? undefined : await waitsByCall(app.db, run.id);
   const calls = going.calls ?? (await callsOf(app.db, run.id, run.steps));
   const turns = new Semaphore(callsAtOnce);
+  const pictures = new PictureBudget(stepPictures);
+  for (const { content } of calls) pictures.fit(content ?? []);
   const told: (Told | undefined)[] = calls.map(() => undefined);
+  const blocked: (Blocked | undefined)[] = calls.map(() => undefined);
   const wordsOf = (results: readonly (Told | undefined)[]) =>
     toWords(run.id, [{ kind: "tools", message: toolMessage(results as Told[]) }]);
   let words: Words | undefined;
@@ -59,26 +71,35 @@ export async function settleCalls(
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
         const decision = approvals?.get(call.id);
-        const settled = await settle(
-          app,
-          config,
-          { owner: run.workspace_id, call, tool, missing, decision },
-          work,
-        );
-        if (settled?.entry) {
+        const asked = {
+          owner: run.workspace_id,
+          call: asApproved(call, decision),
+          tool,
+          missing,
+          decision,
+          wait: waits?.get(call.id),
+          waitsForSignIn: waitsFor(config, tool, waits),
+          pictures,
+        };
+        const settled = await settle(app, config, asked, work);
+        if ("blocked" in settled) {
+          blocked[place] = settled.blocked;
+          return;
+        }
+        if (settled.entry) {
           const isLast = told.every((one, other) => one !== undefined || other === place);
           if (isLast) words = wordsOf(told.with(place, settled.told));
           await record(work.writer, settled.entry, words);
           await reached("agent.call.ended");
         }
-        told[place] = settled?.told;
+        told[place] = settled.told;
       }),
     ),
   );
   work.stop.signal.throwIfAborted();
-  const first = calls.find((_, place) => told[place] === undefined);
-  if (first) {
-    await wait(app, config, { run, call: first, work });
+  const left = blocked.filter((one) => one !== undefined);
+  if (left.length > 0) {
+    await park(app, config, { run, blocked: left, work });
     return "waiting";
   }
   if (!words) {
@@ -108,6 +129,23 @@ async function record(writer: RunWriter, { event, call }: Entry, words: Words | 
   }
 }
 
+/** After an expired wait, the run does not wait again for the same toolset. */
+function waitsFor(
+  config: AgentConfig,
+  tool: Tool | undefined,
+  waits: ReadonlyMap<string, SignInWait> | undefined,
+): boolean {
+  if (waitMinutesOf(config) === 0) return false;
+  const before = [...(waits?.values() ?? [])];
+  return !before.some(({ status, toolset_id }) => status === "expired" && toolset_id === tool?.toolsetId);
+}
+
+/** The call with the arguments that a person approved. */
+function asApproved(call: Call, decision: Asked["decision"]): Call {
+  const changed = decision?.status === "approved" ? decision.approved_arguments : null;
+  return changed ? { ...call, arguments: changed } : call;
+}
+
 /** A call, with what it is decided by. */
 interface Asked {
   /** Whose run it is. */
@@ -117,65 +155,47 @@ interface Asked {
   /** Why its toolset can't be used. */
   missing: string | undefined;
   /** Undefined where nobody was asked. */
-  decision: Pick<ApprovalRecord, "status" | "decided_by"> | undefined;
+  decision: Pick<ApprovalRecord, "status" | "decided_by" | "approved_arguments"> | undefined;
+  /** The call's own wait for a sign-in, if it had one. */
+  wait: SignInWait | undefined;
+  /** True if the run is parked when the call needs a sign-in. */
+  waitsForSignIn: boolean;
+  /** Shared by all calls of the step. */
+  pictures: PictureBudget;
 }
 
-/** The run's last transaction here: the question, and a run that nobody carries out. */
-async function wait(
-  app: App,
-  config: AgentConfig,
-  { run, call, work }: { run: RunRow; call: Call; work: Work },
-): Promise<void> {
-  const at = app.clock.now();
-  const { expires_in_seconds: seconds, on_expire: onExpire } = config.approvals;
-  const asked = question({
-    workspaceId: run.workspace_id,
-    runId: run.id,
-    call: { id: call.id, tool: call.tool, arguments: call.arguments as Record<string, unknown> },
-    onExpire,
-    at,
-    expiresAt: new Date(at.getTime() + seconds * 1000),
-  });
-  const data = {
-    request_id: asked.id,
-    call_id: call.id,
-    tool: call.tool,
-    arguments: call.arguments,
-    expires_at: asked.expiresAt.toISOString(),
-  };
-  const events = [
-    { type: "approval.requested", at, data },
-    { type: "run.pending_approval", at, data: { request_id: asked.id } },
-  ];
-  await work.writer.commitWith(events, { status: "pending_approval", process_id: null }, (tx) =>
-    raise(tx, asked),
-  );
-  await reached("agent.approval.raised");
-}
-
-/** Undefined where a person has to be asked first; without an entry where the journal has its outcome. */
+/** `blocked` if a person has to act first. A call whose outcome is in the journal has no entry. */
 async function settle(
   app: App,
   config: AgentConfig,
   asked: Asked,
   work: Work,
-): Promise<{ told: Told; entry?: Entry } | undefined> {
+): Promise<{ told: Told; entry?: Entry } | { blocked: Blocked }> {
   const { call, tool, decision } = asked;
-  const told = ({ status, result }: Outcome) => ({
+  const told = ({ status, result, content }: Outcome) => ({
     id: call.id,
     tool: call.tool,
     isOk: status === "completed",
     text: result,
+    content,
   });
   // Where its turn came after the end of the run it is not made, and the journal must not say that it was.
   work.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
-    return { told: told({ status: call.status, result: call.result ?? "" }) };
+    return {
+      told: told({ status: call.status, result: call.result ?? "", content: call.content ?? undefined }),
+    };
   const refusal = await refusalOf(asked);
   if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision?.status !== "approved")
-    return undefined;
-  const { status, result } = refusal ?? (await carryOutCall(app, config, call, tool!, work));
-  const outcome = { status, result: storableText(result) };
+    return { blocked: { call, parameters: tool.parameters } };
+  const answered = refusal ?? (await carryOutCall(app, config, { ...asked, tool: tool! }, work));
+  if ("needed" in answered) return { blocked: { call, needed: answered.needed } };
+  const { status, result } = answered;
+  const text = storableText(result);
+  // The model learns that the result belongs to other arguments than its own.
+  const change = refusal ? "" : changeOf(decision);
+  const content = answered.content && asked.pictures.fit(withText(change, answered.content));
+  const outcome = { status, result: change + text, content };
   const at = app.clock.now();
   const isOk = outcome.status === "completed";
   const duration = call.started_at ? at.getTime() - call.started_at.getTime() : 0;
@@ -185,7 +205,7 @@ async function settle(
     data: {
       call_id: call.id,
       duration_ms: duration,
-      result_preview: outcome.result.slice(0, previewCharacters),
+      result_preview: text.slice(0, previewCharacters),
       error: isOk ? null : outcome.status,
     },
   };
@@ -193,12 +213,14 @@ async function settle(
 }
 
 /** Why a call is not made; undefined where it is. */
-async function refusalOf({ owner, call, tool, missing, decision }: Asked): Promise<Outcome | undefined> {
+async function refusalOf(asked: Asked): Promise<Outcome | undefined> {
+  const { owner, call, tool, missing, decision, wait } = asked;
   if (call.status === "running" && !tool?.isRepeatable)
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (decision?.status === "denied") return { status: "denied", result: denial(decision.decided_by?.reason) };
   if (decision?.status === "expired")
     return { status: "expired", result: "Nobody decided on this call in time; it was not made." };
+  if (wait?.status === "expired") return { status: "expired", result: unsigned };
   if (missing !== undefined) return { status: "failed", result: `The tool can't be used: ${missing}.` };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
@@ -209,6 +231,18 @@ async function refusalOf({ owner, call, tool, missing, decision }: Asked): Promi
     : undefined;
 }
 
+/** Note for the model before the result of a call whose arguments a person changed. */
+function changeOf(decision: Asked["decision"]): string {
+  if (!decision?.approved_arguments) return "";
+  const text = JSON.stringify(decision.approved_arguments);
+  const shown = text.length > changeMaxCharacters ? `${text.slice(0, changeMaxCharacters)} [cut off]` : text;
+  return `A person changed the arguments of this call and approved it. It was made with: ${shown}\n\n`;
+}
+
+function withText(text: string, content: ToolContent): ToolContent {
+  return text === "" ? content : [{ type: "text", text }, ...content];
+}
+
 function denial(reason: string | undefined): string {
   return reason === undefined ? "A person denied this call." : `A person denied this call: ${reason}`;
 }
@@ -216,10 +250,9 @@ function denial(reason: string | undefined): string {
 async function carryOutCall(
   app: App,
   config: AgentConfig,
-  call: Call,
-  tool: Tool,
+  { call, tool, waitsForSignIn }: Asked & { tool: Tool },
   { writer, stop, fetch, trace, traceparent }: Work,
-): Promise<Outcome> {
+): Promise<Outcome | { needed: SignInNeeded }> {
   stop.signal.throwIfAborted();
   const at = app.clock.now();
   const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
@@ -235,16 +268,23 @@ async function carryOutCall(
     fetch: traced.fetch,
     headers: traced.headers,
     sayWith: async (type, data, change) => {
-      await writer.commitWith([{ type, at: app.clock.now(), data }], {}, change);
+      const isBlocked = waitsForSignIn && type === "connection.auth_required";
+      await writer.commitWith([{ type, at: app.clock.now(), data }], {}, async (tx) => {
+        await change(tx);
+        // The call had no effect, so a server that takes over the run may make it.
+        if (isBlocked) await takeBack(tx, call.id);
+      });
+      if (isBlocked) await reached("agent.sign_in.requested");
     },
   });
-  const { isOk, text } = await asked.catch((error: unknown) => {
+  const { isOk, text, content, signIn } = await asked.catch((error: unknown) => {
     traced.end({ isOk: false, text: "" });
     throw error;
   });
   traced.end({ isOk, text });
   await reached("agent.call.answered");
-  return { status: isOk ? "completed" : "failed", result: text };
+  if (waitsForSignIn && signIn) return { needed: signIn };
+  return { status: isOk ? "completed" : "failed", result: text, content };
 }
 
 export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<Work, "access">): ToolUser {

@@ -3,7 +3,8 @@
  * before it and of what came of it the newest that fits. A call and its result are one. Where one result alone is too
  * long its middle goes.
  */
-import { askedIn, estimateTokens, type Message } from "../models/messages.ts";
+import { askedIn, contentOf, estimateTokens, type Message } from "../models/messages.ts";
+import { withoutPictures } from "../tools/pictures.ts";
 
 export interface Said {
   message: Message;
@@ -68,9 +69,11 @@ function cutResults(message: Message, characters: number): Message {
   if (message.role !== "tool") return message;
   const content = message.content.map((part) => {
     if (part.type !== "tool-result") return part;
-    const { output } = part;
+    const content = contentOf(part);
+    // A picture that has to be cut is left out.
+    const output = content ? { type: "text" as const, value: withoutPictures(content) } : part.output;
     if (output.type !== "text" && output.type !== "error-text") return part;
-    if (output.value.length <= characters) return part;
+    if (output.value.length <= characters) return { ...part, output };
     const half = characters / 2;
     const value = `${output.value.slice(0, half)}\n[… left out …]\n${output.value.slice(-half)}`;
     return { ...part, output: { ...output, value: value.toWellFormed() } };

@@ -6,7 +6,7 @@ import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
 import type { Claim } from "./journal.ts";
 import type { RunStatus } from "./states.ts";
-import type { AgentEventsTable, AgentRunsTable } from "./tables.ts";
+import type { AgentEventsTable, AgentRunsTable, StepPrompt } from "./tables.ts";
 import { speaking, words } from "./words.ts";
 
 export type RunRow = Selectable<AgentRunsTable>;
@@ -29,16 +29,18 @@ const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...value
 
 // ---- what callers do
 
-/** Of each of these sessions, the run that keeps it busy. */
+/** Active runs of these sessions. In each session, the current run comes first, then the waiting ones. */
 export function findActive(
   db: Db,
   sessionIds: readonly string[],
-): Promise<Pick<RunRow, "id" | "session_id" | "status">[]> {
+): Promise<Pick<RunRow, "id" | "session_id" | "status" | "waits_turn">[]> {
   return db
     .selectFrom("agent_runs")
-    .select(["id", "session_id", "status"])
+    .select(["id", "session_id", "status", "waits_turn"])
     .where("session_id", "=", anyOf(sessionIds))
     .where("status", "in", ["queued", "running", "pending_approval"])
+    .orderBy("waits_turn")
+    .orderBy("created_at")
     .execute();
 }
 
@@ -86,6 +88,7 @@ const shortColumns = [
   "resumes",
   "retry_at",
   "model_waits",
+  "waits_turn",
   "created_at",
   "started_at",
   "finished_at",
@@ -117,10 +120,18 @@ export function findRunLocked(
   tx: Db,
   id: string,
   workspaceIds?: readonly string[],
-): Promise<Pick<RunRow, "id" | "status" | "retry_at"> | undefined> {
-  let query = tx.selectFrom("agent_runs").select(["id", "status", "retry_at"]).where("id", "=", id);
+): Promise<Pick<RunRow, "id" | "status" | "retry_at" | "waits_turn"> | undefined> {
+  let query = tx
+    .selectFrom("agent_runs")
+    .select(["id", "status", "retry_at", "waits_turn"])
+    .where("id", "=", id);
   if (workspaceIds) query = query.where("workspace_id", "=", among(workspaceIds));
   return query.forUpdate().executeTakeFirst();
+}
+
+/** Deletes the input of a run that waits for its turn. */
+export async function dropTurn(tx: Db, runId: string): Promise<void> {
+  await tx.deleteFrom("agent_turns").where("run_id", "=", runId).execute();
 }
 
 /** Reads and locks a run's whole row until the transaction ends. */
@@ -146,6 +157,7 @@ export async function countInFlight(db: Db, workspaceId: string): Promise<number
     .select((eb) => eb.fn.countAll<number>().as("count"))
     .where("workspace_id", "=", workspaceId)
     .where("status", "in", ["queued", "running"])
+    .where("waits_turn", "=", false)
     .executeTakeFirstOrThrow();
   return Number(count);
 }
@@ -251,7 +263,7 @@ export async function findOrphans(
       select id, workspace_id, created_at,
         row_number() over (partition by workspace_id order by created_at, id) as turn
       from agent_runs
-      where status in ('queued', 'running') and id <> all(${carriedOut}) and ${isDue} and ${isFree(who)} and ${isOutside(who.held)}
+      where status in ('queued', 'running') and not waits_turn and id <> all(${carriedOut}) and ${isDue} and ${isFree(who)} and ${isOutside(who.held)}
     )
     select id from waiting left join held using (workspace_id)
     where turn + coalesce(held.count, 0) <= ${who.ofOneMax}
@@ -299,6 +311,7 @@ export function takeRun(
     }))
     .where("id", "=", id)
     .where("status", "in", ["queued", "running"])
+    .where("waits_turn", "=", false)
     .where(isDue)
     .where(isFree(who))
     .where(hasPlace(who))
@@ -379,6 +392,21 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, last_event_id }) => [id, `${status} ${last_event_id}`]);
 }
 
+/** Returns the sources of a step's prompt, with the last tools that were stored up to it. */
+export async function findStepPrompt(
+  db: Db,
+  runId: string,
+  step: number,
+): Promise<{ prompt: StepPrompt | null; model: string; tools: StepPrompt["tools"] | null } | undefined> {
+  const { rows } = await sql<{ prompt: StepPrompt | null; model: string; tools: StepPrompt["tools"] | null }>`
+    select prompt, model, (
+      select earlier.prompt -> 'tools' from agent_steps as earlier
+      where earlier.run_id = s.run_id and earlier.step <= s.step and earlier.prompt -> 'tools' is not null
+      order by earlier.step desc limit 1) as tools
+    from agent_steps as s where run_id = ${runId} and step = ${step}`.execute(db);
+  return rows[0];
+}
+
 // ---- forgetting
 
 /** Runs whose output's hour is over, the oldest first. */
@@ -421,6 +449,12 @@ export async function expireOutput(
     })
     .where("run_id", "=", id)
     .where("type", "=", anyOf(speaking))
+    .execute();
+  await tx
+    .updateTable("agent_steps")
+    .set({ prompt: null })
+    .where("run_id", "=", id)
+    .where("prompt", "is not", null)
     .execute();
   await forgetCalls(tx, [id]);
   await forgetApprovals(tx, [id]);

@@ -1,9 +1,29 @@
 /**
  * Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql, 0058_run_finish_reason.sql and
- * 0067_run_resumes.sql, 0068_run_waits.sql describe them.
+ * 0067_run_resumes.sql, 0068_run_waits.sql, 0092_trigger_sessions.sql and
+ * 0093_summaries_and_prompts.sql describe them.
  */
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
+
+export interface ToolTold {
+  name: string;
+  description: string;
+  inputSchema: unknown;
+}
+
+/** Sources of a step's prompt, beside the version's config and the session's messages. */
+export interface StepPrompt {
+  /** Sequence numbers of the messages: those after `before`, up to `last`. */
+  before: number;
+  last: number;
+  /** The last summary at that time. */
+  summary: number | null;
+  remembered: string | null;
+  at_most: number | null;
+  /** Absent if the tools equal those of the step before. */
+  tools?: ToolTold[];
+}
 
 export interface AgentRunsTable {
   id: string;
@@ -39,9 +59,22 @@ export interface AgentRunsTable {
   /** Time until which the run waits for an overloaded model. */
   retry_at: Generated<Date | null>;
   model_waits: Generated<number>;
+  /** True while earlier runs of the session have not ended. */
+  waits_turn: Generated<boolean>;
   created_at: Date;
   started_at: Date | null;
   finished_at: Date | null;
+}
+
+export interface AgentTurnsTable {
+  position: Generated<number>;
+  run_id: string;
+  session_id: string;
+  workspace_id: string;
+  /** Parsed when read, written as JSON text. */
+  message: ColumnType<unknown, string, never>;
+  in_flight_max: number;
+  expires_at: Date;
 }
 
 export interface AgentStepsTable {
@@ -55,6 +88,7 @@ export interface AgentStepsTable {
   output_tokens: number;
   cached_input_tokens: number;
   reasoning_tokens: number;
+  prompt: ColumnType<StepPrompt | null, string | null, string | null>;
   started_at: Date;
   finished_at: Date;
 }
@@ -70,6 +104,7 @@ export interface AgentEventsTable {
 
 export interface AgentRunTables {
   agent_runs: AgentRunsTable;
+  agent_turns: AgentTurnsTable;
   agent_steps: AgentStepsTable;
   agent_events: AgentEventsTable;
 }

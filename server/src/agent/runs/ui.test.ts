@@ -105,6 +105,35 @@ test("a chat shows words, tools and a question, and goes on with the decision", 
   expect(model.asked[0].messages.at(0)).toMatchObject({ role: "user", content: "Sell it." });
 });
 
+test("shows each of several approvals in its own state, with the arguments that a person changed", async () => {
+  model.script([{ calls: [call("sell"), call("sell"), call("look"), call("sell")] }, { text: ["Done."] }]);
+  const talk = chat();
+  const sent = talk.sendMessage({ text: "Sell them." });
+  const states = () => toolsIn(talk).map(({ state }) => state);
+  await expect
+    .poll(states)
+    .toEqual(["approval-requested", "approval-requested", "output-available", "approval-requested"]);
+  const { run_id } = talk.lastMessage!.metadata!;
+  const send = async (place: number, body: object) => {
+    const path = `/v1/agents/runs/${run_id}/approvals/${toolsIn(talk)[place]!.approval!.id}`;
+    expect((await owner.post(path, body)).status).toBe(200);
+  };
+  await send(3, { decision: "deny", reason: "Too many." });
+  await send(1, { decision: "approve", arguments: { id: "8" } });
+  await expect
+    .poll(states)
+    .toEqual(["approval-requested", "approval-responded", "output-available", "approval-responded"]);
+  await send(0, { decision: "approve" });
+  await sent;
+  expect([talk.status, talk.error]).toEqual(["ready", undefined]);
+  expect(toolsIn(talk)).toMatchObject([
+    { state: "output-available", input: { id: "7" }, approval: { approved: true } },
+    { state: "output-available", input: { id: "8" }, approval: { approved: true } },
+    { state: "output-available", input: { id: "7" } },
+    { state: "output-denied", approval: { approved: false, reason: "Too many." } },
+  ]);
+});
+
 test("a chat that comes back is told the whole run, and what was denied is shown as denied", async () => {
   model.script([{ calls: [call("sell")] }, { text: ["As you like."] }]);
   const { json } = await owner.post("/v1/agents/clerk/invoke", { input: "Sell it." });

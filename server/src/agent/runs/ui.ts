@@ -26,8 +26,8 @@ export class UiEncoder {
   #isReset = false;
   /** What is being said, to be closed. */
   #open: { kind: "text" | "reasoning"; id: string } | undefined;
-  /** Calls that somebody was asked about, by the question, and those that were not approved. */
-  readonly #asked = new Map<string, string>();
+  /** Calls that need approval, by the request, and the calls that were not approved. */
+  readonly #asked = new Map<string, { callId: string; tool: string }>();
   readonly #denied = new Set<string>();
 
   chunksOf(event: RunEvent): UiChunk[] {
@@ -37,6 +37,8 @@ export class UiEncoder {
       const { run_id, session_id } = event;
       chunks.push({ type: "start", messageId: run_id, messageMetadata: { run_id, session_id } });
     }
+    // These events are no part of the response.
+    if (event["purpose"] === "summary") return chunks;
     const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
     switch (event.type) {
       case "step.started":
@@ -80,7 +82,7 @@ export class UiEncoder {
         });
         break;
       case "approval.requested":
-        this.#asked.set(text("request_id"), text("call_id"));
+        this.#asked.set(text("request_id"), { callId: text("call_id"), tool: text("tool") });
         chunks.push({
           type: "tool-approval-request",
           approvalId: text("request_id"),
@@ -88,7 +90,15 @@ export class UiEncoder {
         });
         break;
       case "approval.resolved":
-        chunks.push(this.#resolve(text("request_id"), text("outcome"), text("reason")));
+        chunks.push(...this.#resolve(event, text));
+        break;
+      case "connection.auth_required":
+        chunks.push(
+          signInPart(event, { authorize_url: event["authorize_url"], expires_in: event["expires_in"] }),
+        );
+        break;
+      case "connection.auth_resolved":
+        chunks.push(signInPart(event, { outcome: event["outcome"] }));
         break;
       case "tool.failed":
         if (this.#denied.has(text("call_id"))) {
@@ -124,11 +134,19 @@ export class UiEncoder {
     return chunks;
   }
 
-  #resolve(approvalId: string, outcome: string, why: string): UiChunk {
+  #resolve(event: RunEvent, text: (name: string) => string): UiChunk[] {
+    const approvalId = text("request_id");
+    const outcome = text("outcome");
     const approved = outcome === "approved";
-    if (!approved) this.#denied.add(this.#asked.get(approvalId) ?? "");
-    const reason = why || (approved || outcome === "denied" ? undefined : outcome);
-    return { type: "tool-approval-response", approvalId, approved, ...(reason ? { reason } : {}) };
+    const asked = this.#asked.get(approvalId);
+    if (!approved && asked) this.#denied.add(asked.callId);
+    const reason = text("reason") || (approved || outcome === "denied" ? undefined : outcome);
+    const response = { type: "tool-approval-response", approvalId, approved, ...(reason ? { reason } : {}) };
+    if (!asked || event["arguments"] === undefined) return [response];
+    // The part shows the arguments that a person changed, and keeps its approval.
+    const { callId: toolCallId, tool: toolName } = asked;
+    const input = event["arguments"];
+    return [{ type: "tool-input-available", toolCallId, toolName, input, dynamic: true }, response];
   }
 
   #turnTo(kind: "text" | "reasoning", id: string): UiChunk[] {
@@ -151,4 +169,9 @@ export class UiEncoder {
     this.#isReset = false;
     return chunks;
   }
+}
+
+/** Data part of a toolset's sign-in. A later part of the same toolset replaces it. */
+function signInPart({ toolset_id }: RunEvent, state: Record<string, unknown>): UiChunk {
+  return { type: "data-sign-in", id: toolset_id, data: { toolset_id, ...state } };
 }

@@ -1,5 +1,7 @@
-/** A run that waits for a person: its row held while somebody decides, and the run let go on after it. */
+/** A run that waits for people: the lock on its row while one of them acts, and its next state. */
 import type { Db } from "#db/db.ts";
+import { hasPending } from "../approvals/approvals.ts";
+import { hasOpenWait } from "../connections/waits/waits.ts";
 import { type NewEvent, overrule } from "./journal.ts";
 import { findRunLocked, type RunRow } from "./store.ts";
 
@@ -12,7 +14,8 @@ export function lockRun(
   return findRunLocked(tx, id, workspaceIds);
 }
 
-/** Whichever process looks first takes it up. Of one that waits, with its row locked. */
+/** Adds events to a waiting run, and queues it once it needs no person. The caller holds the lock on its row. */
 export async function goOn(tx: Db, id: string, events: readonly NewEvent[]): Promise<void> {
-  await overrule(tx, id, events, { status: "queued", isResumed: true });
+  const isWaiting = (await hasPending(tx, id)) || (await hasOpenWait(tx, id));
+  await overrule(tx, id, events, isWaiting ? {} : { status: "queued", isResumed: true });
 }

@@ -6,6 +6,7 @@ import type { RunTrace } from "../tracing/tracing.ts";
 import type { WorkerAccess } from "../workers/access.ts";
 import type { OwnApi } from "../workers/workers.ts";
 import type { RunRow } from "./store.ts";
+import type { NotSummarized } from "./summarize.ts";
 import type { RunWriter } from "./writer.ts";
 
 /** Where a run is, in the memory of who carries it out: no one else changes any of it meanwhile. */
@@ -14,6 +15,12 @@ export interface Going {
   conversation: Conversation;
   /** Of the step that was taken here last; undefined where they have to be read. */
   calls: Call[] | undefined;
+  /** JSON of the previous step's tools, if this process ran that step. */
+  toolsTold?: string;
+  /** The summary failed in this run: each step would pay for it again. The next run of the session tries again. */
+  notSummarized?: NotSummarized;
+  /** Facts of the memory as they were at the first step here. */
+  remembered?: { text: string | undefined };
 }
 
 /** Thrown to interrupt a healthy run. It continues later from its last complete step. */

@@ -7,8 +7,12 @@ import {
   changeSchedule,
   type EndedTick,
   endTick,
+  failuresAfter,
   findEnded,
+  findTickOf,
+  hasCompletedAfter,
   lockSchedule,
+  reopenTick,
   type ScheduleRow,
 } from "./store.ts";
 
@@ -31,8 +35,28 @@ async function countOne(tx: Db, ended: EndedTick): Promise<void> {
   const isMeant = run_status === null || meant.has(run_error);
   const status = run_status === "completed" ? "completed" : isMeant ? "stopped" : "failed";
   if (!(await endTick(tx, ended, status, run_error))) return;
-  if (status === "completed") await changeSchedule(tx, schedule.id, { consecutive_failures: 0 });
-  if (status === "failed") await countFailure(tx, schedule, run_error ?? "internal");
+  if (status === "completed") {
+    // A resumed run may complete after later times failed. These failures still count.
+    const later = ended.run_resumes ? await failuresAfter(tx, ended) : 0;
+    const failures = Math.min(schedule.consecutive_failures, later);
+    await changeSchedule(tx, schedule.id, { consecutive_failures: failures });
+  }
+  if (status !== "failed") return;
+  const isPast = ended.run_resumes ? await hasCompletedAfter(tx, ended) : false;
+  if (!isPast) await countFailure(tx, schedule, run_error ?? "internal");
+}
+
+/** Uncounts the failure of a run that is resumed. The run's next end counts instead. */
+export async function uncountFailure(tx: Db, runId: string): Promise<void> {
+  const scheduleId = (await findTickOf(tx, runId))?.schedule_id;
+  const schedule = scheduleId === undefined ? undefined : await lockSchedule(tx, scheduleId);
+  // Read again: the failure may have been counted meanwhile.
+  const tick = schedule && (await findTickOf(tx, runId));
+  if (!tick || (tick.status !== "failed" && tick.status !== "stopped")) return;
+  await reopenTick(tx, tick);
+  if (tick.status !== "failed" || (await hasCompletedAfter(tx, tick))) return;
+  const consecutive_failures = Math.max(0, schedule.consecutive_failures - 1);
+  await changeSchedule(tx, schedule.id, { consecutive_failures });
 }
 
 /** One more; the tenth switches the schedule off. The caller holds its row. */

@@ -8,7 +8,9 @@ import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
+import { isNumbered } from "../agents/names.ts";
 import { agentNotFound } from "../errors.ts";
+import { sessionQueueFull } from "../runs/errors.ts";
 import { invoke } from "../runs/invoke.ts";
 import type { AgentRuns } from "../runs/runs.ts";
 import { type Due, dueOf } from "./due.ts";
@@ -31,7 +33,13 @@ class NotDue extends Error {}
 class HasRun extends Error {}
 
 /** What keeps an agent from running because somebody wants it so. */
-const meant: ReadonlySet<string> = new Set(["agent_archived", "agent_paused", "account_suspended"]);
+const meant: ReadonlySet<string> = new Set([
+  "agent_archived",
+  "agent_paused",
+  "account_suspended",
+  // A run of the schedule waits for the session already.
+  sessionQueueFull.code,
+]);
 
 export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): Promise<void> {
   const now = app.clock.now();
@@ -67,10 +75,21 @@ async function begin(
   const who = { workspaceId, workerId: worker_id, label: agent_name };
   const actor = await workerActor(app.db, who, ["agents:invoke"]);
   if (!actor) throw agentNotFound();
-  const input = { input: message, qualifier: "prod", upgrade: false, wait_s: 0, stream: false };
+  const { qualifier, end_user_id, session } = schedule;
+  const input = {
+    input: message,
+    qualifier,
+    upgrade: isNumbered(qualifier),
+    end_user_id: end_user_id ?? undefined,
+    wait_s: 0,
+    stream: false,
+  };
   await invoke(app, runs, actor, agent_id, input, {
     type: "schedule",
     id,
+    session: session ?? undefined,
+    // A second notification would have the same text.
+    waitingMax: 1,
     within: async (tx, run) => {
       await moveOn(tx, schedule, due, now);
       const tick: NewTick = { schedule_id: id, tick: due.tick, status: "running", run_id: run.id, at: now };

@@ -36,7 +36,7 @@ export const scheduleRoutes = (app: App): Route[] => [
     operationId: "createAgentSchedule",
     summary: "Ask an agent something at times",
     description:
-      "Each time begins a session of its own, with the version at `prod`. Where clocks are put forward, a time that is left out comes right after the gap; where they are put back, one that is repeated comes once, at first. A time that was missed by less than ten minutes is made up for, once.",
+      "Each time begins a session of its own, with the version at `prod`; `session`, `qualifier` and `end_user_id` change that. When clocks are put forward, a skipped time comes right after the gap. When they are put back, a repeated time comes only the first time. A time that was missed by less than ten minutes is made up for, once.",
     scope: "agents:write",
     params: AgentParams,
     body: ScheduleCreate,

@@ -62,6 +62,9 @@ test("a schedule says when it runs, and is changed, switched off and deleted", a
     message: "Look.",
     timezone: "Europe/Berlin",
     name: "morning",
+    end_user_id: null,
+    session: null,
+    qualifier: "prod",
     enabled: true,
     next_run_at: "2030-01-01T08:00:00.000Z",
     upcoming_runs_at: [1, 2, 3, 4, 7].map((day) => `2030-01-0${day}T08:00:00.000Z`),
@@ -210,6 +213,40 @@ test("ten failures in a row switch it off, and its people are told; one that end
   const again = await of.call("PATCH", `${of.agent}/schedules/${id}`, { enabled: true });
   expect(again.json).toMatchObject({ enabled: true, consecutive_failures: 0, disabled_reason: null });
 }, 90_000);
+
+test("counts a failed run as completed when it is resumed to its completion", async () => {
+  const of = await owner();
+  model.script([{ status: 400, error: "no" }]);
+  const { id } = await schedule(of, { schedule: "every 1m" });
+  await pass(of, minuteMs);
+  await pass(of, minuteMs);
+  expect(await only(of)).toMatchObject({ consecutive_failures: 2, last_status: "failed" });
+  const [second, first] = await runsOf(of);
+  model.script([{ text: ["Seen."] }]);
+  await of.post(`/v1/agents/runs/${second.run_id}/resume`);
+  expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
+  await host.runs.settled(second.run_id, 20_000);
+  await scheduler.look();
+  expect(await only(of)).toMatchObject({
+    consecutive_failures: 0,
+    last_status: "completed",
+    last_error: null,
+  });
+  expect((await ticksOf(id)).map(({ status }) => status)).toEqual(["failed", "completed"]);
+  // A resumed run that fails again counts as one failure. A completed one does not reset later failures.
+  model.script([{ status: 400, error: "no" }]);
+  await pass(of, minuteMs);
+  await of.post(`/v1/agents/runs/${first.run_id}/resume`);
+  await host.runs.settled(first.run_id, 20_000);
+  await scheduler.look();
+  expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
+  model.script([{ text: ["Seen."] }]);
+  await of.post(`/v1/agents/runs/${first.run_id}/resume`);
+  await host.runs.settled(first.run_id, 20_000);
+  await scheduler.look();
+  expect((await ticksOf(id)).map(({ status }) => status)).toEqual(["completed", "completed", "failed"]);
+  expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
+});
 
 test("where no run can begin, that is a failure with its reason", async () => {
   const of = await owner("starter");

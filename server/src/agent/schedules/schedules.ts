@@ -10,6 +10,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
+import { firstAlias } from "../agents/limits.ts";
 import { invalidField } from "../errors.ts";
 import { requireServedHeld } from "../workers/grant.ts";
 import { scheduleLimitReached, scheduleNotFound } from "./errors.ts";
@@ -17,6 +18,7 @@ import { type Schedule, type ScheduleCreate, type ScheduleUpdate, toSchedule } f
 import {
   changeSchedule,
   deleteSchedule,
+  deleteSchedulesOf,
   findView,
   insertSchedule,
   listViews,
@@ -48,7 +50,8 @@ export async function create(
 ): Promise<Schedule> {
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    await requireServedHeld(tx, actor, agent);
+    const qualifier = input.qualifier ?? firstAlias;
+    await requireServedHeld(tx, actor, agent, { qualifier, isInBody: qualifier !== firstAlias });
     const now = wholeSecond(app.clock.now());
     const plan = { schedule: input.schedule, timezone: input.timezone, anchor: now };
     const next = requireNext(plan, now);
@@ -61,6 +64,9 @@ export async function create(
       agent_id: agent.id,
       name: input.name ?? null,
       message: input.message,
+      end_user_id: input.end_user_id ?? null,
+      session: input.session ?? null,
+      qualifier,
       next_run_at: next,
       last_run_at: null,
       last_run_id: null,
@@ -85,13 +91,17 @@ export async function update(
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
     // Disabling a schedule needs no further scope.
-    if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
     const row = await lockOwn(tx, agent, id);
+    const qualifier = input.qualifier === undefined ? row.qualifier : (input.qualifier ?? firstAlias);
+    const isInBody = qualifier !== row.qualifier;
+    if (input.enabled !== false || isInBody)
+      await requireServedHeld(tx, actor, agent, { qualifier, isInBody });
     const { enabled, ...said } = Object.fromEntries(
       Object.entries(input).filter(([, value]) => value !== undefined),
     ) as ScheduleUpdate;
     await changeSchedule(tx, id, {
       ...(said as Partial<ScheduleRow>),
+      qualifier,
       ...timesOf(row, input, wholeSecond(app.clock.now())),
       ...(enabled === true && row.next_run_at === null
         ? { consecutive_failures: 0, disabled_reason: null }
@@ -166,7 +176,12 @@ function wholeSecond(at: Date): Date {
   return new Date(Math.floor(at.getTime() / 1000) * 1000);
 }
 
-/** Counts an agent's schedules. */
-export async function schedulesOf(db: Db, agentId: string): Promise<number> {
-  return (await listViews(db, agentId)).length;
+/** Counts an agent's schedules that run one of these qualifiers. */
+export async function schedulesOf(db: Db, agentId: string, qualifiers: readonly string[]): Promise<number> {
+  return (await listViews(db, agentId)).filter(({ qualifier }) => qualifiers.includes(qualifier)).length;
+}
+
+/** Deletes schedules that run for this end user. Returns their ids. */
+export function forgetSchedules(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
+  return deleteSchedulesOf(tx, agentId, endUserId);
 }

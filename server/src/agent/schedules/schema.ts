@@ -1,6 +1,7 @@
 /** The wire of schedules. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
+import { EndUserId } from "../end-users/id.ts";
 import { runErrorCodes, runStatuses } from "../runs/states.ts";
 import type { ScheduleView } from "./store.ts";
 import { upcoming } from "./timing.ts";
@@ -18,6 +19,23 @@ const Timing = z
 const Timezone = z.string().min(1).max(64).describe("An IANA name such as Europe/Berlin.");
 const Message = z.string().min(1).max(65_536).describe("What the agent is told each time.");
 const Name = z.string().min(1).max(64).nullable();
+const EndUser = EndUserId.nullable().describe("End user of the runs. Null for none.");
+const SessionKey = z
+  .string()
+  .min(1)
+  .max(256)
+  .nullable()
+  .describe(
+    "Key of the session: all times of the schedule share the live session of this key, one run after the other. Null begins a session each time.",
+  );
+const Qualifier = z
+  .string()
+  .min(1)
+  .max(64)
+  .nullable()
+  .describe(
+    "Version of new sessions: an alias, a number, or `latest`. A number also moves a session that exists. Null for the default `prod`.",
+  );
 
 export const ScheduleParams = z.strictObject({ agent: AgentReference, schedule_id: z.string().max(64) });
 
@@ -27,6 +45,9 @@ export const ScheduleCreate = z
     message: Message,
     timezone: Timezone.default("UTC"),
     name: Name.optional(),
+    end_user_id: EndUser.optional(),
+    session: SessionKey.optional(),
+    qualifier: Qualifier.optional(),
   })
   .meta({ id: "AgentScheduleCreate" });
 export type ScheduleCreate = z.output<typeof ScheduleCreate>;
@@ -37,6 +58,9 @@ export const ScheduleUpdate = z
     timezone: Timezone.optional(),
     message: Message.optional(),
     name: Name.optional(),
+    end_user_id: EndUser.optional(),
+    session: SessionKey.optional(),
+    qualifier: Qualifier.optional(),
     enabled: z.boolean().optional().describe("Switched on again, it starts without failures."),
   })
   .meta({ id: "AgentScheduleUpdate" });
@@ -48,6 +72,9 @@ const schedule = {
   message: z.string(),
   timezone: z.string(),
   name: z.string().nullable(),
+  end_user_id: z.string().nullable(),
+  session: z.string().nullable(),
+  qualifier: z.string(),
   enabled: z.boolean(),
   next_run_at: timestamp.nullable(),
   upcoming_runs_at: z.array(timestamp).describe("The next five; none where it is switched off."),
@@ -57,7 +84,7 @@ const schedule = {
     .enum([...runStatuses, "skipped", "refused"])
     .nullable()
     .describe(
-      "What came of the last time: its run's status; `refused` where no run could begin; `skipped` where the server was away or the agent paused.",
+      "Outcome of the last time: its run's status; `refused` if no run could begin; `skipped` if the server was down, the agent was paused, or a run of the schedule already waited for its session.",
     ),
   last_error: z
     .string()
@@ -91,6 +118,9 @@ export function toSchedule(row: ScheduleView): Schedule {
     message: row.message,
     timezone: row.timezone,
     name: row.name,
+    end_user_id: row.end_user_id,
+    session: row.session,
+    qualifier: row.qualifier,
     enabled: next !== null,
     next_run_at: next?.toISOString() ?? null,
     upcoming_runs_at: times.map((at) => at.toISOString()),

@@ -67,6 +67,16 @@ export function deleteSchedule(tx: Db, agentId: string, id: string): Promise<Sch
     .executeTakeFirst();
 }
 
+export async function deleteSchedulesOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
+  const rows = await tx
+    .deleteFrom("agent_schedules")
+    .where("agent_id", "=", agentId)
+    .where("end_user_id", "=", endUserId)
+    .returning("id")
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
 // ---- coming round
 
 export type DueSchedule = ScheduleRow & { next_run_at: Date; agent_name: string; worker_id: string };
@@ -134,6 +144,8 @@ export interface EndedTick {
   /** Null where the run is gone. */
   run_status: RunStatus | null;
   run_error: string | null;
+  /** How often the run was resumed after a failure. */
+  run_resumes: number | null;
 }
 
 /** Ticks whose runs are over and not yet counted, in the order in which they ended. */
@@ -141,12 +153,74 @@ export function findEnded(db: Db, limit: number): Promise<EndedTick[]> {
   return db
     .selectFrom("agent_schedule_ticks as t")
     .leftJoin("agent_runs as r", "r.id", "t.run_id")
-    .select(["t.schedule_id", "t.tick", "r.status as run_status", "r.error_code as run_error"])
+    .select([
+      "t.schedule_id",
+      "t.tick",
+      "r.status as run_status",
+      "r.error_code as run_error",
+      "r.resumes as run_resumes",
+    ])
     .where("t.status", "=", "running")
     .where((eb) => eb.or([eb("r.id", "is", null), eb("r.status", "in", ["completed", "failed"])]))
     .orderBy("r.finished_at")
     .limit(limit)
     .execute();
+}
+
+/** The tick that began a run. */
+export function findTickOf(
+  db: Db,
+  runId: string,
+): Promise<Pick<Selectable<AgentScheduleTicksTable>, "schedule_id" | "tick" | "status"> | undefined> {
+  return db
+    .selectFrom("agent_schedule_ticks")
+    .select(["schedule_id", "tick", "status"])
+    .where("run_id", "=", runId)
+    .executeTakeFirst();
+}
+
+/** Counts the tick again when its run is over. The caller holds the schedule's row. */
+export async function reopenTick(
+  tx: Db,
+  { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
+): Promise<void> {
+  await tx
+    .updateTable("agent_schedule_ticks")
+    .set({ status: "running", reason: null })
+    .where("schedule_id", "=", schedule_id)
+    .where("tick", "=", tick)
+    .execute();
+}
+
+/** True if a later tick completed, so that this one does not count as a consecutive failure. */
+export async function hasCompletedAfter(
+  tx: Db,
+  { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
+): Promise<boolean> {
+  const row = await tx
+    .selectFrom("agent_schedule_ticks")
+    .select("tick")
+    .where("schedule_id", "=", schedule_id)
+    .where("tick", ">", tick)
+    .where("status", "=", "completed")
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Failed ticks behind this one. */
+export async function failuresAfter(
+  tx: Db,
+  { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
+): Promise<number> {
+  const { count } = await tx
+    .selectFrom("agent_schedule_ticks")
+    .select((eb) => eb.fn.countAll<number>().as("count"))
+    .where("schedule_id", "=", schedule_id)
+    .where("tick", ">", tick)
+    .where("status", "in", ["failed", "refused"])
+    .executeTakeFirstOrThrow();
+  return Number(count);
 }
 
 /** False where it was counted already. */

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0034_agent_triggers.sql says what they mean. */
+/** Columns as they are stored; migrations/0034_agent_triggers.sql and 0092_trigger_sessions.sql describe them. */
 import type { Generated } from "kysely";
 
 export interface AgentSchedulesTable {
@@ -9,6 +9,9 @@ export interface AgentSchedulesTable {
   schedule: string;
   timezone: string;
   message: string;
+  end_user_id: string | null;
+  session: string | null;
+  qualifier: Generated<string>;
   anchor: Date;
   next_run_at: Date | null;
   last_run_at: Date | null;

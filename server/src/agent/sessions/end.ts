@@ -22,17 +22,17 @@ export async function end(
   const now = app.clock.now();
   const stopped = await whole(app.db, async (tx) => {
     // In the order in which a step is written: its run first.
-    const [active] = await holdActive(tx, agent.id, [id]);
+    const active = await holdActive(tx, agent.id, [id]);
     const session = await lockSession(tx, agent.id, id);
     if (!session) throw sessionNotFound();
-    if (session.ended_at) return undefined;
+    if (session.ended_at) return [];
     const failure = { code: "session_ended", message: "The session was ended." } as const;
-    if (active !== undefined) await endFromOutside(tx, active, failure, now);
+    for (const run of active) await endFromOutside(tx, run, failure, now);
     // A run began in it between two looks.
     if (!(await close(tx, id, now))) throw new Overtaken();
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);
     return active;
   });
-  if (stopped !== undefined) runs.drop(stopped);
+  for (const run of stopped) runs.drop(run);
 }

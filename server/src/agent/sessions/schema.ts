@@ -70,10 +70,16 @@ export const SessionMessage = z
       .nullable()
       .describe("Run that added the message. Null for history given at the start of the session."),
     kind: z
-      .enum(["seed", "input", "answer", "repair", "tools"])
-      .describe("Kind of message. `tools` has the complete results of tool calls, as sent to the model."),
+      .enum(["seed", "input", "answer", "repair", "tools", "summary"])
+      .describe(
+        "Kind of message. `tools` has the complete results of tool calls, as sent to the model. `summary` replaces older messages in what the model gets.",
+      ),
     role: z.string(),
     content: z.unknown().describe("Text or parts, in the format sent to models."),
+    summarizes_to: z
+      .int()
+      .nullable()
+      .describe("`seq` of the last message that a summary covers. Null for other messages."),
   })
   .meta({ id: "AgentSessionMessage" });
 export const MessageList = z
@@ -87,7 +93,8 @@ export type MessageList = z.output<typeof MessageList>;
 /** Converts a message to JSON, without the model's reasoning, which providers encrypt. */
 export function toMessage({ seq, run_id, kind, message }: SaidMessage): MessageList["items"][number] {
   const { role, content } = withoutThoughts(message as Message);
-  return { seq, run_id, kind, role, content };
+  const summarizes_to = kind === "summary" ? (message as { through: number }).through : null;
+  return { seq, run_id, kind, role, content, summarizes_to };
 }
 
 /** The only way from a row to JSON; whether it is busy is a matter of its runs. */

@@ -28,10 +28,16 @@ import {
   lastMessage,
   listSessions,
   messagesAfter,
+  messagesBetween,
   lockCounts,
   lockSession,
+  lockTriggered,
+  pinSession,
   type SessionRow,
+  type TriggerKey,
 } from "./store.ts";
+
+export type { SessionRow } from "./store.ts";
 
 /** Maximum size of a page of messages, unless a single message is larger. */
 const pageMaxBytes = 4 * 1024 ** 2;
@@ -85,6 +91,15 @@ export async function messages(
   return { items: rows.map(toMessage), next_after };
 }
 
+/** Returns a range of a session's messages, with the summary of the earlier ones. Empty if the session has ended. */
+export function messagesOf(
+  db: Db,
+  id: string,
+  part: { before: number; last: number; through: number | null },
+): ReturnType<typeof messagesBetween> {
+  return messagesBetween(db, id, part);
+}
+
 // ---- what an invoke is made of
 
 /** One that lives and is with this end user; where none is named, with whomever it is. The caller holds the counts. */
@@ -100,6 +115,15 @@ export async function take(
   if (wanted.endUserId !== undefined && wanted.endUserId !== session.end_user_id)
     throw invalidField(["end_user_id"], "the session is with another end user; start a new one");
   return session;
+}
+
+/** Finds and locks the live session of a trigger's key. The caller holds the lock on the counts. */
+export function takeTriggered(tx: Db, agentId: string, key: TriggerKey): Promise<SessionRow | undefined> {
+  return lockTriggered(tx, agentId, key);
+}
+
+export function pin(tx: Db, id: string, to: { version: number; at: Date }): Promise<void> {
+  return pinSession(tx, id, to);
 }
 
 /** What else counts sessions and runs of the workspace waits until this transaction ends. */

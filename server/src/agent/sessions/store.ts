@@ -25,7 +25,7 @@ export function countsHeld(workspaceId: string, processId: string): RawBuilder<u
 export type NewSession = Pick<
   SessionRow,
   "id" | "agent_id" | "workspace_id" | "end_user_id" | "created_at" | "idle_minutes" | "is_ephemeral"
-> & { version: number };
+> & { version: number } & Partial<Pick<SessionRow, "trigger_id" | "trigger_key">>;
 
 /** The row `session`, where `isLet` of the row `counts`. */
 export function sessionAdded(
@@ -100,6 +100,40 @@ export function lockSession(tx: Db, agentId: string, id: string): Promise<Sessio
     .executeTakeFirst();
 }
 
+/** The key by which a trigger finds a session: one for each person and text. */
+export interface TriggerKey {
+  triggerId: string;
+  key: Buffer;
+  endUserId: string | null;
+}
+
+/** Locks the live session of a trigger's key until the transaction ends. */
+export function lockTriggered(
+  tx: Db,
+  agentId: string,
+  { triggerId, key, endUserId }: TriggerKey,
+): Promise<SessionRow | undefined> {
+  return tx
+    .selectFrom("agent_sessions")
+    .selectAll()
+    .where("trigger_id", "=", triggerId)
+    .where("trigger_key", "=", key)
+    .where(sql<boolean>`coalesce(end_user_id, '') = ${endUserId ?? ""}`)
+    .where("agent_id", "=", agentId)
+    .where("ended_at", "is", null)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+/** Pins a session to a version. The caller holds the lock on its row. */
+export async function pinSession(
+  tx: Db,
+  id: string,
+  { version, at }: { version: number; at: Date },
+): Promise<void> {
+  await tx.updateTable("agent_sessions").set({ version, last_used_at: at }).where("id", "=", id).execute();
+}
+
 export function findSession(db: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
   return db
     .selectFrom("agent_sessions")
@@ -152,7 +186,10 @@ export async function closeSession(
   return rows.length === 0 ? undefined : rows.flatMap(({ machine }) => machine ?? []);
 }
 
-/** The last ones that fit into so many bytes, and in any case those from the last question on. */
+/**
+ * Returns the last messages that fit into the given bytes, and always those from the last question on. The last summary
+ * comes first if it is older.
+ */
 export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<SaidMessage[]> {
   const { rows } = await sql<SaidMessage>`
     select seq, run_id, kind, message, bytes from agent_messages
@@ -162,6 +199,8 @@ export async function lastMessages(db: Db, sessionId: string, maxBytes: number):
         select seq, sum(bytes) over (order by seq desc) as bytes
         from agent_messages where session_id = ${sessionId}) as up_to
         where bytes <= ${maxBytes})), 1)
+      or session_id = ${sessionId} and seq = (
+        select max(seq) from agent_messages where session_id = ${sessionId} and kind = 'summary')
     order by seq`.execute(db);
   return rows;
 }
@@ -181,6 +220,24 @@ export async function messagesAfter(
   return rows;
 }
 
+/** Messages after `before` up to `last`, and the summary that covers those up to `through`. */
+export async function messagesBetween(
+  db: Db,
+  sessionId: string,
+  { before, last, through }: { before: number; last: number; through: number | null },
+): Promise<{ said: SaidMessage[]; summary: SaidMessage | undefined }> {
+  const said = await sql<SaidMessage>`
+    select seq, run_id, kind, message, bytes from agent_messages
+    where session_id = ${sessionId} and seq > ${before} and seq <= ${last} order by seq`.execute(db);
+  if (through === null) return { said: said.rows, summary: undefined };
+  const summary = await sql<SaidMessage>`
+    select seq, run_id, kind, message, bytes from agent_messages
+    where session_id = ${sessionId} and kind = 'summary' and seq <= ${last}
+      and (message ->> 'through')::int = ${through}
+    order by seq desc limit 1`.execute(db);
+  return { said: said.rows, summary: summary.rows[0] };
+}
+
 /** Finds the last message. */
 export function lastMessage(
   db: Db,
@@ -195,14 +252,19 @@ export function lastMessage(
     .executeTakeFirst();
 }
 
-/** Counts live sessions that are pinned to this version. */
+/** Counts live sessions that are pinned to this version, or have an active run of it. */
 export async function countPinned(db: Db, agentId: string, version: number): Promise<number> {
   const { count } = await db
     .selectFrom("agent_sessions")
     .select((eb) => eb.fn.countAll<number>().as("count"))
     .where("agent_id", "=", agentId)
-    .where("version", "=", version)
     .where("ended_at", "is", null)
+    // A later delivery may have moved the session while runs of this version execute or wait.
+    .where(
+      sql<boolean>`(version = ${version} or exists (
+        select from agent_runs as r where r.session_id = agent_sessions.id and r.version = ${version}
+          and r.status in ('queued', 'running', 'pending_approval')))`,
+    )
     .executeTakeFirstOrThrow();
   return Number(count);
 }

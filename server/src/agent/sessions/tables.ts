@@ -1,6 +1,6 @@
 /**
- * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql, 0057_session_ends.sql and
- * 0066_agent_removal.sql describe them.
+ * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql, 0057_session_ends.sql,
+ * 0066_agent_removal.sql, 0092_trigger_sessions.sql and 0093_summaries_and_prompts.sql describe them.
  */
 import type { ColumnType, Generated } from "kysely";
 
@@ -18,13 +18,16 @@ export interface AgentSessionsTable {
   ended_at: Date | null;
   idle_minutes: Generated<number>;
   is_ephemeral: Generated<boolean>;
+  trigger_id: Generated<string | null>;
+  /** Hash of the key by which the trigger finds the session. */
+  trigger_key: Generated<Buffer | null>;
 }
 
 export interface AgentMessagesTable {
   session_id: string;
   seq: number;
   run_id: string | null;
-  kind: "seed" | "input" | "answer" | "repair" | "tools";
+  kind: "seed" | "input" | "answer" | "repair" | "tools" | "summary";
   /** Parsed when read, written as JSON text. */
   message: ColumnType<unknown, string, never>;
   bytes: number;

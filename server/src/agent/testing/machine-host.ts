@@ -9,9 +9,12 @@ import { startModelServer } from "./model-server.ts";
 
 export const model = await startModelServer();
 export let box!: TestHost;
+/** The picture that the interpreter draws. */
+export const drawn = Buffer.from("\x89PNG\r\n\x1a\n", "latin1").toString("base64");
 const interpreter = playInterpreter(async function* ({ code }) {
   yield { type: "stream", stream: "stdout", text: "out\n" };
   if (code === "boom") yield { type: "error", name: "ValueError", value: "no", traceback: [] };
+  else if (code === "draw") yield { type: "result", text: "<Figure>", png: drawn };
   else yield { type: "result", text: code };
   yield done;
 });
@@ -19,7 +22,7 @@ export const host = await agentHost({
   machines: async (db) => (box = await testHost(db, { services: { [protocol]: interpreter } })),
 });
 export const owner = await host.person();
-const config = await modelConfig(owner, model.url);
+export const config = await modelConfig(owner, model.url);
 let made = 0;
 
 interface Called {

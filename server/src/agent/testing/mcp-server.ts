@@ -76,6 +76,8 @@ export interface ScriptedServer {
   tools: Json[];
   /** The result of a call, or an error to throw; `undefined` leaves it without an answer. */
   call: (params: Json) => Json;
+  /** Resources of the server, with their contents. Undefined: none. */
+  resources: { uri: string; name: string; mimeType?: string; text?: string; blob?: string }[] | undefined;
   /** Looked at before everything else; true where it answered. */
   before: ((asked: Asked, response: ServerResponse) => boolean | Promise<boolean>) | undefined;
   /** Of streamable HTTP before 2026, or of today. */
@@ -92,6 +94,7 @@ export async function startMcpServer(): Promise<ScriptedServer> {
     asked: [],
     tools: [],
     call: () => ({ content: [{ type: "text", text: "Done." }] }),
+    resources: undefined,
     before: undefined,
     generation: "2025-11-25",
     methods: () => scripted.asked.map(({ body }) => body?.method).filter((method) => method !== undefined),
@@ -118,10 +121,15 @@ export async function startMcpServer(): Promise<ScriptedServer> {
   return scripted;
 }
 
-function resultOf({ generation, tools, call }: ScriptedServer, method: string, params: Json): Json {
+function resultOf(
+  { generation, tools, call, resources }: ScriptedServer,
+  method: string,
+  params: Json,
+): Json {
   const isOfToday = generation === "2026-07-28";
   const head = isOfToday ? { resultType: "complete" } : {};
-  const capabilities = { tools: {} };
+  const capabilities = { tools: {}, ...(resources ? { resources: {} } : {}) };
+  const cached = isOfToday ? { ttlMs: 0, cacheScope: "private" } : {};
   const serverInfo = { name: "scripted", version: "1" };
   if (method === "server/discover" && isOfToday)
     return {
@@ -138,6 +146,18 @@ function resultOf({ generation, tools, call }: ScriptedServer, method: string, p
   if (method === "tools/call") {
     const result = call(params);
     return result === undefined || result.error ? result : { ...head, ...result };
+  }
+  if (method === "resources/list" && resources)
+    return {
+      ...head,
+      ...cached,
+      resources: resources.map(({ uri, name, mimeType }) => ({ uri, name, mimeType })),
+    };
+  if (method === "resources/read" && resources) {
+    const { name, ...found } = resources.find(({ uri }) => uri === params.uri) ?? { name: "" };
+    return name === ""
+      ? { error: { code: -32002, message: "Resource not found" } }
+      : { ...head, ...cached, contents: [found] };
   }
   return { error: { code: -32601, message: "Method not found" } };
 }

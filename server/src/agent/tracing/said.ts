@@ -1,5 +1,6 @@
 /** A conversation's message in the form that the conventions for generative AI give it. */
-import type { Message } from "../models/messages.ts";
+import { contentOf, type Message } from "../models/messages.ts";
+import { withoutPictures } from "../tools/pictures.ts";
 
 export interface Said {
   role: string;
@@ -13,6 +14,12 @@ export function toSaid({ role, content }: Message): Said {
 
 type Part = Exclude<Message["content"], string>[number];
 
+/** A tool's result without its pictures. */
+function outputOf(part: Extract<Part, { type: "tool-result" }>): unknown {
+  const content = contentOf(part);
+  return content ? { type: "text", value: withoutPictures(content) } : part.output;
+}
+
 /** Files are named by their kind alone. */
 function toPart(part: Part): Record<string, unknown> {
   switch (part.type) {
@@ -22,7 +29,7 @@ function toPart(part: Part): Record<string, unknown> {
     case "tool-call":
       return { type: "tool_call", id: part.toolCallId, name: part.toolName, arguments: part.input };
     case "tool-result":
-      return { type: "tool_call_response", id: part.toolCallId, response: part.output };
+      return { type: "tool_call_response", id: part.toolCallId, response: outputOf(part) };
     case "file":
       return { type: "file", mime_type: part.mediaType };
     default:

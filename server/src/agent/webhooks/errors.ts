@@ -29,6 +29,14 @@ export const inputEmpty = defineError(
   400,
   () => "The webhook's template makes an empty text of this delivery: what it names is not there.",
 );
+export const endUserInvalid = defineError("end_user_invalid", 400, () => ({
+  detail:
+    "The webhook's `end_user_id` template yields no valid id for this delivery. An id has 1 to 128 characters of A-Z, a-z, 0-9, . _ : @ and -, and is not `-` alone. Send the fields that the template names, or change the template.",
+}));
+export const sessionKeyTooLong = defineError("session_key_too_long", 400, (limitBytes: number) => ({
+  detail: `The key that the webhook's \`session\` template yields exceeds ${limitBytes} bytes; name a shorter field.`,
+  meta: { limit_bytes: limitBytes },
+}));
 export const inputTooLarge = defineError("input_too_large", 413, (limitBytes: number) => ({
   detail: `The webhook's template makes more than ${limitBytes} bytes of this delivery; name less of the body.`,
   meta: { limit_bytes: limitBytes },

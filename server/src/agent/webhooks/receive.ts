@@ -8,6 +8,8 @@ import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
+import { isNumbered } from "../agents/names.ts";
+import { EndUserId } from "../end-users/id.ts";
 import { agentNotFound } from "../errors.ts";
 import { type BegunRun, invoke } from "../runs/invoke.ts";
 import type { AgentRuns } from "../runs/runs.ts";
@@ -15,8 +17,10 @@ import { dayOf, secondsToNextDay } from "./day.ts";
 import { deliveredOf, type Delivery, deliveryIdOf } from "./delivered.ts";
 import {
   dailyCapReached,
+  endUserInvalid,
   inputEmpty,
   inputTooLarge,
+  sessionKeyTooLong,
   signatureInvalid,
   webhookDisabled,
   webhookNotFound,
@@ -32,7 +36,7 @@ import {
   setCount,
   type WebhookRow,
 } from "./store.ts";
-import { fill } from "./template.ts";
+import { type Delivered, fill, isComplete } from "./template.ts";
 import { openSecret } from "./webhooks.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "clock">;
@@ -43,6 +47,8 @@ export interface Received {
 }
 
 const inputMaxBytes = 64 * 1024;
+const keyMaxBytes = 1024;
+
 const rememberedMs = 24 * 3_600_000;
 
 /** It was delivered while this one was. */
@@ -71,7 +77,7 @@ export async function receive(
   if (!webhook.enabled) throw webhookDisabled();
   if (known) return known;
   requireRoom(webhook, now);
-  const input = inputOf(app, webhook, delivery, now);
+  const told = toldOf(app, webhook, delivery, now);
   const { workspace_id: workspaceId, worker_id: workerId, agent_name: label } = webhook;
   const actor = await workerActor(app.db, { workspaceId, workerId, label }, ["agents:invoke"]);
   if (!actor) throw agentNotFound();
@@ -82,10 +88,18 @@ export async function receive(
       runs,
       actor,
       webhook.agent_id,
-      { input, qualifier: "prod", upgrade: false, wait_s: 0, stream: false },
+      {
+        input: told.input,
+        end_user_id: told.endUserId,
+        qualifier: webhook.qualifier,
+        upgrade: isNumbered(webhook.qualifier),
+        wait_s: 0,
+        stream: false,
+      },
       {
         type: "webhook",
         id: webhook.id,
+        session: told.session,
         within: async (tx, run) => {
           await note(app, tx, webhook, delivery, run);
           Object.assign(received, { run_id: run.id, session_id: run.session_id });
@@ -147,14 +161,43 @@ async function findKnown(
   return row && { run_id: row.run_id, session_id: row.session_id };
 }
 
-function inputOf(app: Needs, webhook: WebhookRow, delivery: Delivery, now: Date): string {
+/** Fills the webhook's templates from a delivery. */
+function toldOf(
+  app: Needs,
+  webhook: WebhookRow,
+  delivery: Delivery,
+  now: Date,
+): { input: string; endUserId: string | undefined; session: string | undefined } {
   const secret = openSecret(app, webhook);
   const delivered = deliveredOf(delivery, webhook, secret, now);
   // A sender that repeats the secret in the body tells it to no model.
   const input = fill(webhook.input_template, delivered, { maxBytes: inputMaxBytes, secret });
   if (input === undefined) throw inputTooLarge(inputMaxBytes);
   if (input.trim() === "") throw inputEmpty();
-  return input;
+  return {
+    input,
+    endUserId: endUserOf(webhook.end_user_id, delivered, secret),
+    session: sessionOf(webhook.session, delivered, secret),
+  };
+}
+
+function endUserOf(template: string | null, delivered: Delivered, secret: string): string | undefined {
+  if (template === null) return undefined;
+  const id = isComplete(template, delivered)
+    ? fill(template, delivered, { maxBytes: keyMaxBytes, secret })
+    : undefined;
+  const { data, success } = EndUserId.safeParse(id);
+  if (!success) throw endUserInvalid();
+  return data;
+}
+
+/** Undefined for a session of its own: the webhook has no key, or the delivery has no value for it. */
+function sessionOf(template: string | null, delivered: Delivered, secret: string): string | undefined {
+  if (template === null) return undefined;
+  if (!isComplete(template, delivered)) return undefined;
+  const key = fill(template, delivered, { maxBytes: keyMaxBytes, secret });
+  if (key === undefined) throw sessionKeyTooLong(keyMaxBytes);
+  return key;
 }
 
 function longAgo(now: Date): Date {

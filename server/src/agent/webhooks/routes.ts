@@ -6,13 +6,21 @@ import { payloadTooLarge, rateLimited } from "#http/errors.ts";
 import { RateLimiter, type RateRule } from "#http/rate-limit.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
-import { agentArchived, agentPaused, credentialMissing, tooManyRuns } from "../runs/errors.ts";
+import {
+  agentArchived,
+  agentPaused,
+  credentialMissing,
+  sessionQueueFull,
+  tooManyRuns,
+} from "../runs/errors.ts";
 import type { AgentRuns } from "../runs/runs.ts";
-import { sessionCapReached } from "../sessions/errors.ts";
+import { sessionCapReached, sessionFull } from "../sessions/errors.ts";
 import {
   dailyCapReached,
+  endUserInvalid,
   inputEmpty,
   inputTooLarge,
+  sessionKeyTooLong,
   signatureInvalid,
   webhookDisabled,
   webhookLimitReached,
@@ -127,7 +135,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
       operationId: "receiveAgentWebhook",
       summary: "What others deliver to an agent",
       description:
-        "Takes any body of up to 1 MiB. Proof is the webhook's secret, as `Authorization: Bearer <secret>`, or a signature with it over the body's very bytes: `X-Service-Signature: sha256=<hex>` or `X-Hub-Signature-256: sha256=<hex>` (HMAC-SHA256, keyed with the whole secret), or `webhook-id`, `webhook-timestamp` and `webhook-signature` as Standard Webhooks has them. A delivery with the same `webhook-id`, `X-GitHub-Delivery` or `X-Service-Delivery` within 24 hours is answered with the same run, and counts once.",
+        "Takes any body of up to 1 MiB. Proof is the webhook's secret, as `Authorization: Bearer <secret>`, or a signature with it over the raw body: `X-Service-Signature: sha256=<hex>` or `X-Hub-Signature-256: sha256=<hex>` (HMAC-SHA256, keyed with the whole secret), or `webhook-id`, `webhook-timestamp` and `webhook-signature` as Standard Webhooks has them. A delivery with the same `webhook-id`, `X-GitHub-Delivery` or `X-Service-Delivery` within 24 hours is answered with the same run, and counts once. In a busy session of the webhook's `session` key the run is `queued` until the runs before it are over.",
       scope: "public",
       params: ReceiveParams,
       query: ReceiveQuery,
@@ -142,6 +150,10 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
         rateLimited,
         inputEmpty,
         inputTooLarge,
+        endUserInvalid,
+        sessionKeyTooLong,
+        sessionQueueFull,
+        sessionFull,
         accountSuspended,
         agentArchived,
         agentPaused,

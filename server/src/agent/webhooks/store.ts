@@ -37,7 +37,18 @@ export function changeWebhook(
   agentId: string,
   id: string,
   change: Partial<
-    Pick<WebhookRow, "name" | "input_template" | "daily_cap" | "enabled" | "secret_sealed" | "secret_hint">
+    Pick<
+      WebhookRow,
+      | "name"
+      | "input_template"
+      | "end_user_id"
+      | "session"
+      | "qualifier"
+      | "daily_cap"
+      | "enabled"
+      | "secret_sealed"
+      | "secret_hint"
+    >
   >,
 ): Promise<WebhookRow | undefined> {
   return (
@@ -59,6 +70,16 @@ export function deleteWebhook(tx: Db, agentId: string, id: string): Promise<Webh
     .where("agent_id", "=", agentId)
     .returningAll()
     .executeTakeFirst();
+}
+
+export async function deleteWebhooksOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
+  const rows = await tx
+    .deleteFrom("agent_webhooks")
+    .where("agent_id", "=", agentId)
+    .where("end_user_id", "=", endUserId)
+    .returning("id")
+    .execute();
+  return rows.map(({ id }) => id);
 }
 
 // ---- receiving: who delivers shows a secret, and reaches this one webhook

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0034_agent_triggers.sql says what they mean. */
+/** Columns as they are stored; migrations/0034_agent_triggers.sql and 0092_trigger_sessions.sql describe them. */
 import type { Generated } from "kysely";
 
 export interface AgentWebhooksTable {
@@ -9,6 +9,9 @@ export interface AgentWebhooksTable {
   secret_sealed: Buffer;
   secret_hint: string;
   input_template: string;
+  end_user_id: string | null;
+  session: string | null;
+  qualifier: Generated<string>;
   daily_cap: number | null;
   enabled: Generated<boolean>;
   counted_since: Date;

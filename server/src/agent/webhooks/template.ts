@@ -49,6 +49,19 @@ export function fill(
   return hide(pieces.join(""));
 }
 
+/** False if the value of any placeholder is missing, null or empty. Only a complete template yields a key. */
+export function isComplete(template: string, delivered: Delivered): boolean {
+  return [...template.matchAll(place)].every(([, inside = ""]) => {
+    const value = lookUp(delivered, pathOf(inside) ?? []);
+    return value !== undefined && value !== null && textOf(value).trim() !== "";
+  });
+}
+
+/** False for a text without placeholders. */
+export function hasPlaces(template: string): boolean {
+  return template.search(place) >= 0;
+}
+
 function textOf(value: unknown): string {
   return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
 }

@@ -9,6 +9,8 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
 import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
+import { firstAlias } from "../agents/limits.ts";
+import { EndUserId } from "../end-users/id.ts";
 import { invalidField } from "../errors.ts";
 import { requireServedHeld } from "../workers/grant.ts";
 import { dayOf } from "./day.ts";
@@ -25,12 +27,14 @@ import { newWebhookSecret } from "./signature.ts";
 import {
   changeWebhook,
   deleteWebhook,
+  deleteWebhooksOf,
   insertWebhook,
   listWebhooks,
   lockAndCount,
+  lockWebhook,
   type WebhookRow,
 } from "./store.ts";
-import { whyNotTemplate } from "./template.ts";
+import { hasPlaces, whyNotTemplate } from "./template.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
@@ -54,12 +58,13 @@ export async function create(
   reference: string,
   input: WebhookCreate,
 ): Promise<WebhookWithSecret> {
-  requireTemplate(input.input_template);
+  requireTemplates(input);
   const id = newId("agw_");
   const secret = newWebhookSecret();
   const row = await app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    await requireServedHeld(tx, actor, agent);
+    const qualifier = input.qualifier ?? firstAlias;
+    await requireServedHeld(tx, actor, agent, { qualifier, isInBody: qualifier !== firstAlias });
     if ((await lockAndCount(tx, agent.id)) >= webhooksMax) throw webhookLimitReached(webhooksMax);
     const now = app.clock.now();
     const made = await insertWebhook(tx, {
@@ -69,6 +74,9 @@ export async function create(
       name: input.name,
       ...sealed(app, id, secret),
       input_template: input.input_template ?? defaultTemplate,
+      end_user_id: input.end_user_id ?? null,
+      session: input.session ?? null,
+      qualifier,
       daily_cap: input.daily_cap ?? null,
       counted_since: dayOf(now),
       created_at: now,
@@ -86,16 +94,24 @@ export async function update(
   id: string,
   input: WebhookUpdate,
 ): Promise<Webhook> {
-  requireTemplate(input.input_template ?? undefined);
+  requireTemplates(input);
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
     // Disabling a webhook needs no further scope.
-    if (input.enabled !== false) await requireServedHeld(tx, actor, agent);
+    const known = await lockWebhook(tx, id);
+    if (known?.agent_id !== agent.id) throw webhookNotFound();
+    const qualifier = input.qualifier === undefined ? known.qualifier : (input.qualifier ?? firstAlias);
+    const isInBody = qualifier !== known.qualifier;
+    if (input.enabled !== false || isInBody)
+      await requireServedHeld(tx, actor, agent, { qualifier, isInBody });
     const row = await changeWebhook(tx, agent.id, id, {
       ...(input.name === undefined ? {} : { name: input.name }),
       ...(input.input_template === undefined
         ? {}
         : { input_template: input.input_template ?? defaultTemplate }),
+      ...(input.end_user_id === undefined ? {} : { end_user_id: input.end_user_id }),
+      ...(input.session === undefined ? {} : { session: input.session }),
+      qualifier,
       ...(input.daily_cap === undefined ? {} : { daily_cap: input.daily_cap }),
       ...(input.enabled === undefined ? {} : { enabled: input.enabled }),
     });
@@ -143,9 +159,15 @@ function placeOf(id: string): string {
   return `agent_webhooks:${id}:secret`;
 }
 
-function requireTemplate(template: string | undefined): void {
-  const why = template === undefined ? undefined : whyNotTemplate(template);
-  if (why !== undefined) throw invalidField(["input_template"], why);
+function requireTemplates(input: WebhookUpdate): void {
+  for (const name of ["input_template", "end_user_id", "session"] as const) {
+    const why = whyNotTemplate(input[name] ?? "");
+    if (why !== undefined) throw invalidField([name], why);
+  }
+  const fixed = input.end_user_id;
+  if (fixed === undefined || fixed === null || hasPlaces(fixed)) return;
+  const { error } = EndUserId.safeParse(fixed);
+  if (error) throw invalidField(["end_user_id"], error.issues[0]!.message);
 }
 
 async function record(
@@ -160,7 +182,12 @@ async function record(
   await recordActivity(tx, actor, deed, target, agent.workspace_id, { agent: agent.name, ...detail });
 }
 
-/** Counts an agent's webhooks. */
-export async function webhooksOf(db: Db, agentId: string): Promise<number> {
-  return (await listWebhooks(db, agentId)).length;
+/** Counts an agent's webhooks that run one of these qualifiers. */
+export async function webhooksOf(db: Db, agentId: string, qualifiers: readonly string[]): Promise<number> {
+  return (await listWebhooks(db, agentId)).filter(({ qualifier }) => qualifiers.includes(qualifier)).length;
+}
+
+/** Deletes webhooks whose runs are all of this end user. Returns their ids. */
+export function forgetWebhooks(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
+  return deleteWebhooksOf(tx, agentId, endUserId);
 }

@@ -1,9 +1,10 @@
 /** Limits an agent to its publisher's rights: its config is compared with the token that publishes or starts it. */
 import { type Actor, hasScope, type Scope } from "#accounts/actor.ts";
 import type { Db } from "#db/db.ts";
-import { defineError } from "#lib/errors.ts";
+import { defineError, DomainError } from "#lib/errors.ts";
 import { type AgentRecord, getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
+import { invalidField, versionNotFound } from "../errors.ts";
 
 /** Has the same code as every other missing scope. */
 export const scopeNotHeld = defineError(
@@ -48,14 +49,19 @@ export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string)
 }
 
 /**
- * Schedules and webhooks run the version at the alias `prod`. No body field names it: the pointer is the whole body.
+ * Schedules and webhooks run the version at their qualifier. Throws `invalid_request` if it names none. Without a
+ * `qualifier` in the body, the pointer is the whole body.
  */
 export async function requireServedHeld(
   db: Db,
   actor: Actor,
   agent: Pick<AgentRecord, "id" | "latest_version">,
+  { qualifier, isInBody }: { qualifier: string; isInBody: boolean },
 ): Promise<void> {
-  if (actor.scopes === null) return;
-  const { config } = await getVersion(db, agent, "prod");
-  requireHeld(actor, config as AgentConfig, "");
+  if (actor.scopes === null && !isInBody) return;
+  const { config } = await getVersion(db, agent, qualifier).catch((error: unknown) => {
+    if (!isInBody || !(error instanceof DomainError) || error.code !== versionNotFound.code) throw error;
+    throw invalidField(["qualifier"], "names no version and no alias of the agent; send `prod`, for example");
+  });
+  requireHeld(actor, config as AgentConfig, isInBody ? "/qualifier" : "");
 }

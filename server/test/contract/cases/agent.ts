@@ -66,6 +66,36 @@ async function endedRun(world: World): Promise<{ run_id: string }> {
   return { run_id };
 }
 
+/** Inserts a completed step, because no process executes runs here. */
+async function endedStep(world: World, runId: string): Promise<void> {
+  const { db } = world.app;
+  const { agent_id, end_user_id } = await db
+    .selectFrom("agent_runs")
+    .select(["agent_id", "end_user_id"])
+    .where("id", "=", runId)
+    .executeTakeFirstOrThrow();
+  const prompt = { before: 0, last: 1, summary: null, remembered: null, at_most: null, tools: [] };
+  const now = new Date();
+  await db
+    .insertInto("agent_steps")
+    .values({
+      run_id: runId,
+      step: 1,
+      agent_id,
+      end_user_id,
+      model: "m",
+      finish_reason: "stop",
+      input_tokens: 1,
+      output_tokens: 1,
+      cached_input_tokens: 0,
+      reasoning_tokens: 0,
+      prompt: JSON.stringify(prompt),
+      started_at: now,
+      finished_at: now,
+    })
+    .execute();
+}
+
 const toolsetBody = {
   kind: "http",
   url: "http://127.0.0.1:9",
@@ -152,6 +182,14 @@ export const agentCases: Cases = {
   listAgentRuns: { success: () => ({}) },
   getAgentRun: {
     success: async (world) => ({ params: { run_id: (await endedRun(world)).run_id } }),
+    unknown: { run_id: "run_doesnotexist" },
+  },
+  getAgentStepPrompt: {
+    success: async (world) => {
+      const { run_id } = await run(world);
+      await endedStep(world, run_id);
+      return { params: { run_id, step: "1" } };
+    },
     unknown: { run_id: "run_doesnotexist" },
   },
   streamAgentRun: {
