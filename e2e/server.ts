@@ -32,7 +32,14 @@ export interface ServerDescription {
   env: Record<string, string>;
   /** Under the shim that keeps its doors open, as `./kontor up` starts it. */
   isKept?: boolean;
+  /** Directory of its code, or a link to it; this checkout if absent. */
+  code?: string;
 }
+
+type StartOptions = Pick<ServerDescription, "isKept" | "code"> & {
+  /** Puts the templates' images into the data directory, for code with other recipes. */
+  link?: typeof linkImages;
+};
 
 interface ServerFile {
   pid: number;
@@ -40,8 +47,9 @@ interface ServerFile {
   base_url: string;
 }
 
-const main = join(import.meta.dirname, "../server/src/main.ts");
-const shim = join(import.meta.dirname, "../runtime/shim/build/kontor-shim");
+const checkout = join(import.meta.dirname, "..");
+const main = "server/src/main.ts";
+const shim = "runtime/shim/build/kontor-shim";
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 /** A first start makes a database and, on a host without the cached image, waits for nothing else. */
 const readyTimeoutMs = 120_000;
@@ -53,7 +61,7 @@ const deathTimeoutMs = 120_000;
 export async function startServer(
   env: Record<string, string> = {},
   templates: readonly string[] = ["debian-12"],
-  options: Pick<ServerDescription, "isKept"> = {},
+  { link = linkImages, ...options }: StartOptions = {},
 ): Promise<Server> {
   mkdirSync(parent, { recursive: true });
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
@@ -66,7 +74,7 @@ export async function startServer(
   };
   const server = new Server({ dataDir, port: await freePort(), env: settings, ...options });
   try {
-    await linkImages(dataDir, templates);
+    await link(dataDir, templates);
     await server.start();
   } catch (error) {
     await server.destroy();
@@ -194,11 +202,11 @@ export class Server {
   }
 
   #argv(): [string, ...string[]] {
-    const server: [string, string] = [process.execPath, main];
+    const { port, env, code = checkout } = this.description;
+    const server: [string, string] = [process.execPath, join(code, main)];
     if (!this.description.isKept) return server;
-    const { port, env } = this.description;
     const doors = [port, env["KONTOR_TLS_PORT"]].flatMap((door) => ["--listen", `127.0.0.1:${door}`]);
-    return [shim, "keep", ...doors, "--", ...server];
+    return [join(code, shim), "keep", ...doors, "--", ...server];
   }
 
   #environment(): Record<string, string> {
@@ -249,7 +257,7 @@ function isServer(pid: number): boolean {
   }
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer().on("error", reject);
     probe.listen(0, "127.0.0.1", () => {

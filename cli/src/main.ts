@@ -12,9 +12,11 @@ import { config } from "./commands/config.ts";
 import { dev } from "./commands/dev.ts";
 import { down } from "./commands/down.ts";
 import { doctor } from "./commands/doctor.ts";
+import { prepare } from "./commands/prepare.ts";
 import { operate, operatorNouns } from "./commands/operator.ts";
 import { uninstall } from "./commands/uninstall.ts";
 import { up } from "./commands/up.ts";
+import { upgrade } from "./commands/upgrade.ts";
 import { Failure } from "./lib/failure.ts";
 
 const data = ["--data <dir>", "data directory (else KONTOR_DATA_DIR, else /var/lib/kontor)"] as const;
@@ -27,6 +29,7 @@ program
   .description("set up what is missing, start the server and prove that it works")
   .option("-d, --detach", "come back once it is up; the server runs on")
   .option("--port <n>", "port to listen on (8080)")
+  .option("--prepare <groups>", "also prepare images now: addons, functions, apps (by commas), all or none")
   .option(...data)
   .action(up);
 program
@@ -39,6 +42,21 @@ program
   .description("end the server and start it again; its doors stay open, and who comes meanwhile waits")
   .option(...data)
   .action(restart);
+program
+  .command("upgrade")
+  .description(
+    "replace the code of a running installation; the old code comes back if the new one does not start",
+  )
+  .option("--to <name>", "commit, tag, branch or directory (else the newest commit of the branch it follows)")
+  .option("--dry-run", "check, and show what would change")
+  .option("--skip-doctor", "do not check the host with kontor doctor")
+  .option("--roll-back", "roll back an upgrade that was interrupted")
+  .option(...data)
+  .action(upgrade);
+program
+  .command("prepare", { hidden: true })
+  .description("set up what this code needs on the host, without a server")
+  .action(prepare);
 program
   .command("backup")
   .description("write the whole installation into one file, while the server runs")

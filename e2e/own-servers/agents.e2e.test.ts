@@ -135,7 +135,7 @@ test("an agent's code has its variables from call to call, and after its machine
   expect(first.output.split("\n---\n")).toEqual([
     "done\nstdout:\nmade\n",
     "done\nresult:\n[0, 1, 4, 9]",
-    expect.stringMatching(/^done\nresult:\n.*\[a picture, \d{4,} bytes\]$/s),
+    expect.stringMatching(/^done\nresult:\n.*\[image of type image\/png, \d{4,} bytes, left out\]$/s),
     expect.stringMatching(/^raised IndexError\nresult:\n.*list index out of range/s),
     "exit code: 0\nstdout:\n14",
   ]);

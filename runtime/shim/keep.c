@@ -7,8 +7,11 @@
  *
  *  - SIGTERM and SIGINT are passed on; with the program's end this ends as well.
  *  - SIGHUP is passed on, and what ends of it is started again: a restart.
+ *  - SIGUSR1 ends the program as SIGHUP does, and delays the next start for as long as the sender lives: an upgrade
+ *    works on the database meanwhile. SIGHUP starts the program at once. A sender that is killed delays nothing.
  *  - A program that ends by itself with 0 was asked to by somebody else (`kontor down`): that is the end too.
- *  - One that fails before it has ever lived for SETTLED_S cannot start at all, and is not tried again.
+ *  - One that fails before it has ever lived for SETTLED_S cannot start at all, and is not tried again. After a restart
+ *    it is: the program before it could start.
  */
 #define _GNU_SOURCE
 #include "keep.h"
@@ -17,18 +20,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The kernel takes the smaller of this and net.core.somaxconn. */
-enum { FIRST_FD = 3, MAX_SOCKETS = 8, QUEUE = 4096, SETTLED_S = 10, LONGEST_WAIT_S = 10 };
+enum { FIRST_FD = 3, MAX_SOCKETS = 8, QUEUE = 4096, SETTLED_S = 10, LONGEST_WAIT_S = 10, HOLD_POLL_MS = 50 };
 
 static int sockets[MAX_SOCKETS], count = 0;
 
@@ -88,42 +93,77 @@ static time_t now(void) {
 /* How the program ended, as a shell says it. */
 static int code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-/* Waits before the next try; true where somebody asks for the end meanwhile. */
-static bool wait_or_end(int seconds) {
-    sigset_t ends;
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    return sigtimedwait(&ends, NULL, &(struct timespec){.tv_sec = seconds, .tv_nsec = 100000000}) > 0;
+/* Signals of operators; `holder` is a descriptor of the process that delays the next start, or -1. */
+struct request {
+    bool ending, restarting;
+    int holder;
+};
+
+static void forget_holder(struct request *request) {
+    if (request->holder >= 0) close(request->holder);
+    request->holder = -1;
+}
+
+static void note(struct request *request, const siginfo_t *info) {
+    request->ending |= info->si_signo == SIGTERM || info->si_signo == SIGINT;
+    request->restarting |= info->si_signo == SIGHUP || info->si_signo == SIGUSR1;
+    if (info->si_signo == SIGHUP || info->si_signo == SIGUSR1) forget_holder(request);
+    /* A descriptor, and at once: the program takes its time to end, and another process may get the number. */
+    if (info->si_signo == SIGUSR1) request->holder = (int)syscall(SYS_pidfd_open, info->si_pid, 0);
+}
+
+/* Waits for a signal before the next try. Returns early after one. */
+static void wait_for_signal(int milliseconds, const sigset_t *signals, struct request *request) {
+    siginfo_t info;
+    struct timespec at_most = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};
+    if (sigtimedwait(signals, &info, &at_most) > 0) note(request, &info);
+}
+
+/* Waits until the holder ends or an operator sends another signal. */
+static void wait_for_holder(const sigset_t *signals, struct request *request) {
+    while (request->holder >= 0 && !request->ending) {
+        struct pollfd ended = {.fd = request->holder, .events = POLLIN};
+        if (poll(&ended, 1, 0) != 0) forget_holder(request);
+        else wait_for_signal(HOLD_POLL_MS, signals, request);
+    }
 }
 
 static int keep(char **argv) {
-    sigset_t waited, before;
-    sigemptyset(&waited);
-    for (const int *each = (const int[]){SIGTERM, SIGINT, SIGHUP, SIGCHLD, 0}; *each; each++) sigaddset(&waited, *each);
+    sigset_t waited, operators, before;
+    sigemptyset(&operators);
+    for (const int *each = (const int[]){SIGTERM, SIGINT, SIGHUP, SIGUSR1, 0}; *each; each++) sigaddset(&operators, *each);
+    waited = operators;
+    sigaddset(&waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, &waited, &before);
     bool settled = false;
     for (int failures = 0;;) {
-        bool ending = false, restarting = false;
+        struct request request = {.holder = -1};
         int status = 0;
         time_t started = now();
         pid_t program = fork();
         if (program < 0) return 1;
         if (program == 0) become(argv, &before);
         while (waitpid(program, &status, WNOHANG) == 0) {
-            int signal = sigwaitinfo(&waited, NULL);
+            siginfo_t info;
+            int signal = sigwaitinfo(&waited, &info);
             if (signal < 0 || signal == SIGCHLD) continue;
-            ending |= signal != SIGHUP;
-            restarting |= signal == SIGHUP;
-            kill(program, signal);
+            /* It is draining already: a second signal would cut it short. */
+            bool passed = signal != SIGUSR1 || !request.restarting;
+            note(&request, &info);
+            if (passed) kill(program, signal == SIGUSR1 ? SIGHUP : signal);
         }
         bool lived = now() - started >= SETTLED_S;
-        settled |= lived;
-        if (ending || (!restarting && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || !settled))) return code_of(status);
-        failures = restarting || lived ? 0 : failures + 1;
+        settled |= lived || request.restarting;
+        if (request.ending ||
+            (!request.restarting && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || !settled)))
+            return code_of(status);
+        failures = request.restarting || lived ? 0 : failures + 1;
         fprintf(stderr, "kontor-shim: the server ended (%d); starting it again\n", code_of(status));
         int seconds = failures == 0 ? 0 : 1 << (failures < 4 ? failures - 1 : 3);
-        if (failures > 0 && wait_or_end(seconds < LONGEST_WAIT_S ? seconds : LONGEST_WAIT_S)) return code_of(status);
+        if (failures > 0) wait_for_signal((seconds < LONGEST_WAIT_S ? seconds : LONGEST_WAIT_S) * 1000 + 100, &operators, &request);
+        wait_for_holder(&operators, &request);
+        if (request.ending) return code_of(status);
+        if (request.restarting) failures = 0;
     }
 }
 

@@ -141,3 +141,15 @@ test("every key is described once, and its printed value is one it accepts", () 
       expect(problems({ [env]: value }), `${env}=${value}`).toEqual([]);
   }
 });
+
+test("reads the groups of images to prepare, and refuses others", () => {
+  const groups = (value: string) => load({ KONTOR_PREPARE_IMAGES: value }).prepareImages;
+  expect(load({}).prepareImages).toEqual([]);
+  expect(groups("none")).toEqual([]);
+  expect(groups("all")).toEqual(["addons", "functions", "apps"]);
+  expect(groups("apps, addons")).toEqual(["addons", "apps"]);
+  for (const wrong of ["database", "addons,databases", "none,addons"])
+    expect(problems({ KONTOR_PREPARE_IMAGES: wrong })).toEqual([
+      expect.stringContaining("none, all, or a list of addons, functions, apps"),
+    ]);
+});

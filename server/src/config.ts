@@ -54,6 +54,18 @@ const list: Kind<readonly string[]> = {
         .filter(Boolean),
     ),
 };
+export const prepareGroups = ["addons", "functions", "apps"] as const;
+export type PrepareGroup = (typeof prepareGroups)[number];
+const groupsToPrepare: Kind<readonly PrepareGroup[]> = {
+  expected: `none, all, or a list of ${prepareGroups.join(", ")}, separated by commas`,
+  parse: (value) => {
+    if (value === "none") return [];
+    if (value === "all") return prepareGroups;
+    const wanted = value.split(",").map((item) => item.trim());
+    const known = prepareGroups.filter((group) => wanted.includes(group));
+    return known.length > 0 && known.length === new Set(wanted).size ? Object.freeze(known) : undefined;
+  },
+};
 const hosts: Kind<readonly string[]> = {
   expected: "host names, addresses and CIDR ranges, separated by commas",
   parse: (value) => {
@@ -336,7 +348,12 @@ const keys = {
     Object.freeze(["eu-1=This host"]),
     "Regions callers may choose, the default one first; a directory is where its volumes lie, <data>/volumes otherwise.",
   ),
-  poolTemplates: key("machines", list, Object.freeze(["debian-12"]), "Templates that keep warm machines."),
+  poolTemplates: key(
+    "machines",
+    or("auto", list),
+    null,
+    "Templates that keep warm machines; auto: debian-12, and one machine of code-interpreter from 8 GiB of memory.",
+  ),
   poolSize: key("machines", whole(0, 100), 2, "Warm machines kept per pool template, at least."),
   poolMax: key("machines", whole(0, 100), 8, "Warm machines a busy pool template grows to."),
   prepareTemplates: key(
@@ -344,6 +361,12 @@ const keys = {
     or("all", list),
     null,
     "Templates made ahead of time; the others on first use.",
+  ),
+  prepareImages: key(
+    "machines",
+    groupsToPrepare,
+    [],
+    "Images to make ahead of time, after the templates: images of databases, and bases of functions and of apps without a Dockerfile. Other images are made on first use, which takes minutes.",
   ),
   memoryOvercommit: key(
     "machines",

@@ -13,6 +13,7 @@ import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";
 import { findActor, findActors } from "#accounts/find-actor.ts";
+import { withLimitNews } from "#accounts/notifications/limits.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import { expandAllowlist } from "#egress/defaults.ts";
 import { Egress } from "#egress/egress.ts";
@@ -25,6 +26,7 @@ import { agentTasks } from "#agent/jobs.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { sealClearHeaders } from "#agent/toolsets/headers.ts";
 import { AgentRuns } from "#agent/runs/runs.ts";
+import { moveTurnDeadlines } from "#agent/runs/turns.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import { startMachineCare } from "#agent/vm/park.ts";
 import { becomeSoleServer } from "#db/sole-server.ts";
@@ -33,6 +35,7 @@ import { ensureEmbedded } from "#db/embedded.ts";
 import { refuseUnfinishedLoad, refuseUnfinishedRestore } from "#db/load.ts";
 import { migrate } from "#db/migrate.ts";
 import { openSecrets } from "#db/secrets.ts";
+import { finishRollback, markWorked } from "#db/upgrade.ts";
 import { createHttpServer } from "#http/server.ts";
 import { addJob, openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
@@ -43,12 +46,15 @@ import { announceDiskHold } from "./disk-news.ts";
 import { Denials } from "#machines/denials.ts";
 import type { Machines } from "#machines/machines.ts";
 import { openMachines } from "#machines/open.ts";
+import { poolFloors } from "#machines/pool.ts";
 import { pushed } from "#platform/deployments/deploy.ts";
 import { runTask as deploymentTask } from "#platform/deployments/deployments.ts";
+import { isEnvironmentServed } from "#platform/deployments/deployments.ts";
 import { followDeployment } from "#platform/deployments/logs.ts";
 import { sweepCheckouts } from "#platform/git/checkout.ts";
 import { gitSite } from "#platform/git/hosting-routes.ts";
 import { Pushes } from "#platform/git/push.ts";
+import { PreparedImages } from "#platform/prepare.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { deployTask } from "#platform/functions/deploy.ts";
 import { FunctionDeploys } from "#platform/functions/deploys.ts";
@@ -67,6 +73,7 @@ import { allowlistOf } from "#sandbox/sandboxes/allowlist.ts";
 import { sandboxTasks } from "#sandbox/jobs.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
 import { moveApprovalDeadlines } from "#agent/approvals/expire.ts";
+import { moveSignInDeadlines } from "#agent/connections/waits/waits.ts";
 import { DeniedEgress } from "#sandbox/sandboxes/denied-egress.ts";
 import { moveSandboxDeadlines, startExpiry } from "#sandbox/sandboxes/expire.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
@@ -115,6 +122,8 @@ async function start(): Promise<void> {
   const connection = config.databaseUrl
     ? { url: config.databaseUrl }
     : (await ensureEmbedded(config.dataDir)).connection;
+  const rolledBack = await finishRollback(connection, { dataDir: config.dataDir, hostId });
+  if (rolledBack) log.warn({ database: rolledBack }, "an upgrade was rolled back");
   const sole = await becomeSoleServer(connection, hostId, () => {
     log.fatal("another server took over this data directory; this one ends");
     process.kill(process.pid, "SIGTERM");
@@ -168,6 +177,8 @@ async function start(): Promise<void> {
   };
   machines.suspension.onRelease(moveSandboxDeadlines);
   machines.suspension.onRelease(moveApprovalDeadlines);
+  machines.suspension.onRelease(moveSignInDeadlines);
+  machines.suspension.onRelease(moveTurnDeadlines);
   // Queued work of the workspace waited during the suspension.
   machines.suspension.onRelease(async (tx) => {
     for (const task of [buildTask, deploymentTask, deployTask]) await addJob(tx, task, {});
@@ -189,17 +200,21 @@ async function start(): Promise<void> {
   await repairVolumes(app);
   builds.start();
   running.defer(() => builds.stop());
-  for (const template of config.poolTemplates) {
-    machines.pool.keep(shapeOf(template, "small", config.machineDiskGb), config.poolSize);
-  }
-  void prepareTemplates(machines);
+  const prepared = new PreparedImages(app, config.prepareImages);
+  const preparing = new AbortController();
+  running.defer(() => preparing.abort(new Error("the server ends")));
+  void prepareTemplates(machines, poolFloors(config, (await machines.host.facts()).memoryBytes)).then(() =>
+    prepared.run(preparing.signal),
+  );
   const deniedEgress = new DeniedEgress(caretaker);
   running.defer(() => deniedEgress.stop());
   const expiry = startExpiry(caretaker);
   running.defer(() => expiry.stop());
   // Before the jobs: a deployment that goes on checks out anew.
   await sweepCheckouts(app);
+  await deployments.resetProgress();
   await functionDeploys.begin();
+  markWorked(config.dataDir);
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     {
@@ -240,26 +255,34 @@ async function start(): Promise<void> {
   const pushes = new Pushes(app, {
     pushed: (push) => pushed(app, push),
     follow: (id, signal) => followDeployment(app, id, signal),
+    isServed: (id) => isEnvironmentServed(app, id),
   });
   await pushes.catchUp();
   const routes = {
-    platform: platformRoutes(app, {
-      holdings: sandboxHoldings,
-      ...sandboxBeside,
-      ...agentBeside,
-      apps,
-      functions,
-      addons,
-      backups,
-    }),
-    sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app, agentRuns),
+    platform: withLimitNews(
+      app,
+      platformRoutes(app, {
+        holdings: sandboxHoldings,
+        ...sandboxBeside,
+        ...agentBeside,
+        apps,
+        functions,
+        addons,
+        backups,
+      }),
+    ),
+    sandbox: withLimitNews(app, sandboxRoutes(app)),
+    agent: withLimitNews(app, agentRoutes(app, agentRuns)),
   };
   const http = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
     findActors: (credentials) => findActors(app, credentials),
     workspaceOf: (actor, target) => workspaceOf(db, actor, target),
-    readiness: async () => ({ ready: true, templates: machines.images.status() }),
+    readiness: async () => ({
+      ready: true,
+      templates: machines.images.status(),
+      images: prepared.status(),
+    }),
     front: ingress,
     noteAccess: (note) => access.note(note),
     raw: [gitSite(app, pushes), downloadSite(backups), ...agentSites(app)],
@@ -315,18 +338,20 @@ function onSocket(fd: number | undefined): { fd?: number } {
   return fd === undefined ? {} : { fd };
 }
 
-/** Templates ahead of time, one after the other, those that pools wait for first. */
-async function prepareTemplates({ images, host }: Machines): Promise<void> {
+/** Makes templates ahead of time, one after the other, those with a pool first. Fills each pool after its template. */
+async function prepareTemplates(
+  { images, host, pool }: Machines,
+  floors: ReadonlyMap<string, number>,
+): Promise<void> {
   const wanted = config.prepareTemplates ?? host.imageNames();
-  for (const name of new Set([
-    ...config.poolTemplates.filter((template) => wanted.includes(template)),
-    ...wanted,
-  ])) {
+  for (const name of new Set([...floors.keys(), ...wanted])) {
     try {
       await images.ensure(name);
     } catch (error) {
       log.error({ error, template: name }, "a template could not be made; a request for it tries again");
     }
+    const floor = floors.get(name);
+    if (floor !== undefined) pool.keep(shapeOf(name, "small", config.machineDiskGb), floor);
   }
 }
 

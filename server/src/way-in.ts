@@ -12,6 +12,7 @@ import { LocalCertificates } from "#ingress/tls/local.ts";
 import { Upstreams } from "#ingress/upstreams.ts";
 import { parseOpenedHosts } from "#lib/addresses.ts";
 import type { Apps } from "#platform/apps/apps.ts";
+import { RequestLog } from "#platform/apps/request-log.ts";
 import { wake } from "#platform/apps/wake.ts";
 import { ServedDomains } from "#platform/domains/served.ts";
 import type { FunctionInstances } from "#platform/instances/instances.ts";
@@ -41,6 +42,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   app.machines.suspension.onHold((machine) => upstreams.end(machine));
   const transfer = transferHandler(app);
   const requests = new RequestRecorder(app);
+  const siteRequests = new RequestLog(apps);
   const domains = new ServedDomains(app);
   await domains.start();
   requests.start();
@@ -53,7 +55,10 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
         return isSuspended ? { ...route, state: "suspended" } : route;
       },
       wake: (environment) => wake(apps, environment),
-      observed: (environment, seen) => requests.observed(environment, seen),
+      observed: (environment, seen) => {
+        requests.observed(environment, seen);
+        siteRequests.observed(environment, seen);
+      },
     },
     custom: domains,
     upstreams,
@@ -90,6 +95,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
     async close() {
       await domains.stop();
       await requests.stop();
+      siteRequests.flush();
     },
   };
 }

@@ -50,6 +50,9 @@ const leftOut = [
   "server.json",
   "backup.lock",
   "kill-at",
+  // The path of this host's code, and the database before the last upgrade.
+  "current",
+  "upgrade",
   // Variables of a shell, secrets among them, which the next `kontor up` forgets.
   "restart-settings.json",
 ];

@@ -1,13 +1,19 @@
 /** `kontor restart`: the server ends and starts again behind doors that stay open; who comes meanwhile waits. */
+import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
+import { inProduct, productRoot } from "../lib/places.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { readiness } from "../serve/api.ts";
+import { findUpgrade, pointTo, readCurrent } from "../serve/current.ts";
 import { findRunning, logFile, type RunningServer } from "../serve/server-file.ts";
 import { writeRestartSettings } from "../serve/restart-settings.ts";
 import { withRunningSettings } from "../serve/running-settings.ts";
 import { afterGraceMs, findKeeper } from "../serve/start.ts";
+import { nativeStep } from "../setup/native.ts";
+import { setUp } from "../setup/setup.ts";
+import { commitOf } from "../upgrade/target.ts";
 import { readConfig } from "./config.ts";
 
 /** Requests under way get three seconds; a start takes one, and minutes where a database is migrated. */
@@ -29,6 +35,7 @@ export async function restart(options: { data?: string }): Promise<void> {
       hint: "Whoever started it can restart it; kontor down and kontor up do so with a pause.",
     });
   }
+  await leaveOldRelease(data);
   writeRestartSettings(data);
   process.kill(keeper, "SIGHUP");
   const deadline = Date.now() + readyWithinMs;
@@ -43,6 +50,16 @@ export async function restart(options: { data?: string }): Promise<void> {
   }
   view.fail("not ready again");
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
+}
+
+/** Starts the checkout's code if its commit is not that of the last upgrade, as after a `git pull`. */
+async function leaveOldRelease(data: string): Promise<void> {
+  const current = readCurrent(data);
+  if (findUpgrade(data) !== undefined || current === undefined) return;
+  if (path.dirname(current) !== inProduct(".cache", "releases")) return;
+  if (path.basename(current) === (await commitOf(productRoot))) return;
+  await setUp([nativeStep]);
+  pointTo(data, productRoot);
 }
 
 /** A restart keeps the listening sockets, so the port cannot change. */

@@ -4,13 +4,14 @@
  */
 import { lookup } from "node:dns/promises";
 import { setTimeout as delay } from "node:timers/promises";
-import type { Config } from "@kontor/server/config.ts";
+import { type Config, describeConfig } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
 import { asRoot, isRoot } from "../lib/places.ts";
 import { seconds, startStep } from "../lib/steps-view.ts";
 import { banner } from "../serve/banner.ts";
 import { LogTail, worthShowing } from "../serve/log-tail.ts";
 import { isPortFree, portOwner } from "../serve/port.ts";
+import { askToPrepare, waitForImages } from "../serve/prepare-images.ts";
 import { prove } from "../serve/prove.ts";
 import { findCaFile, findRunning, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
 import {
@@ -28,14 +29,20 @@ import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
 import { readConfig } from "./config.ts";
 
+const prepareVariable = "KONTOR_PREPARE_IMAGES";
+
 export interface UpOptions {
   detach?: boolean;
   port?: string;
   data?: string;
+  /** Groups of images to prepare, as the setting `prepare_images`. */
+  prepare?: string;
 }
 
 export async function up(options: UpOptions): Promise<void> {
   const startedAt = Date.now();
+  // The server gets its settings from this environment.
+  if (options.prepare !== undefined) process.env[prepareVariable] = options.prepare;
   const config = readConfig(options);
   const data = config.dataDir;
   const running = findRunning(data);
@@ -46,6 +53,11 @@ export async function up(options: UpOptions): Promise<void> {
   await refuseTakenPorts(config);
 
   const firstStart = readOperator(data) === undefined;
+  let prepares = options.prepare !== undefined;
+  if (firstStart && !isPrepareSet(config) && process.stdin.isTTY && process.stderr.isTTY) {
+    prepares = await askToPrepare();
+    if (prepares) process.env[prepareVariable] = "all";
+  }
   const view = startStep("Server");
   const started = startServer(
     data,
@@ -61,6 +73,8 @@ export async function up(options: UpOptions): Promise<void> {
     if (!options.detach) await stopServer(server.pid, config.shutdownGraceSeconds * 1000 + afterGraceMs);
     throw error;
   });
+  // With the setting alone, images are prepared in the background.
+  if (prepares) await waitForImages(server.base_url);
   process.stdout.write(
     banner({
       data,
@@ -81,6 +95,10 @@ export async function up(options: UpOptions): Promise<void> {
   signals?.done();
 }
 
+function isPrepareSet(config: Config): boolean {
+  return describeConfig(config).some(({ name, source }) => name === "prepare_images" && source !== "default");
+}
+
 /** Where the server is to listen, plain HTTP first; by number, for names are resolved once. */
 async function doors({ host, port, tlsPort, tlsMode }: Config): Promise<string[]> {
   const { address, family } = await lookup(host);
@@ -92,6 +110,11 @@ function alreadyRunning(running: RunningServer, data: string, options: UpOptions
   if (options.port !== undefined && Number(options.port) !== running.port) {
     throw new Failure(`Kontor already serves ${data} on port ${running.port} (pid ${running.pid}).`, {
       hint: "Stop it first (kontor down), or give another data directory (--data).",
+    });
+  }
+  if (options.prepare !== undefined) {
+    throw new Failure(`Kontor already serves ${data} (pid ${running.pid}).`, {
+      hint: `Run ${prepareVariable}=${options.prepare} kontor restart to prepare images in the running installation.`,
     });
   }
   process.stdout.write(`Kontor already serves ${data} (pid ${running.pid}).\n`);

@@ -131,9 +131,14 @@ const looks: Record<string, Look> = {
   },
   templates: async (data) => {
     const running = findRunning(data);
-    const templates = running ? ((await readiness(running.base_url))?.templates ?? []) : [];
+    const { templates = [], images = [] } = (running && (await readiness(running.base_url))) ?? {};
     if (templates.length === 0) return { ok: null, found: "known when a server runs" };
-    return templates.map(({ name, state, step, image }): Finding => {
+    const prepared = images.map(({ name, state, step, error }): Finding => {
+      const ok = state === "ready" ? true : state === "failed" ? false : null;
+      const found = state === "ready" ? "ready" : (error ?? `${state} ${step}`);
+      return { name: `image ${name}`, ok, found };
+    });
+    const made = templates.map(({ name, state, step, image }): Finding => {
       if (state === "ready" && image?.substituted) {
         return {
           name: `template ${name}`,
@@ -148,6 +153,7 @@ const looks: Record<string, Look> = {
         found: state === "ready" ? "ready" : `${state} ${step}`,
       };
     });
+    return [...made, ...prepared];
   },
 };
 

@@ -61,7 +61,7 @@ export const packages: readonly PackageFence[] = [
   {
     package: "cli",
     // the client side speaks HTTP; it shares the configuration, the database launcher (`down`), the dump of the database
-    // with the places of volumes (`backup`, `restore`), where the host gets its packages (set-up), and the names of what
+    // with the places of volumes (`backup`, `restore`), the state of an upgrade (`upgrade`), where the host gets its packages (set-up), and the names of what
     // an installation has on its host (`uninstall`)
     mayKnow: [
       "@kontor/server/config.ts",
@@ -70,6 +70,8 @@ export const packages: readonly PackageFence[] = [
       "@kontor/server/db/embedded.ts",
       "@kontor/server/db/embedded-files.ts",
       "@kontor/server/db/load.ts",
+      "@kontor/server/db/migrate.ts",
+      "@kontor/server/db/upgrade.ts",
       "@kontor/server/machines/regions.ts",
       "@kontor/runtime/cgroup/cgroups.ts",
       "@kontor/runtime/network/addresses.ts",

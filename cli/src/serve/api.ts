@@ -11,9 +11,20 @@ export interface TemplateProgress {
   image?: { substituted?: boolean } | null;
 }
 
+/** An image that the server prepares on request (`prepare_images`). */
+export interface ImageProgress {
+  name: string;
+  /** `waiting`, `preparing`, `ready` or `failed`. */
+  state: string;
+  fraction: number;
+  step: string;
+  error: string | null;
+}
+
 export interface Readiness {
   ready: boolean;
   templates: TemplateProgress[];
+  images: ImageProgress[];
 }
 
 /** Undefined where nothing answers. */
@@ -21,7 +32,11 @@ export async function readiness(baseUrl: string): Promise<Readiness | undefined>
   try {
     const response = await fetch(`${baseUrl}/readyz`, { signal: AbortSignal.timeout(5_000) });
     const body = (await response.json()) as Partial<Readiness>;
-    return { ready: body.ready ?? response.ok, templates: body.templates ?? [] };
+    return {
+      ready: body.ready ?? response.ok,
+      templates: body.templates ?? [],
+      images: body.images ?? [],
+    };
   } catch {
     return undefined;
   }

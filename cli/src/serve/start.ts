@@ -6,10 +6,11 @@ import { readFileSync } from "node:fs";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Failure } from "../lib/failure.ts";
-import { inProduct } from "../lib/places.ts";
+import { inProduct, productRoot } from "../lib/places.ts";
 import { startDetached, type StartedProcess } from "../lib/run.ts";
 import type { StepView } from "../lib/steps-view.ts";
 import { readiness, type Readiness } from "./api.ts";
+import { findUpgrade, pointTo, readCurrent, serverThroughLink } from "./current.ts";
 import { openLog, worthShowing } from "./log-tail.ts";
 import { forgetRestartSettings } from "./restart-settings.ts";
 import { findRunning, isKeeper, isServer, logFile, parentOf, type RunningServer } from "./server-file.ts";
@@ -36,6 +37,13 @@ export function startServer(data: string, port: number | undefined, doors: reado
   forgetRestartSettings(data);
   const log = logFile(data);
   const { fd, size } = openLog(log);
+  if (findUpgrade(data) === undefined) pointTo(data, productRoot);
+  else {
+    // The upgrade has chosen the code.
+    process.stderr.write(
+      `· An upgrade was interrupted. Starting ${readCurrent(data)}; run kontor upgrade afterwards.\n`,
+    );
+  }
   const env = {
     ...process.env,
     KONTOR_DATA_DIR: data,
@@ -43,9 +51,11 @@ export function startServer(data: string, port: number | undefined, doors: reado
     NODE_COMPILE_CACHE: path.join(data, "compile-cache"),
     ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
   };
-  const server = [process.execPath, inProduct("server/src/main.ts")] as const;
   const listen = doors.flatMap((door) => ["--listen", door]);
-  const argv = doors.length === 0 ? server : ([shim, "keep", ...listen, "--", ...server] as const);
+  const argv =
+    doors.length === 0
+      ? ([process.execPath, inProduct("server/src/main.ts")] as const)
+      : ([shim, "keep", ...listen, "--", ...serverThroughLink(data)] as const);
   const child = startDetached(argv, fd, env);
   return { process: child, log, logOffset: size };
 }

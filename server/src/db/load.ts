@@ -83,31 +83,127 @@ function parseDump(text: string): Dump {
 /** Loads the dump in `directory` into the empty database, as the only server of the host. */
 export async function loadDatabase(connection: Connection, directory: string, hostId: string): Promise<void> {
   const dump = await readDump(directory);
+  await asSoleServer(connection, hostId, async (isLost) => {
+    await refuseFullDatabase(connection);
+    await withClient(connection, async (client) => {
+      await client.query(`create schema ${mark}`);
+      await load(client, connection, { dump, directory, isLost });
+    });
+  });
+}
+
+/**
+ * Brings the database back to the tables and rows of the dump in `directory`, as the only server of the host. Returns
+ * "kept" and changes nothing if the database has the migrations of the dump: then the code of the dump can read it, and
+ * newer rows stay. A second call completes one that was killed.
+ */
+export async function bringBackDatabase(
+  connection: Connection,
+  directory: string,
+  hostId: string,
+): Promise<"kept" | "restored"> {
+  const dump = await readDump(directory);
+  return asSoleServer(connection, hostId, (isLost) =>
+    withClient(connection, async (client) => {
+      if (await isAsDumped(client, dump)) return "kept";
+      await client.query(`create schema if not exists ${mark}`);
+      await dropTables(client);
+      await load(client, connection, { dump, directory, isLost });
+      return "restored";
+    }),
+  );
+}
+
+/** True if the database has the tables of the dump. */
+export async function hasTablesOf(connection: Connection, directory: string): Promise<boolean> {
+  const dump = await readDump(directory);
+  return withClient(connection, (client) => isAsDumped(client, dump));
+}
+
+async function asSoleServer<T>(
+  connection: Connection,
+  hostId: string,
+  work: (isLost: () => boolean) => Promise<T>,
+): Promise<T> {
   let isLost = false;
   const sole = await becomeSoleServer(connection, hostId, () => (isLost = true));
   if (!sole) throw new LoadError("a server runs on this database; stop it first (kontor down)");
   try {
-    await refuseFullDatabase(connection);
-    await withClient(connection, async (client) => {
-      await client.query(`create schema ${mark}`);
-      const wanted = new Set(dump.migrations);
-      await migrate(
-        connection,
-        readMigrations().filter(({ name }) => wanted.has(name)),
-      );
-      if ((await workerMigration(client)) < dump.worker_migration) {
-        throw new LoadError("the backup has a newer queue of jobs: restore with a newer Kontor");
-      }
-      await client.query("begin");
-      await setFormats(client);
-      await fill(client, dump, directory);
-      await client.query(`drop schema ${mark}`);
-      if (isLost) throw new LoadError("another server took over the database during the load");
-      await client.query("commit");
-    });
+    return await work(() => isLost);
   } finally {
     await sole.release();
   }
+}
+
+/** Fills an empty database that has the mark, and removes the mark. */
+async function load(
+  client: pg.Client,
+  connection: Connection,
+  { dump, directory, isLost }: { dump: Dump; directory: string; isLost: () => boolean },
+): Promise<void> {
+  const wanted = new Set(dump.migrations);
+  await migrate(
+    connection,
+    readMigrations().filter(({ name }) => wanted.has(name)),
+  );
+  if ((await workerMigration(client)) < dump.worker_migration) {
+    throw new LoadError("the backup has a newer queue of jobs: restore with a newer Kontor");
+  }
+  await client.query("begin");
+  await setFormats(client);
+  await fill(client, dump, directory);
+  await client.query(`drop schema ${mark}`);
+  if (isLost()) throw new LoadError("another server took over the database during the load");
+  await client.query("commit");
+}
+
+async function isAsDumped(client: pg.Client, dump: Dump): Promise<boolean> {
+  const { rows: marks } = await client.query("select from pg_namespace where nspname = $1", [mark]);
+  const { rows: tables } = await client.query<{ are_there: boolean }>(
+    `select to_regclass('public.migrations') is not null
+            and to_regclass('graphile_worker.migrations') is not null as are_there`,
+  );
+  if (marks.length > 0 || !tables[0]?.are_there) return false;
+  const { rows } = await client.query<{ name: string }>("select name from migrations order by name");
+  return (
+    JSON.stringify(rows.map(({ name }) => name)) === JSON.stringify(dump.migrations) &&
+    (await workerMigration(client)) === dump.worker_migration
+  );
+}
+
+/** Drops everything in Kontor's two schemas, except for objects of extensions. */
+async function dropTables(client: pg.Client): Promise<void> {
+  await client.query(
+    `begin;
+     set local statement_timeout = 0;
+     drop schema if exists graphile_worker cascade;
+     do $$
+     declare command text;
+     begin
+       for command in
+         select format('drop %s if exists public.%I cascade', case c.relkind
+             when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence' else 'table' end, c.relname)
+         from pg_class c
+         where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
+         and not exists (select from pg_depend where objid = c.oid and deptype = 'e')
+         -- The sequence of an identity column is dropped with its table, and not before it.
+         order by c.relkind = 'S'
+       loop execute command; end loop;
+       for command in
+         select format('drop routine if exists %s cascade', p.oid::regprocedure)
+         from pg_proc p
+         where p.pronamespace = 'public'::regnamespace
+         and not exists (select from pg_depend where objid = p.oid and deptype = 'e')
+       loop execute command; end loop;
+       for command in
+         select format('drop type if exists public.%I cascade', t.typname)
+         from pg_type t
+         where t.typnamespace = 'public'::regnamespace and t.typtype in ('e', 'd')
+         and not exists (select from pg_depend where objid = t.oid and deptype = 'e')
+       loop execute command; end loop;
+     end $$;
+     commit`,
+  );
 }
 
 async function fill(client: pg.Client, dump: Dump, directory: string): Promise<void> {

@@ -65,6 +65,17 @@ async function applyMissing(client: pg.PoolClient, migrations: readonly Migratio
   );
   const applied = new Map(rows.map(({ name, checksum }) => [name, checksum]));
 
+  refuseOtherHistory(applied, migrations);
+  const missing = migrations.filter(({ name }) => !applied.has(name));
+  for (const migration of missing) await apply(client, migration);
+  return missing.map(({ name }) => name);
+}
+
+/** Throws if a migration that ran is unknown to this code, or was changed since. `applied` maps names to checksums. */
+export function refuseOtherHistory(
+  applied: ReadonlyMap<string, string>,
+  migrations: readonly Migration[],
+): void {
   const unknown = [...applied.keys()].find((name) =>
     migrations.every((migration) => migration.name !== name),
   );
@@ -75,10 +86,6 @@ async function applyMissing(client: pg.PoolClient, migrations: readonly Migratio
   );
   if (changed)
     throw new MigrationError(`${changed.name} was changed after it ran; put it back and add a new file`);
-
-  const missing = migrations.filter(({ name }) => !applied.has(name));
-  for (const migration of missing) await apply(client, migration);
-  return missing.map(({ name }) => name);
 }
 
 async function apply(client: pg.PoolClient, { name, sql }: Migration): Promise<void> {

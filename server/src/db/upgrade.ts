@@ -1,0 +1,171 @@
+/**
+ * Files of an upgrade that is under way, in `<data>/upgrade/`. `kontor upgrade` writes a copy of the database there
+ * before the first start of the new code, then `state.json`, which names both directories of code. The link
+ * `<data>/current` decides which code runs. It leads back to the old code only when the upgrade is rolled back, so an
+ * old server that finds `state.json` brings the database back before it reads it. A killed upgrade thus leaves a server
+ * that starts. `state.json` is removed when the new server responds.
+ */
+import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import pg from "pg";
+import { writeStateFile } from "#lib/state-file.ts";
+import { clientOptions, type Connection } from "./db.ts";
+import { bringBackDatabase } from "./load.ts";
+
+export interface UpgradeState {
+  format: 1;
+  /** Real paths of two directories of code. */
+  from: string;
+  to: string;
+  started_at: string;
+}
+
+export class UpgradeError extends Error {
+  override readonly name = "UpgradeError";
+}
+
+export interface UpgradeFiles {
+  directory: string;
+  state: string;
+  /** The database before the upgrade, as `dumpDatabase` writes it. */
+  copy: string;
+  /** The database of a new server that worked and was rolled back. */
+  after: string;
+  /** Exists since the new server began to work: it runs jobs and accepts requests. */
+  worked: string;
+}
+
+/** This code. Node resolves symlinks of a program's path, so it is a real path. */
+const ownCode = join(import.meta.dirname, "../../..");
+
+export function upgradeFiles(dataDir: string): UpgradeFiles {
+  const directory = join(dataDir, "upgrade");
+  return {
+    directory,
+    state: join(directory, "state.json"),
+    copy: join(directory, "database"),
+    after: join(directory, "database-after"),
+    worked: join(directory, "worked.json"),
+  };
+}
+
+/** Returns the upgrade that is under way. */
+export function readUpgrade(dataDir: string): UpgradeState | undefined {
+  const { state } = upgradeFiles(dataDir);
+  if (!existsSync(state)) return undefined;
+  try {
+    const read = JSON.parse(readFileSync(state, "utf8")) as UpgradeState;
+    if (read.format === 1 && [read.from, read.to].every((place) => place.startsWith("/"))) return read;
+  } catch {
+    // The error below names the cure.
+  }
+  throw new UpgradeError(
+    `${state} cannot be read by this Kontor; run kontor upgrade with the code that wrote it`,
+  );
+}
+
+export function writeUpgrade(dataDir: string, state: UpgradeState): void {
+  writeStateFile(upgradeFiles(dataDir).state, state, 0o600);
+}
+
+/** Ends the upgrade. Its copy of the database stays until the next one. */
+export function forgetUpgrade(dataDir: string): void {
+  const { state, worked } = upgradeFiles(dataDir);
+  rmSync(worked, { force: true });
+  rmSync(state, { force: true });
+}
+
+/**
+ * Completes a rollback if `code` is the old code of an upgrade that is under way. Returns undefined if it is not, or
+ * whether the database was restored from the copy. Throws while another server runs on the database.
+ */
+export async function finishRollback(
+  connection: Connection,
+  { dataDir, hostId, code = ownCode }: { dataDir: string; hostId: string; code?: string },
+): Promise<"kept" | "restored" | undefined> {
+  const upgrade = readUpgrade(dataDir);
+  if (upgrade?.from !== code) return undefined;
+  // A server that was started from the old code by hand would delete what the new one has written.
+  const chosen = realPathOf(join(dataDir, "current"));
+  if (chosen !== undefined && chosen === realPathOf(upgrade.to)) {
+    throw new UpgradeError(
+      `an upgrade to ${upgrade.to} is under way: complete it with kontor upgrade, or undo it with kontor upgrade --roll-back`,
+    );
+  }
+  const outcome = await bringBackDatabase(connection, upgradeFiles(dataDir).copy, hostId);
+  forgetUpgrade(dataDir);
+  return outcome;
+}
+
+function realPathOf(place: string): string | undefined {
+  try {
+    return realpathSync(place);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Records that the new server of an upgrade begins to work. The copy lacks all later writes. */
+export function markWorked(dataDir: string, code = ownCode): void {
+  const { worked } = upgradeFiles(dataDir);
+  if (readUpgrade(dataDir)?.to !== code || existsSync(worked)) return;
+  writeStateFile(worked, { at: new Date() }, 0o600);
+}
+
+/** Time at which the new server began to work. */
+export function workedSince(dataDir: string): Date | undefined {
+  const { worked } = upgradeFiles(dataDir);
+  if (!existsSync(worked)) return undefined;
+  return new Date((JSON.parse(readFileSync(worked, "utf8")) as { at: string }).at);
+}
+
+export interface DatabaseFacts {
+  sizeBytes: number;
+  /** Name of each applied migration, with its checksum. */
+  migrations: ReadonlyMap<string, string>;
+}
+
+export async function databaseFacts(connection: Connection): Promise<DatabaseFacts> {
+  return withClient(connection, async (client) => {
+    const { rows: sizes } = await client.query<{ bytes: string }>(
+      "select pg_database_size(current_database())::text as bytes",
+    );
+    const { rows } = await client.query<{ name: string; checksum: string }>(
+      "select name, checksum from migrations order by name",
+    );
+    return {
+      sizeBytes: Number(sizes[0]?.bytes),
+      migrations: new Map(rows.map(({ name, checksum }) => [name, checksum])),
+    };
+  });
+}
+
+/**
+ * Counts transactions that ended, and whether a statement runs now and does not wait for a lock. A long migration shows
+ * no other progress.
+ */
+export async function databaseActivity(
+  connection: Connection,
+): Promise<{ transactions: number; isBusy: boolean }> {
+  return withClient(connection, async (client) => {
+    const { rows } = await client.query<{ transactions: string; is_busy: boolean }>(
+      `select (xact_commit + xact_rollback)::text as transactions, exists (
+         select from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid()
+         and a.application_name = 'kontor' and a.state = 'active' and a.wait_event_type is distinct from 'Lock'
+       ) as is_busy
+       from pg_stat_database where datname = current_database()`,
+    );
+    return { transactions: Number(rows[0]?.transactions), isBusy: rows[0]?.is_busy === true };
+  });
+}
+
+async function withClient<T>(connection: Connection, work: (client: pg.Client) => Promise<T>): Promise<T> {
+  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
+  client.on("error", () => {});
+  await client.connect();
+  try {
+    return await work(client);
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
