@@ -36,10 +36,11 @@ async function bash(script: string, timeout = 60_000): Promise<string> {
   return (await promisify(execFile)("bash", ["-euo", "pipefail", "-c", script], options)).stdout;
 }
 
-test("the README's five minutes do what they say", async () => {
-  const example = shell(readme).find((code) => code.includes("base="));
-  expect(example).toBeDefined();
-  const script = pasted(example ?? "", server);
+/** The shell blocks of the README after the one that starts a server: a sandbox, then an app. */
+const [, firstSandbox = "", firstApp = ""] = shell(readme);
+
+test("runs the README's first sandbox", async () => {
+  const script = pasted(firstSandbox, server);
   expect(script).toContain(server.baseUrl);
   const stdout = await bash(script);
   expect(stdout).toContain('"stdout":"Linux sbx-');
@@ -125,6 +126,14 @@ describe.for(walks)("$page", ({ page, templates }) => {
     own = await startServer({}, templates);
     home = mkdtempSync(join(tmpdir(), "kontor-docs-"));
   });
+
+  test.runIf(page === "docs/platform.md")("runs the README's first app", { timeout: 300_000 }, async () => {
+    const prelude = pasted(firstSandbox.slice(0, firstSandbox.indexOf("\n\n")), own);
+    const app = firstApp.replaceAll("/var/lib/kontor", own.dataDir);
+    const stdout = await bash(`cd ${home}\n${prelude}\n${app}`, 280_000);
+    expect(stdout).toContain("<h1>It works</h1>");
+  });
+
   afterAll(async () => {
     rmSync(home ?? "", { recursive: true, force: true });
     await own?.destroy();
