@@ -249,7 +249,7 @@ test("keeps the rows of a new server that worked, and reports them, when it fail
   expect(failed.code, failed.output).toBe(3);
   expect(failed.output).toContain("this version is broken");
   expect(failed.output).toMatch(
-    /The new version worked between \S+ and \S+\. .*database-after has all of its rows/,
+    /The new version worked between \S+ and \S+\. .*database-after has all of them/,
   );
   expect(existsSync(join(dataDir, "upgrade/database-after/dump.json"))).toBe(true);
   expect([await added(), codeNow(), isUnderWay()]).toEqual([[], code, false]);

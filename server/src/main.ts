@@ -80,6 +80,7 @@ import { sandboxOwner } from "#sandbox/sandboxes/owner.ts";
 import { repairVolumes } from "#sandbox/volumes/repair.ts";
 import { shapeOf } from "#sandbox/sandboxes/sizes.ts";
 import type { App } from "./app.ts";
+import { introductions } from "./introductions.ts";
 import { openWayIn } from "./way-in.ts";
 import { baseUrl, type Config, ConfigError, inheritedSockets, loadServerConfig } from "./config.ts";
 
@@ -284,6 +285,7 @@ async function start(): Promise<void> {
       images: prepared.status(),
     }),
     front: ingress,
+    introductions,
     noteAccess: (note) => access.note(note),
     raw: [gitSite(app, pushes), downloadSite(backups), ...agentSites(app)],
   });

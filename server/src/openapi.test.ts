@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import type { Api } from "#http/define-route.ts";
 import { openApiDocument } from "#http/openapi.ts";
+import { introductions } from "./introductions.ts";
 import { allRoutes, staleDocuments } from "./openapi.ts";
 
 test("the committed OpenAPI documents are those of the routes", () => {
@@ -28,16 +29,53 @@ test("a route that creates a thing takes an Idempotency-Key", () => {
   expect(without).toEqual(idempotentOfThemselves);
 });
 
-test("gives every parameter of an operation a name and a location", () => {
-  const parameters = Object.entries(allRoutes()).flatMap(([api, routes]) => {
-    const { paths } = openApiDocument(api as Api, routes) as {
-      paths: Record<string, Record<string, { parameters?: unknown[] }>>;
-    };
-    return Object.values(paths)
-      .flatMap((item) => Object.values(item))
-      .flatMap((operation) => operation.parameters ?? []);
-  });
-  expect(parameters.length).toBeGreaterThan(100);
-  const named = { name: expect.any(String), in: expect.any(String) };
-  for (const parameter of parameters) expect(parameter).toMatchObject(named);
+/** Objects of the three documents, each with its path. */
+function* objectsOf(
+  value: unknown,
+  path: string,
+): Generator<[path: string, object: Record<string, unknown>]> {
+  if (typeof value !== "object" || value === null) return;
+  if (!Array.isArray(value)) yield [path, value as Record<string, unknown>];
+  for (const [key, inner] of Object.entries(value)) yield* objectsOf(inner, `${path}/${key}`);
+}
+
+const allObjects = Object.entries(allRoutes()).flatMap(([api, routes]) => [
+  ...objectsOf(openApiDocument(api as Api, routes, introductions[api as Api]), api),
+]);
+
+test("describes every parameter of an operation", () => {
+  const parameters = allObjects.filter(([path]) => /\/parameters\/\d+$/.test(path));
+  expect(parameters.length).toBeGreaterThan(300);
+  const bare = parameters.filter(([, { description }]) => typeof description !== "string");
+  expect(bare.map(([path, { name }]) => `${path} ${String(name)}`)).toEqual([]);
+});
+
+test("describes every field of a request and a response", () => {
+  const fields = allObjects.flatMap(([path, { properties }]) =>
+    typeof properties === "object" && properties !== null
+      ? Object.entries(properties as Record<string, { description?: string; $ref?: string }>).map(
+          ([name, field]) => [`${path}.${name}`, field] as const,
+        )
+      : [],
+  );
+  expect(fields.length).toBeGreaterThan(1500);
+  const bare = fields.filter(([, { description, $ref }]) => description === undefined && $ref === undefined);
+  expect(bare.map(([path]) => path)).toEqual([]);
+});
+
+test("begins no sentence of a summary or description with a word that hides its subject", () => {
+  const hiding = /(?:^|[.;:] )(?:What|Who|Whose|Whoever|Where|Of|Its|Those|One|That|Also|As) /;
+  const texts = allObjects.flatMap(([path, { summary, description }]) =>
+    [summary, description].flatMap((text) =>
+      typeof text === "string" && hiding.test(text) ? [`${path}: ${text}`] : [],
+    ),
+  );
+  expect(texts).toEqual([]);
+});
+
+test("introduces exactly the tags that the operations of each document use", () => {
+  for (const [api, routes] of Object.entries(allRoutes())) {
+    const introduced = introductions[api as Api].tags.map(([name]) => name);
+    expect(introduced.toSorted()).toEqual([...new Set(routes.map(({ tag }) => tag))].toSorted());
+  }
 });

@@ -21,6 +21,7 @@ import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
 import { loadConfig } from "./config.ts";
+import { introductions } from "./introductions.ts";
 
 const folder = resolve(import.meta.dirname, "../../openapi");
 
@@ -48,7 +49,7 @@ export function documents(): Map<string, string> {
   return new Map(
     Object.entries(allRoutes()).map(([api, routes]) => [
       `${api}.json`,
-      `${JSON.stringify(openApiDocument(api as Api, routes), null, 2)}\n`,
+      `${JSON.stringify(openApiDocument(api as Api, routes, introductions[api as Api]), null, 2)}\n`,
     ]),
   );
 }

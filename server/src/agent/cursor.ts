@@ -14,7 +14,7 @@ export const pageQuery = {
     .max(2048)
     .optional()
     .describe("`next_cursor` of the previous page; send it with the same filters."),
-  limit: z.int().min(1).max(100).default(50),
+  limit: z.int().min(1).max(100).default(50).describe("Items per page, from 1 to 100. Default 50."),
 };
 
 /** `createdAt` is PostgreSQL's text of the time, which keeps the microseconds that a Date drops. */

@@ -33,12 +33,12 @@ const titles: Record<Api, string> = {
 
 const messageSchema: Json = {
   type: "string",
-  description: "The error in one sentence: a string on every API, also where `detail` is a list.",
+  description: "The error in one sentence: a string on every API, even if `detail` is a list.",
 };
 
 const errorSchema: Json = {
   type: "object",
-  description: "Why a request was refused. Some codes add fields, such as `retry_after` or `limit`.",
+  description: "An error. Some codes add fields, such as `retry_after` or `limit`.",
   properties: {
     detail: { type: "string", description: "Cause of the error, and the cure." },
     message: messageSchema,
@@ -53,9 +53,14 @@ const validationSchemas: Record<string, Json> = {
     type: "object",
     title: "HTTPValidationError",
     properties: {
-      detail: { type: "array", title: "Detail", items: { $ref: "#/components/schemas/ValidationError" } },
+      detail: {
+        type: "array",
+        title: "Detail",
+        description: "All errors of the input.",
+        items: { $ref: "#/components/schemas/ValidationError" },
+      },
       message: messageSchema,
-      code: { type: "string", const: "validation_error" },
+      code: { type: "string", description: "Always `validation_error`.", const: "validation_error" },
     },
     required: ["detail", "message", "code"],
   },
@@ -63,9 +68,14 @@ const validationSchemas: Record<string, Json> = {
     type: "object",
     title: "ValidationError",
     properties: {
-      loc: { type: "array", title: "Location", items: { anyOf: [{ type: "string" }, { type: "integer" }] } },
-      msg: { type: "string", title: "Message" },
-      type: { type: "string", title: "Error Type" },
+      loc: {
+        type: "array",
+        title: "Location",
+        description: "Path to the field, such as `body`, `services`, 0, `port`.",
+        items: { anyOf: [{ type: "string" }, { type: "integer" }] },
+      },
+      msg: { type: "string", title: "Message", description: "The error in words." },
+      type: { type: "string", title: "Error Type", description: "A word for programs, such as `missing`." },
     },
     required: ["loc", "msg", "type"],
   },
@@ -75,20 +85,23 @@ const invalidRequestSchema = (api: Api): Json => ({
   type: "object",
   description: "The input does not fit; `detail` names the first field, `errors` names them all.",
   properties: {
-    detail: { type: "string" },
+    detail: { type: "string", description: "The first error: field and message." },
     message: messageSchema,
-    code: { type: "string", const: "invalid_request" },
+    code: { type: "string", description: "Always `invalid_request`.", const: "invalid_request" },
     ...(api === "agent"
       ? { pointer: { type: "string", description: "JSON pointer (RFC 6901) of the first fault." } }
       : {}),
     errors: {
       type: "array",
+      description: "All errors of the input.",
       items: {
         type: "object",
         properties: {
-          field: { type: "string" },
-          message: { type: "string" },
-          ...(api === "agent" ? { pointer: { type: "string" } } : {}),
+          field: { type: "string", description: "Path to the field, such as `files[2].path`." },
+          message: { type: "string", description: "The error in words." },
+          ...(api === "agent"
+            ? { pointer: { type: "string", description: "JSON pointer (RFC 6901) of the field." } }
+            : {}),
         },
         required: ["field", "message"],
       },
@@ -97,7 +110,13 @@ const invalidRequestSchema = (api: Api): Json => ({
   required: ["detail", "message", "code"],
 });
 
-export function openApiDocument(api: Api, routes: readonly Route[]): Json {
+/** Text before the operations, in Markdown, and the tags in the order of the document: name and description. */
+export interface Introduction {
+  readonly description: string;
+  readonly tags: readonly (readonly [name: string, description: string])[];
+}
+
+export function openApiDocument(api: Api, routes: readonly Route[], introduction?: Introduction): Json {
   const components = new Components();
   components.add("Error", errorSchema);
   if (api === "platform")
@@ -110,9 +129,17 @@ export function openApiDocument(api: Api, routes: readonly Route[]): Json {
   }
   return {
     openapi: "3.1.0",
-    info: { title: titles[api], version: "0.1.0", license: { name: "Apache-2.0", identifier: "Apache-2.0" } },
+    info: {
+      title: titles[api],
+      version: "0.1.0",
+      ...(introduction && { description: introduction.description }),
+      license: { name: "Apache-2.0", identifier: "Apache-2.0" },
+    },
     servers: [{ url: "/" }],
     security: [{ apiToken: [] }],
+    ...(introduction && {
+      tags: introduction.tags.map(([name, description]) => ({ name, description })),
+    }),
     paths,
     components: {
       schemas: components.sorted(),
@@ -227,18 +254,23 @@ const idempotencyHeader: Json = {
   name: "Idempotency-Key",
   in: "header",
   required: false,
-  description: "The same key, token and request within 24 hours get the first answer again.",
+  description: "A repeat of the same key, token and request within 24 hours gets the first response.",
   schema: { type: "string", minLength: 1, maxLength: 128 },
 };
 
 function pathParameters(route: Route, components: Components): Json[] {
   const shape = route.params ? shapeOf(route.params) : undefined;
-  return [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
-    name,
-    in: "path",
-    required: true,
-    schema: components.convert((shape?.[name!] as z.ZodType | undefined) ?? z.string(), "input"),
-  }));
+  return [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => {
+    const field = (shape?.[name!] as z.ZodType | undefined) ?? z.string();
+    const { description, ...schema } = components.convert(field, "input");
+    return {
+      name,
+      in: "path",
+      required: true,
+      ...(description === undefined ? {} : { description }),
+      schema,
+    };
+  });
 }
 
 function queryParameters(route: Route, components: Components): Json[] {

@@ -27,7 +27,7 @@ import { IdempotencyKeys } from "./idempotency.ts";
 import { takeJsonOnly } from "./input/json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
 import { nearAddress } from "./near-address.ts";
-import { openApiDocument } from "./openapi.ts";
+import { type Introduction, openApiDocument } from "./openapi.ts";
 import { type RawSite, serveRaw } from "./raw-site.ts";
 import { RateLimiter } from "./rate-limit.ts";
 import {
@@ -55,6 +55,8 @@ export interface HttpOptions {
   front?: Front;
   /** Takes entries of the audit log. */
   noteAccess?: (note: AuditNote) => void;
+  /** First page of each document. */
+  introductions?: Readonly<Record<Api, Introduction>>;
   /** What is served beside the routes, by the beginning of its address. */
   raw?: readonly RawSite[];
 }
@@ -164,7 +166,7 @@ export async function createHttpServer(
     inner.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
     for (const route of raw) registerRoute(inner, route, services);
   });
-  serveDocuments(fastify, routes);
+  serveDocuments(fastify, routes, options.introductions);
   serveDocs(fastify);
   serveHealth(fastify, app, services, options, () => draining.signal.aborted);
   await fastify.ready();
@@ -347,10 +349,14 @@ function answerUnknown(fastify: FastifyInstance, routes: readonly Route[]): void
   });
 }
 
-function serveDocuments(fastify: FastifyInstance, routes: Routes): void {
+function serveDocuments(
+  fastify: FastifyInstance,
+  routes: Routes,
+  introductions: HttpOptions["introductions"],
+): void {
   for (const api of ["platform", "sandbox", "agent"] as const) {
     let text: string | undefined;
-    const serve = () => (text ??= JSON.stringify(openApiDocument(api, routes[api])));
+    const serve = () => (text ??= JSON.stringify(openApiDocument(api, routes[api], introductions?.[api])));
     const addresses = [`/openapi/${api}.json`, ...(api === "platform" ? ["/openapi.json"] : [])];
     for (const address of addresses) {
       fastify.get(address, (_, reply) => reply.type("application/json; charset=utf-8").send(serve()));

@@ -34,9 +34,12 @@ const messageMaxChars = 200;
 export function progressSchema<const Step extends string>(id: string, steps: readonly [Step, ...Step[]]) {
   return z
     .object({
-      step: z.enum(steps),
+      step: z.enum(steps).describe("Current step; the enum lists the steps in order."),
       percent: z.int().min(0).max(100).describe("Progress of the whole work, 0 to 100."),
-      message: z.string().meta({ example: "RUN npm ci" }),
+      message: z
+        .string()
+        .describe("Current work in one line, at most 200 characters.")
+        .meta({ example: "RUN npm ci" }),
     })
     .meta({ id });
 }

@@ -22,40 +22,83 @@ import {
 import { cookie, endedCookie, secureAttribute, SignInLimits } from "./sign-in-routes.ts";
 
 const SessionCreate = z
-  .object({ email: z.string().min(1).max(254), password: z.string().min(1).max(1024) })
+  .object({
+    email: z.string().min(1).max(254).describe("E-mail address of the account. Case does not matter."),
+    password: z.string().min(1).max(1024).describe("Password of the account."),
+  })
   .meta({ id: "SessionCreate" });
 
 const SessionResponse = z
   .object({
-    user: z.object({ id: z.guid(), email: z.string(), name: z.string(), is_operator: z.boolean() }),
-    kind: z.enum(["user", "api_token", "worker", "system"]),
-    scopes: z.array(z.enum(scopes)).nullable(),
-    workspaces: z.array(
-      z.object({
-        id: z.guid(),
-        kind: z.enum(["personal", "team"]),
-        name: z.string(),
-        role: z.enum(teamRoles),
-        plan: z.enum(["starter", "pro", "team"]),
-        sandbox_tier: z.enum(["free", "payg", "enterprise"]),
-        suspended: z.boolean(),
-      }),
-    ),
+    user: z
+      .object({
+        id: z.guid().describe("Id (UUID) of the account."),
+        email: z.string().describe("E-mail address of the account, in lower case."),
+        name: z.string().describe("Display name of the person."),
+        is_operator: z.boolean().describe("True if the person operates this installation."),
+      })
+      .describe("Person behind the session, token or agent."),
+    kind: z
+      .enum(["user", "api_token", "worker", "system"])
+      .describe(
+        "Kind of the caller. `user`: a session. `api_token`: a token. `worker`: an agent. `system` does not occur.",
+      ),
+    scopes: z
+      .array(z.enum(scopes))
+      .nullable()
+      .describe("Scopes of the caller; a write scope includes reading. Null: full access."),
+    workspaces: z
+      .array(
+        z.object({
+          id: z.guid().describe("Id (UUID) of the workspace; for a team it is the team's id."),
+          kind: z
+            .enum(["personal", "team"])
+            .describe("`personal`: the person's own workspace. `team`: shared by the members of a team."),
+          name: z.string().describe("Name of the team, or of the person for the personal workspace."),
+          role: z
+            .enum(teamRoles)
+            .describe("Role of the caller in the workspace. `owner` in the personal workspace."),
+          plan: z
+            .enum(["starter", "pro", "team"])
+            .describe("Plan of the workspace, which sets its limits, such as the number of projects."),
+          sandbox_tier: z
+            .enum(["free", "payg", "enterprise"])
+            .describe("Tier of the workspace, which sets its limits for sandboxes, such as their sizes."),
+          suspended: z
+            .boolean()
+            .describe(
+              "True while the operator suspends the workspace: nothing can be created or changed; deleting is allowed.",
+            ),
+        }),
+      )
+      .describe(
+        "Workspaces that the caller reaches, the personal one first. A token bound to one workspace reaches only that one.",
+      ),
   })
   .meta({ id: "SessionResponse" });
 
 const PasswordChange = z
-  .object({ current_password: z.string().min(1).max(1024), new_password: z.string().min(8).max(1024) })
+  .object({
+    current_password: z
+      .string()
+      .min(1)
+      .max(1024)
+      .describe("Current password of the account, to confirm the change."),
+    new_password: z.string().min(8).max(1024).describe("New password, 8 to 1024 characters."),
+  })
   .meta({ id: "PasswordChange" });
 
 const SessionEntry = z
   .object({
-    id: z.guid(),
-    created_at: z.iso.datetime(),
-    last_seen_at: z.iso.datetime(),
-    expires_at: z.iso.datetime(),
-    ip: z.string().nullable(),
-    user_agent: z.string().nullable(),
+    id: z.guid().describe("Id (UUID) of the session."),
+    created_at: z.iso.datetime().describe("Time of the sign-in."),
+    last_seen_at: z.iso.datetime().describe("Time of the last request, exact to a minute."),
+    expires_at: z.iso.datetime().describe("Time at which the session ends: 14 days after the sign-in."),
+    ip: z.string().nullable().describe("IP address at the sign-in. Null if it is unknown."),
+    user_agent: z
+      .string()
+      .nullable()
+      .describe("`User-Agent` header at the sign-in, at most 256 characters. Null if none was sent."),
     current: z.boolean().describe("True for the session that sent this request."),
   })
   .meta({ id: "SessionEntry" });
@@ -69,7 +112,8 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/session",
       operationId: "signIn",
       tag: "Session",
-      summary: "Sign in; sets the session cookie",
+      summary: "Sign in",
+      description: "Sets the session cookie, which is valid for 14 days.",
       scope: "public",
       extension: true,
       body: SessionCreate,
@@ -99,7 +143,9 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/session",
       operationId: "getSession",
       tag: "Session",
-      summary: "Who is asking, and which workspaces they reach",
+      summary: "Get the current session",
+      description:
+        "Returns the caller, its scopes, and the workspaces that it reaches. Works with a token too.",
       scope: null,
       extension: true,
       responses: { 200: SessionResponse },
@@ -111,7 +157,8 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/session",
       operationId: "signOut",
       tag: "Session",
-      summary: "Sign out; a token is left alone",
+      summary: "Sign out",
+      description: "Ends the session and clears its cookie. A token stays valid.",
       scope: null,
       extension: true,
       responses: { 204: null },
@@ -149,7 +196,8 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/sessions",
       operationId: "listSessions",
       tag: "Session",
-      summary: "Sessions of the caller, newest first",
+      summary: "List the caller's sessions",
+      description: "Returns the newest first.",
       scope: null,
       extension: true,
       responses: { 200: z.array(SessionEntry) },
@@ -165,10 +213,10 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
       path: "/api/v1/sessions/{session_id}",
       operationId: "endSession",
       tag: "Session",
-      summary: "End a session of the caller",
+      summary: "End a session",
       scope: null,
       extension: true,
-      params: z.object({ session_id: z.guid() }),
+      params: z.object({ session_id: z.guid().describe("Id (UUID) of the session, as in the list.") }),
       responses: { 204: null },
       errors: [...fullAccessErrors, sessionNotFound],
       handler: ({ actor, params }) => {

@@ -52,9 +52,14 @@ const read = {
 } satisfies Partial<RouteDefinition>;
 const write = { ...read, scope: "platform:write" } satisfies Partial<RouteDefinition>;
 
-const teamParams = z.object({ team_id: z.guid() });
-const invitationParams = z.object({ invitation_id: z.guid() });
-const memberParams = z.object({ team_id: z.guid(), user_id: z.guid() });
+const team_id = z.guid().describe("Id (UUID) of the team.");
+const invitation_id = z.guid().describe("Id (UUID) of the invitation.");
+const teamParams = z.object({ team_id });
+const invitationParams = z.object({ invitation_id });
+const memberParams = z.object({
+  team_id,
+  user_id: z.guid().describe("Id (UUID) of the member's account: `user_id` in the team's members."),
+});
 
 export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Holding[]): Route[] => [
   defineRoute({
@@ -62,7 +67,8 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "GET",
     path: "/api/v1/teams",
     operationId: "listTeams",
-    summary: "The teams the caller is in, newest first",
+    summary: "List the caller's teams",
+    description: "Returns the newest first.",
     responses: { 200: z.array(TeamSummary) },
     handler: async ({ actor }) => (await listTeams(app, actor)).map(toTeamSummary),
   }),
@@ -71,7 +77,8 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "POST",
     path: "/api/v1/teams",
     operationId: "createTeam",
-    summary: "Create a team; the caller owns it",
+    summary: "Create a team",
+    description: "The caller becomes the owner.",
     body: TeamCreate,
     responses: { 201: TeamResponse },
     errors: [planLimit, accountSuspended, insufficientRole],
@@ -87,7 +94,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "GET",
     path: "/api/v1/teams/{team_id}",
     operationId: "getTeam",
-    summary: "A team and its members",
+    summary: "Get a team with its members",
     params: teamParams,
     responses: { 200: TeamResponse },
     errors: [teamNotFound],
@@ -111,7 +118,9 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "DELETE",
     path: "/api/v1/teams/{team_id}",
     operationId: "deleteTeam",
-    summary: "Delete a team that holds nothing any more",
+    summary: "Delete a team",
+    description:
+      "Delete projects, functions, sandboxes and other resources first: while any exists, the response is 409 `team_not_empty`.",
     params: teamParams,
     responses: { 204: null },
     errors: [...fullAccessErrors, teamNotFound, insufficientRole, teamNotEmpty],
@@ -124,7 +133,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     operationId: "addTeamMember",
     summary: "Invite a person by e-mail",
     description:
-      "The person joins by accepting the invitation. An account that is created later for the address sees it too. The response is the same for an address with and without an account.",
+      "The person joins by accepting the invitation. An account that is created later for the address sees the invitation too. The response is the same for an address with and without an account.",
     params: teamParams,
     body: TeamMemberCreate,
     responses: { 201: TeamInvitation },
@@ -150,7 +159,8 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "GET",
     path: "/api/v1/teams/{team_id}/invitations",
     operationId: "listTeamInvitations",
-    summary: "Open invitations of a team, newest first",
+    summary: "List a team's open invitations",
+    description: "Returns the newest first.",
     params: teamParams,
     responses: { 200: z.array(TeamInvitation) },
     errors: [...fullAccessErrors, teamNotFound],
@@ -163,7 +173,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     path: "/api/v1/teams/{team_id}/invitations/{invitation_id}",
     operationId: "revokeTeamInvitation",
     summary: "Revoke an open invitation",
-    params: z.object({ team_id: z.guid(), invitation_id: z.guid() }),
+    params: z.object({ team_id, invitation_id }),
     responses: { 204: null },
     errors: [...fullAccessErrors, teamNotFound, invitationNotFound, insufficientRole],
     handler: ({ actor, params }) => revokeInvitation(app, actor, params.team_id, params.invitation_id),
@@ -173,7 +183,8 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "GET",
     path: "/api/v1/invitations",
     operationId: "listInvitations",
-    summary: "Open invitations to the caller's e-mail address, newest first",
+    summary: "List the caller's invitations",
+    description: "Returns the open invitations to the caller's e-mail address, newest first.",
     responses: { 200: z.array(TeamInvitation) },
     errors: fullAccessErrors,
     handler: async ({ actor }) => (await listOwnInvitations(app, actor)).map(toInvitation),
@@ -183,7 +194,8 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     method: "POST",
     path: "/api/v1/invitations/{invitation_id}/accept",
     operationId: "acceptInvitation",
-    summary: "Accept an invitation and join its team",
+    summary: "Accept an invitation",
+    description: "The caller joins the team with the role of the invitation.",
     params: invitationParams,
     responses: { 200: TeamSummary },
     errors: [...fullAccessErrors, invitationNotFound, planLimit, accountSuspended],
@@ -230,7 +242,9 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     operationId: "removeTeamMember",
     whileSuspended: false,
     allowsViewers: true,
-    summary: "Remove a member, or leave",
+    summary: "Remove a team member",
+    description:
+      "Members can remove themselves. The team's tokens of the member are revoked. The last owner cannot be removed: 409 `last_owner`.",
     params: memberParams,
     responses: { 204: null },
     errors: [...fullAccessErrors, teamNotFound, memberNotFound, insufficientRole, lastOwner],

@@ -1,7 +1,13 @@
 import { z } from "zod";
 
 /** Schema of the person behind an actor. */
-export const Person = z.object({ id: z.guid(), name: z.string(), email: z.string() }).meta({ id: "Person" });
+export const Person = z
+  .object({
+    id: z.guid().describe("Id (UUID) of the account."),
+    name: z.string().describe("Display name of the person."),
+    email: z.string().describe("E-mail address of the account, in lower case."),
+  })
+  .meta({ id: "Person" });
 
 /** Schema of the person behind an actor, or null. */
 export const PersonBehind = Person.nullable().describe(

@@ -8,13 +8,15 @@ const timestamp = z.iso.datetime();
 const argumentsMaxKiB = 256;
 
 export const ApprovalParams = z.strictObject({
-  run_id: z.string().max(64),
-  request_id: z.string().max(64),
+  run_id: z.string().max(64).describe("Id of the run: `run_…`."),
+  request_id: z.string().max(64).describe("Id of the approval: `apr_…`, from the run's `approvals`."),
 });
 
 export const Decide = z
   .strictObject({
-    decision: z.enum(["approve", "deny"] satisfies Decision[]),
+    decision: z
+      .enum(["approve", "deny"] satisfies Decision[])
+      .describe("`approve` makes the call, `deny` refuses it."),
     reason: z
       .string()
       .min(1)
@@ -48,40 +50,49 @@ export const Decide = z
   .meta({ id: "AgentApprovalDecision" });
 export type Decide = z.output<typeof Decide>;
 
+const requestId = z.string().describe("Id of the approval: `apr_…`.");
+const toolName = z.string().describe("Name of the tool, as the model calls it, for example `shop__refund`.");
+const expiresAt = timestamp.describe("Time when the approval expires, if it is not decided before.");
+
 /** Pending approval, as a run shows it. */
 const PendingApproval = z.object({
-  request_id: z.string(),
-  tool: z.string(),
+  request_id: requestId,
+  tool: toolName,
   arguments: z
     .record(z.string(), z.unknown())
     .nullable()
-    .describe("Null in a list if the run's pending arguments exceed 16 KiB; reading the run returns them."),
-  expires_at: timestamp,
+    .describe(
+      "Arguments of the call. Null in a list if the run's pending arguments exceed 16 KiB; get the run to read them.",
+    ),
+  expires_at: expiresAt,
 });
 export const Approval = PendingApproval.nullable();
 export const Approvals = z.array(PendingApproval);
 
 export const WaitingApproval = z
   .object({
-    request_id: z.string(),
-    run_id: z.string(),
-    session_id: z.string(),
-    end_user_id: z.string().nullable(),
-    agent: z.string(),
-    call_id: z.string(),
-    tool: z.string(),
+    request_id: requestId,
+    run_id: z.string().describe("Id of the run that waits for the approval: `run_…`."),
+    session_id: z.string().describe("Id of the run's session: `ses_…`."),
+    end_user_id: z.string().nullable().describe("End user of the run. Null if it has none."),
+    agent: z.string().describe("Name of the agent."),
+    call_id: z.string().describe("Id of the tool call: `call_…`."),
+    tool: toolName,
     arguments: z
       .record(z.string(), z.unknown())
       .nullable()
-      .describe("Null where they take more than 16 KiB; the run has them."),
-    status: z.literal("pending"),
-    created_at: timestamp,
-    expires_at: timestamp,
+      .describe("Arguments of the call. Null if they exceed 16 KiB; get the run to read them."),
+    status: z.literal("pending").describe("Always `pending`: decided approvals are not listed."),
+    created_at: timestamp.describe("Time when the run requested the approval."),
+    expires_at: expiresAt,
   })
   .meta({ id: "AgentApproval" });
 export type WaitingApproval = z.output<typeof WaitingApproval>;
 export const ApprovalList = z
-  .object({ items: z.array(WaitingApproval), total: z.int() })
+  .object({
+    items: z.array(WaitingApproval).describe("Pending approvals, newest first, at most 100."),
+    total: z.int().describe("Number of all pending approvals, including those not listed."),
+  })
   .meta({ id: "AgentApprovalList" });
 
 export function toApproval(row: PendingRow): z.output<typeof PendingApproval> {

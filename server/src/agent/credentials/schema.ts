@@ -3,7 +3,9 @@ import { z } from "zod";
 import { providers } from "../agents/config.ts";
 import type { CredentialRow } from "./store.ts";
 
-export const CredentialParams = z.strictObject({ id: z.string().max(64) });
+export const CredentialParams = z.strictObject({
+  id: z.string().max(64).describe("Id of the model credential: `mcr_…`."),
+});
 
 const name = z.string().min(1).max(64).describe("Display name, for example `production`.");
 const apiKey = z
@@ -11,11 +13,11 @@ const apiKey = z
   .min(1)
   .max(4096)
   .regex(/^[\x21-\x7e]+$/, { error: "must be printable ASCII without spaces" })
-  .describe("Key of the provider, sealed at rest and never returned. For a server without keys, any text.");
+  .describe("Key of the provider, encrypted at rest and never returned. Any text for a server without keys.");
 
 export const CredentialCreate = z
   .strictObject({
-    provider: z.enum(providers),
+    provider: z.enum(providers).describe("Provider of the models. `openai_compatible` requires `base_url`."),
     name,
     api_key: apiKey,
     base_url: z
@@ -26,7 +28,9 @@ export const CredentialCreate = z
       })
       .nullable()
       .optional()
-      .describe("Needed for openai_compatible; for others where a proxy stands before the provider."),
+      .describe(
+        "Base URL of the model's server. Required for `openai_compatible`; for other providers, the URL of a proxy. Default: the provider's own address.",
+      ),
   })
   .meta({ id: "ModelCredentialCreate" });
 export type CredentialCreate = z.output<typeof CredentialCreate>;
@@ -39,16 +43,23 @@ export type CredentialUpdate = z.output<typeof CredentialUpdate>;
 
 export const Credential = z
   .object({
-    id: z.string(),
-    provider: z.enum(providers),
-    name: z.string(),
-    hint: z.string().describe("The end of the key."),
-    base_url: z.string().nullable(),
-    created_at: z.iso.datetime(),
+    id: z.string().describe("Id of the model credential: `mcr_…`."),
+    provider: z.enum(providers).describe("Provider of the models."),
+    name: z.string().describe("Display name, for example `production`."),
+    hint: z
+      .string()
+      .describe("Hint of the key: its last four characters, as in `…6789`, or `…` if it is short."),
+    base_url: z
+      .string()
+      .nullable()
+      .describe("Base URL of the model's server. Null for the provider's own address."),
+    created_at: z.iso.datetime().describe("Time when the credential was created."),
   })
   .meta({ id: "ModelCredential" });
 export type Credential = z.output<typeof Credential>;
-export const CredentialList = z.object({ items: z.array(Credential) }).meta({ id: "ModelCredentialList" });
+export const CredentialList = z
+  .object({ items: z.array(Credential).describe("Model credentials, newest first.") })
+  .meta({ id: "ModelCredentialList" });
 
 function isWebAddress(text: string): boolean {
   const url = URL.parse(text);

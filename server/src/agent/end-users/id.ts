@@ -14,7 +14,9 @@ export const EndUserId = pattern.refine((id) => id !== nobody, {
   error: "- stands for runs without an end user",
 });
 
-export const EndUserIdOrNobody = pattern.describe("`-` stands for runs without an end user.");
+export const EndUserIdOrNobody = pattern.describe(
+  "End user of the facts. `-` stands for runs without an end user.",
+);
 
 /** What an account's log says in the person's place: the same for the same person, and nothing to anybody else. */
 export function hashOfEndUser({ secrets }: Pick<App, "secrets">, agentId: string, endUserId: string): string {

@@ -15,7 +15,7 @@ export const endUserRoutes = (app: App, runs: AgentRuns): Route[] => [
     operationId: "eraseAgentEndUser",
     summary: "Erase an end user",
     description:
-      "Their sessions with all that was said, runs, usage, memory and connected accounts are gone when this answers; runs in flight are cancelled, and machines end. What nothing is known of is answered with zeros.",
+      "Deletes the end user's sessions, messages, runs, usage, memory, connections, schedules and webhooks before it responds. Active runs stop, and machines end within moments. For an unknown end user all counts are 0.",
     scope: "agents:write",
     params: EndUserParams,
     responses: { 200: Erased },

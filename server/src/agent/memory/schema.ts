@@ -15,29 +15,31 @@ export const ForgetQuery = z.strictObject({
     .string()
     .regex(new RegExp(keyPattern), { error: "must be 1 to 64 of a-z, 0-9, _ . and -" })
     .optional()
-    .describe("All facts where absent."),
+    .describe("Key of the fact to delete. Default: all facts."),
 });
 
 export const Memory = z
   .object({
-    end_user_id: z.string(),
+    end_user_id: z.string().describe("End user of the facts. `-` stands for runs without an end user."),
     entries: z
       .array(
         z.object({
-          key: z.string(),
-          value: z.string(),
-          created_at: timestamp,
-          updated_at: timestamp,
-          run_id: z.string().describe("The run that saved it last."),
+          key: z.string().describe("Key of the fact: 1 to 64 of a-z, 0-9, _ . and -."),
+          value: z.string().describe("Value of the fact, as the agent saved it."),
+          created_at: timestamp.describe("Time when the fact was first saved."),
+          updated_at: timestamp.describe("Time when the fact was last saved."),
+          run_id: z.string().describe("Id of the run that last saved the fact: `run_…`."),
         }),
       )
-      .describe("In the order of their keys."),
-    total: z.int(),
+      .describe("Facts in the order of their keys."),
+    total: z.int().describe("Number of facts. `entries` has all of them."),
   })
   .meta({ id: "AgentMemory" });
 export type Memory = z.output<typeof Memory>;
 
-export const Forgotten = z.object({ deleted: z.int() }).meta({ id: "AgentMemoryForgotten" });
+export const Forgotten = z
+  .object({ deleted: z.int().describe("Number of deleted facts.") })
+  .meta({ id: "AgentMemoryForgotten" });
 export type Forgotten = z.output<typeof Forgotten>;
 
 export function toMemory(endUserId: string, rows: readonly FactRow[]): Memory {

@@ -11,22 +11,35 @@ const url = z
   .string()
   .max(4096)
   .refine((value) => URL.parse(value)?.protocol === "https:", { error: "must be an https URL" })
-  .describe("Fetched by the model's provider, not by this server.");
+  .describe("URL (https) that the model's provider fetches, not this server. Required without `data`.");
+const partData = base64
+  .optional()
+  .describe("Content in base64, at most 8,388,608 characters. Required without `url`.");
 const mediaType = z.string().regex(/^[\w.+-]{1,100}\/[\w.+*-]{1,100}$/, { error: "must be a media type" });
 
-const TextPart = z.strictObject({ type: z.literal("text"), text });
+const TextPart = z.strictObject({
+  type: z.literal("text").describe("Part with a text."),
+  text: text.describe("Text, at most 1,000,000 characters."),
+});
 const ImagePart = z.strictObject({
-  type: z.literal("image"),
-  data: base64.optional(),
+  type: z.literal("image").describe("Part with an image."),
+  data: partData,
   url: url.optional(),
-  media_type: mediaType.default("image/*"),
+  media_type: mediaType
+    .default("image/*")
+    .describe("Media type of the image, for example `image/png`. Default `image/*`."),
 });
 const FilePart = z.strictObject({
-  type: z.literal("file"),
-  data: base64.optional(),
+  type: z.literal("file").describe("Part with a file."),
+  data: partData,
   url: url.optional(),
-  media_type: mediaType,
-  filename: z.string().min(1).max(255).optional(),
+  media_type: mediaType.describe("Media type of the file, for example `application/pdf`."),
+  filename: z
+    .string()
+    .min(1)
+    .max(255)
+    .optional()
+    .describe("Name of the file for the model, for example `report.pdf`. Default: none."),
 });
 const Part = z
   .discriminatedUnion("type", [TextPart, ImagePart, FilePart])
@@ -40,8 +53,12 @@ export type Input = z.output<typeof Input>;
 
 export const HistoryMessage = z
   .strictObject({
-    role: z.enum(["user", "assistant"]),
-    content: z.union([text.min(1), z.array(Part).min(1).max(50)]),
+    role: z
+      .enum(["user", "assistant"])
+      .describe("Author of the message: `user`, or `assistant` for the agent."),
+    content: z
+      .union([text.min(1), z.array(Part).min(1).max(50)])
+      .describe("Text, or 1 to 50 parts. A message of the assistant has text parts only."),
   })
   .refine(
     ({ role, content }) =>

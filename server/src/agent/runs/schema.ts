@@ -15,13 +15,24 @@ const timestamp = z.iso.datetime();
 
 const triggerTypes = ["api", "schedule", "webhook"] as const;
 
-export const RunParams = z.strictObject({ run_id: z.string().max(64) });
+const runParam = z.string().max(64).describe("Id of the run: `run_…`.");
+const runId = z.string().describe("Id of the run: `run_…`.");
+const sessionId = z.string().describe("Id of the session: `ses_…`.");
+const endUserOfRun = z.string().nullable().describe("End user of the run. Null if it has none.");
+
+export const RunParams = z.strictObject({ run_id: runParam });
 
 export const Invoke = z
   .strictObject({
-    input: Input.describe("A text, or parts: text, images, files."),
-    session_id: z.string().max(64).optional().describe("A new session where absent."),
-    end_user_id: EndUserId.optional().describe("Whom the agent speaks with; fixed for a session."),
+    input: Input.describe("Input for the agent: a text, or 1 to 50 parts with text, images or files."),
+    session_id: z
+      .string()
+      .max(64)
+      .optional()
+      .describe("Id of the session to continue: `ses_…`. Default: a new session."),
+    end_user_id: EndUserId.optional().describe(
+      "End user of the session, fixed when it is created. Default: none for a new session, else the session's own.",
+    ),
     qualifier: z
       .string()
       .min(1)
@@ -34,19 +45,39 @@ export const Invoke = z
       .boolean()
       .optional()
       .describe("Ends the new session with its run; not allowed with `session_id`. Default false."),
-    upgrade: z.boolean().default(false).describe("Pins the session to `qualifier`'s version anew."),
-    messages: z.array(HistoryMessage).max(500).optional().describe("What was said before a new session."),
-    wait_s: z.number().min(0).max(300).default(30),
-    stream: z.boolean().default(false).describe("Answers the run's events in place of its outcome."),
+    upgrade: z
+      .boolean()
+      .default(false)
+      .describe("True pins the existing session to the version of `qualifier`. Default false."),
+    messages: z
+      .array(HistoryMessage)
+      .max(500)
+      .optional()
+      .describe("Earlier messages that a new session begins with, at most 500. Default: none."),
+    wait_s: z
+      .number()
+      .min(0)
+      .max(300)
+      .default(30)
+      .describe("Seconds to wait for the outcome, from 0 to 300. Ignored with `stream`. Default 30."),
+    stream: z
+      .boolean()
+      .default(false)
+      .describe("True streams the run's events instead of returning its outcome. Default false."),
   })
   .meta({ id: "AgentInvoke" });
 export type Invoke = z.output<typeof Invoke>;
 
 const outcome = {
-  run_id: z.string(),
-  session_id: z.string(),
-  status: z.enum(runStatuses),
-  error_code: z.enum(runErrorCodes).nullable(),
+  run_id: runId,
+  session_id: sessionId,
+  status: z
+    .enum(runStatuses)
+    .describe("State of the run. `pending_approval` means that it waits for approvals or for a sign-in."),
+  error_code: z
+    .enum(runErrorCodes)
+    .nullable()
+    .describe("Code of the failure, for example `limit_tokens`. Null for a run that did not fail."),
   error_message: z
     .string()
     .nullable()
@@ -55,14 +86,14 @@ const outcome = {
     .string()
     .nullable()
     .describe(
-      "Output of the run, kept for an hour. Null in a list if it exceeds 64 KiB; reading the run returns it. A run that failed at a limit has the last text of the model.",
+      "Output of the run, kept for an hour. Null in a list if it exceeds 64 KiB; get the run to read it. A run that failed at a limit has the last text of the model.",
     ),
   approval: Approval.describe("First of `approvals`. Null if the run waits for no approval."),
   approvals: Approvals.describe(
     "Approvals that the run waits for, in the order of the calls. Each is decided on its own, in any order.",
   ),
   waiting_for_sign_in: z
-    .object({ expires_at: timestamp })
+    .object({ expires_at: timestamp.describe("Time at which the run continues without the sign-in.") })
     .nullable()
     .describe(
       "Deadline while the run is `pending_approval` because its end user has to sign in; `sign_in` has the links. The run continues after the sign-in, or without it at the deadline. Null if it waits for no sign-in.",
@@ -73,14 +104,14 @@ const signIn = {
   sign_in: z
     .array(
       z.object({
-        toolset_id: z.string(),
-        end_user_id: z.string().nullable(),
+        toolset_id: z.string().describe("Id of the toolset to sign in to: `tst_…`."),
+        end_user_id: z.string().nullable().describe("End user of the run, who signs in."),
         authorize_url: z.string().describe("Link that this person opens to sign in. It works once."),
-        expires_at: timestamp,
+        expires_at: timestamp.describe("Time when the link expires."),
       }),
     )
     .describe(
-      "Links for toolsets that the run could not use before a person signs in. Without expired links, and empty in a list.",
+      "Sign-in links for toolsets that the run can use only after a person signs in. Expired links are left out. Empty in a list.",
     ),
 };
 
@@ -99,55 +130,90 @@ const finish = {
 };
 
 export const InvokeResponse = z
-  .object({ ...outcome, session_created: z.boolean(), ...finish, ...signIn })
+  .object({
+    ...outcome,
+    session_created: z.boolean().describe("True if the invoke created the session."),
+    ...finish,
+    ...signIn,
+  })
   .meta({ id: "AgentInvokeResponse" });
 export type InvokeResponse = z.output<typeof InvokeResponse>;
 
 export const Run = z
   .object({
     ...outcome,
-    agent: z.string(),
-    version: z.int(),
-    end_user_id: z.string().nullable(),
-    trigger: z.object({ type: z.enum(triggerTypes), id: z.string().nullable() }),
-    output_expires_at: timestamp.nullable(),
-    tools_called: z.array(
-      z.object({
-        call_id: z.string(),
-        tool: z.string(),
-        toolset_id: z.string().nullable(),
-        status: z
-          .enum(["running", "completed", "failed", "denied", "expired", "unknown"])
-          .describe("`unknown` if the call was cut off, and whether it took effect is not known."),
-        started_at: timestamp.nullable(),
-        duration_ms: z.int().nullable(),
-      }),
-    ),
-    steps: z.int(),
-    tokens: z.object({
-      input: z.int(),
-      output: z.int(),
-      cached_input: z.int(),
-      reasoning: z.int(),
-      total: z.int(),
-    }),
+    agent: z.string().describe("Name of the agent."),
+    version: z.int().describe("Number of the version that the run uses."),
+    end_user_id: endUserOfRun,
+    trigger: z
+      .object({
+        type: z.enum(triggerTypes).describe("Kind of trigger; `api` stands for an invoke."),
+        id: z
+          .string()
+          .nullable()
+          .describe("Id of the schedule (`sch_…`) or webhook (`agw_…`). Null for `api`."),
+      })
+      .describe("Origin of the run."),
+    output_expires_at: timestamp
+      .nullable()
+      .describe(
+        "Time when the output and the texts of the events are deleted: an hour after the end. Null until the run is over.",
+      ),
+    tools_called: z
+      .array(
+        z.object({
+          call_id: z.string().describe("Id of the tool call: `call_…`."),
+          tool: z.string().describe("Name of the tool, as the model calls it, for example `shop__refund`."),
+          toolset_id: z
+            .string()
+            .nullable()
+            .describe(
+              "Id of the tool's toolset: `tst_…`. Null for a tool of the machine, the memory or the platform.",
+            ),
+          status: z
+            .enum(["running", "completed", "failed", "denied", "expired", "unknown"])
+            .describe(
+              "State of the call. `unknown` means that the call was cut off and may have taken effect.",
+            ),
+          started_at: timestamp
+            .nullable()
+            .describe("Time when the call started. Null if it has not started."),
+          duration_ms: z
+            .int()
+            .nullable()
+            .describe("Duration of the call in milliseconds. Null unless the call has started and ended."),
+        }),
+      )
+      .describe("Tool calls of the run, in the order in which the model requested them."),
+    steps: z.int().describe("Number of complete steps. Each is one model call; a summary counts too."),
+    tokens: z
+      .object({
+        input: z.int().describe("Input tokens, including cached ones."),
+        output: z.int().describe("Output tokens, including reasoning."),
+        cached_input: z.int().describe("Input tokens that the provider read from its cache."),
+        reasoning: z.int().describe("Output tokens that the model spent on reasoning."),
+        total: z.int().describe("Sum of `input` and `output`."),
+      })
+      .describe("Tokens of all complete steps, as reported by the provider."),
     attempts: z
       .int()
       .describe(
-        "Number of times that a process took the run: first, then after a decision, a wait for a model, a resume or a crash.",
+        "Number of times that a process began to execute the run: at its start, and after a decision, a wait for a model, a resume or a crash.",
       ),
     waiting_for_model: z
-      .object({ retry_at: timestamp })
+      .object({ retry_at: timestamp.describe("Time of the next call to the model.") })
       .nullable()
       .describe("Time of the next call to an overloaded model. Null if the run does not wait for one."),
     waiting_for_session: z
       .boolean()
       .describe("True for a queued run of a trigger while earlier runs of its session are not over."),
     resumes: z.int().describe("Number of times that the run was resumed after a failure."),
-    created_at: timestamp,
-    started_at: timestamp.nullable(),
-    finished_at: timestamp.nullable(),
-    last_event_id: z.int(),
+    created_at: timestamp.describe("Time when the run was created."),
+    started_at: timestamp.nullable().describe("Time when the run first started. Null until then."),
+    finished_at: timestamp.nullable().describe("Time when the run completed or failed. Null until then."),
+    last_event_id: z
+      .int()
+      .describe("Number of the run's last event, for the header `Last-Event-ID` of its stream."),
     ...finish,
     ...signIn,
   })
@@ -155,46 +221,59 @@ export const Run = z
 export type Run = z.output<typeof Run>;
 export const RunList = z
   .object({
-    items: z.array(Run),
+    items: z.array(Run).describe("Runs of this page, newest first."),
     next_cursor: z.string().nullable().describe("Cursor of the next page. Null on the last page."),
   })
   .meta({ id: "AgentRunList" });
 export type RunList = z.output<typeof RunList>;
 
 export const StepParams = z.strictObject({
-  run_id: z.string().max(64),
+  run_id: runParam,
   step: z.string().max(16).describe("Number of the step, from 1 on."),
 });
 
 export const StepPromptView = z
   .object({
-    run_id: z.string(),
-    step: z.int(),
-    model: z.string(),
+    run_id: runId,
+    step: z.int().describe("Number of the step, from 1 on."),
+    model: z.string().describe("Provider's name of the model that responded, which may be a fallback."),
     system: z
       .string()
       .nullable()
       .describe("System message: the config's `system`, its pinned facts, and the facts of the memory."),
-    messages: z.array(
-      z.object({ role: z.string(), content: z.unknown().describe("Parts, in the format sent to models.") }),
-    ),
-    tools: z.array(
-      z.object({
-        name: z.string(),
-        description: z.string(),
-        parameters: z.unknown().describe("JSON Schema of the arguments."),
-      }),
-    ),
+    messages: z
+      .array(
+        z.object({
+          role: z.string().describe("Author of the message: `user`, `assistant` or `tool`."),
+          content: z.unknown().describe("Parts, in the format sent to models."),
+        }),
+      )
+      .describe("Messages that the model got, oldest first, without the system message."),
+    tools: z
+      .array(
+        z.object({
+          name: z.string().describe("Name of the tool, as the model calls it."),
+          description: z.string().describe("Description of the tool for the model."),
+          parameters: z.unknown().describe("JSON Schema of the arguments."),
+        }),
+      )
+      .describe("Tools that the model could call."),
   })
   .meta({ id: "AgentStepPrompt" });
 export type StepPromptView = z.output<typeof StepPromptView>;
 
 export const RunQuery = z.strictObject({
-  agent: z.string().max(64).optional(),
-  session_id: z.string().max(64).optional(),
-  end_user_id: EndUserId.optional(),
-  status: z.enum(runStatuses).optional(),
-  trigger: z.enum(triggerTypes).optional().describe("Origin of the runs."),
+  agent: z.string().max(64).optional().describe("Name or id (`agt_…`) of the agent. Default: all agents."),
+  session_id: z.string().max(64).optional().describe("Id of the session (`ses_…`). Default: all sessions."),
+  end_user_id: EndUserId.optional().describe("End user of the runs. Default: all."),
+  status: z
+    .enum(runStatuses)
+    .optional()
+    .describe("State of the runs, for example `failed`. Default: all states."),
+  trigger: z
+    .enum(triggerTypes)
+    .optional()
+    .describe("Origin of the runs: `api` for invokes, `schedule` or `webhook`. Default: all."),
   created_after: timestamp.optional().describe("Runs created at this time or later."),
   created_before: timestamp.optional().describe("Runs created before this time."),
   ...pageQuery,
@@ -205,20 +284,28 @@ export const StreamQuery = z.strictObject({
   format: z
     .enum(["events", "ui"])
     .default("events")
-    .describe("`ui`: the same log as the AI SDK's UI message stream, version 1."),
+    .describe(
+      "Format of the stream: `events`, or `ui` for the AI SDK's UI message stream, version 1. Default `events`.",
+    ),
 });
 
 export const InvokeQuery = z.strictObject({
-  format: StreamQuery.shape.format.describe("Of the answer of an invoke with `stream: true`."),
+  format: StreamQuery.shape.format.describe(
+    "Format of the response with `stream: true`: `events`, or `ui` for the AI SDK's UI message stream, version 1. Default `events`.",
+  ),
 });
 
 export const RunEvent = z
   .looseObject({
-    type: z.string(),
-    seq: z.int(),
-    run_id: z.string(),
-    session_id: z.string(),
-    at: timestamp,
+    type: z
+      .string()
+      .describe(
+        "Type of the event, for example `message.delta` or `run.completed`. The further fields depend on it.",
+      ),
+    seq: z.int().describe("Number of the event in its run, from 1 on without gaps."),
+    run_id: runId,
+    session_id: sessionId,
+    at: timestamp.describe("Time of the event."),
   })
   .meta({ id: "AgentRunEvent" });
 export type RunEvent = z.output<typeof RunEvent>;

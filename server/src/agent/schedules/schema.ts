@@ -14,11 +14,26 @@ const Timing = z
   .min(1)
   .max(200)
   .describe(
-    "Five fields of cron; `hourly`, `daily`, `weekdays`, `weekly` (Mondays) or `monthly` (the 1st), at 00:00 or at `@HH:MM`; or `every 15m`, `every 2h`.",
+    "Times of the schedule: five cron fields, an interval such as `every 15m` or `every 2h`, or a preset. Presets are `hourly`, `daily`, `weekdays`, `weekly` (Mondays) and `monthly` (the 1st). They run at 00:00, or at the time after `@`, for example `daily@09:00`.",
   );
-const Timezone = z.string().min(1).max(64).describe("An IANA name such as Europe/Berlin.");
-const Message = z.string().min(1).max(65_536).describe("What the agent is told each time.");
-const Name = z.string().min(1).max(64).nullable();
+const Timezone = z
+  .string()
+  .min(1)
+  .max(64)
+  .describe(
+    "IANA time zone of the schedule, for example `Europe/Berlin`. Default for a new schedule: `UTC`.",
+  );
+const Message = z
+  .string()
+  .min(1)
+  .max(65_536)
+  .describe("Message that the agent gets each time, at most 65,536 characters.");
+const Name = z
+  .string()
+  .min(1)
+  .max(64)
+  .nullable()
+  .describe("Display name, for example `daily report`. Null for none.");
 const EndUser = EndUserId.nullable().describe("End user of the runs. Null for none.");
 const SessionKey = z
   .string()
@@ -34,10 +49,13 @@ const Qualifier = z
   .max(64)
   .nullable()
   .describe(
-    "Version of new sessions: an alias, a number, or `latest`. A number also moves a session that exists. Null for the default `prod`.",
+    "Version of new sessions: an alias, a number, or `latest`. A number also moves an existing session to that version. Null for the default `prod`.",
   );
 
-export const ScheduleParams = z.strictObject({ agent: AgentReference, schedule_id: z.string().max(64) });
+export const ScheduleParams = z.strictObject({
+  agent: AgentReference,
+  schedule_id: z.string().max(64).describe("Id of the schedule: `sch_…`."),
+});
 
 export const ScheduleCreate = z
   .strictObject({
@@ -61,47 +79,65 @@ export const ScheduleUpdate = z
     end_user_id: EndUser.optional(),
     session: SessionKey.optional(),
     qualifier: Qualifier.optional(),
-    enabled: z.boolean().optional().describe("Switched on again, it starts without failures."),
+    enabled: z
+      .boolean()
+      .optional()
+      .describe(
+        "False switches the schedule off. True switches it on; `consecutive_failures` of a schedule that was off becomes 0.",
+      ),
   })
   .meta({ id: "AgentScheduleUpdate" });
 export type ScheduleUpdate = z.output<typeof ScheduleUpdate>;
 
 const schedule = {
-  id: z.string(),
-  schedule: z.string(),
-  message: z.string(),
-  timezone: z.string(),
-  name: z.string().nullable(),
-  end_user_id: z.string().nullable(),
-  session: z.string().nullable(),
-  qualifier: z.string(),
-  enabled: z.boolean(),
-  next_run_at: timestamp.nullable(),
-  upcoming_runs_at: z.array(timestamp).describe("The next five; none where it is switched off."),
-  last_run_at: timestamp.nullable(),
-  last_run_id: z.string().nullable(),
+  id: z.string().describe("Id of the schedule: `sch_…`."),
+  schedule: z
+    .string()
+    .describe("Times of the schedule: cron fields, a preset or an interval, for example `daily@09:00`."),
+  message: z.string().describe("Message that the agent gets each time."),
+  timezone: z.string().describe("IANA time zone of the schedule, for example `Europe/Berlin`."),
+  name: z.string().nullable().describe("Display name. Null if there is none."),
+  end_user_id: z.string().nullable().describe("End user of the runs. Null if there is none."),
+  session: z
+    .string()
+    .nullable()
+    .describe("Key of the session that the runs share. Null if each run has its own session."),
+  qualifier: z
+    .string()
+    .describe("Version of new sessions: an alias, a number, or `latest`. `prod` if none was set."),
+  enabled: z
+    .boolean()
+    .describe("False if the schedule is switched off, by a request or after ten failures in a row."),
+  next_run_at: timestamp.nullable().describe("Time of the next run. Null if the schedule is switched off."),
+  upcoming_runs_at: z
+    .array(timestamp)
+    .describe("Times of the next five runs. Empty if the schedule is switched off."),
+  last_run_at: timestamp.nullable().describe("Time when the last run began. Null before the first run."),
+  last_run_id: z.string().nullable().describe("Id of the last run: `run_…`. Null before the first run."),
   last_status: z
     .enum([...runStatuses, "skipped", "refused"])
     .nullable()
     .describe(
-      "Outcome of the last time: its run's status; `refused` if no run could begin; `skipped` if the server was down, the agent was paused, or a run of the schedule already waited for its session.",
+      "Status of the last run, or `refused` if no run could begin. `skipped` means that the server was down, the agent was paused, or an earlier run still waited for its session. Null before the first time.",
     ),
   last_error: z
     .string()
     .nullable()
     .describe(
-      `Why, where it did not end well: ${runErrorCodes.join(", ")}, a code of invoke, or \`missed\`.`,
+      `Code of the last failure or skip: ${runErrorCodes.join(", ")}, an error code of invoke, or \`missed\`. Null if there was none.`,
     ),
-  consecutive_failures: z.int().describe("Ten switch it off."),
+  consecutive_failures: z.int().describe("Number of failures in a row. The tenth switches the schedule off."),
   disabled_reason: z
     .string()
     .nullable()
-    .describe("`consecutive_failures` where it was switched off for that."),
-  created_at: timestamp,
+    .describe("Reason why the server switched the schedule off: `consecutive_failures`. Null otherwise."),
+  created_at: timestamp.describe("Time when the schedule was created."),
 };
 export const Schedule = z.object(schedule).meta({ id: "AgentSchedule" });
 export type Schedule = z.output<typeof Schedule>;
-export const ScheduleList = z.object({ items: z.array(Schedule) }).meta({ id: "AgentScheduleList" });
+export const ScheduleList = z
+  .object({ items: z.array(Schedule).describe("Schedules of the agent, newest first.") })
+  .meta({ id: "AgentScheduleList" });
 
 /** Fields of the record that a PATCH accepts and ignores. */
 export const scheduleReadOnlyFields = Object.keys(schedule).filter(

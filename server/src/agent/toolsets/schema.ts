@@ -5,14 +5,18 @@ import type { ToolsetRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
-export const ToolsetParams = z.strictObject({ toolset_id: z.string().max(64) });
+export const ToolsetParams = z.strictObject({
+  toolset_id: z.string().max(64).describe("Id of the toolset: `tst_…`."),
+});
 
 const Name = z
   .string()
   .regex(/^[a-z][a-z0-9_-]{0,23}$/, {
     error: "must be 1 to 24 of a-z, 0-9, - and _, and begin with a letter",
   })
-  .describe("Models call its tools `{name}__{tool}`.");
+  .describe(
+    "Name of the toolset, unique in the workspace: 1 to 24 of a-z, 0-9, - and _, beginning with a letter. Models call its tools `{name}__{tool}`.",
+  );
 const ToolName = z
   .string()
   .regex(/^[A-Za-z0-9_-]{1,38}$/, { error: "must be 1 to 38 of A-Z, a-z, 0-9, - and _" });
@@ -33,9 +37,12 @@ export const methods = ["GET", "POST", "PUT", "PATCH", "DELETE"] as const;
 
 export const HttpTool = z
   .strictObject({
-    name: ToolName,
-    description: z.string().max(4000),
-    method: z.enum(methods),
+    name: ToolName.describe("Name of the tool, unique in the toolset: 1 to 38 of A-Z, a-z, 0-9, - and _."),
+    description: z
+      .string()
+      .max(4000)
+      .describe("Description of the tool for the model, at most 4,000 characters."),
+    method: z.enum(methods).describe("HTTP method of the request."),
     path: z
       .string()
       .max(2000)
@@ -43,11 +50,13 @@ export const HttpTool = z
       .refine((path) => !path.split("/").some((part) => part === "." || part === ".."), {
         error: "must not hold . or .. as a part",
       })
-      .describe("Below the toolset's `url`; `{param}` is replaced by that argument."),
+      .describe(
+        "Path after the toolset's `url`, for example `/orders/{id}`. Each `{name}` is replaced by that required argument.",
+      ),
     parameters: z
       .record(z.string(), z.unknown())
       .describe(
-        "JSON Schema of an object: the arguments. Those not in the path go into the query or the body.",
+        "JSON Schema of the arguments, of type `object`. Arguments outside the path go into the query or the body.",
       ),
     headers: z
       .record(HeaderName, HeaderValue)
@@ -58,15 +67,28 @@ export const HttpTool = z
     body: z
       .enum(["json", "form", "none"])
       .optional()
-      .describe("`json` where absent, and for GET and DELETE `none`."),
+      .describe(
+        "Format of the request body. `none` puts the arguments into the query, as GET always does. Default: `none` for GET and DELETE, else `json`.",
+      ),
   })
   .meta({ id: "AgentHttpTool" });
 export type HttpTool = z.output<typeof HttpTool>;
 
 const Override = z.strictObject({
-  name: ToolName.optional(),
-  description: z.string().max(4000).optional(),
-  policy: z.enum(["allow", "ask", "deny"]).optional(),
+  name: ToolName.optional().describe(
+    "Name for the model, after the toolset's name and `__`. Default: derived from the original name.",
+  ),
+  description: z
+    .string()
+    .max(4000)
+    .optional()
+    .describe("Description for the model, at most 4,000 characters. Default: the tool's own."),
+  policy: z
+    .enum(["allow", "ask", "deny"])
+    .optional()
+    .describe(
+      "Policy of the tool: `allow` calls at once, `ask` needs an approval, `deny` hides it. A policy in an agent's `toolsets` takes precedence.",
+    ),
 });
 export type ToolOverride = z.output<typeof Override>;
 
@@ -87,11 +109,13 @@ const ClientId = z
   .string()
   .regex(/^[\x21-\x7e]{1,2048}$/, { error: "must be printable ASCII without spaces" })
   .nullable()
-  .describe("Of a client that was registered beforehand; where there is none, one is registered at sign-in.");
+  .describe(
+    "Id of an OAuth client that you registered at the provider. Default: null, and a client is registered at sign-in.",
+  );
 const ClientSecret = z
   .string()
   .regex(/^[\x20-\x7e]{0,4096}$/, { error: "must be printable ASCII" })
-  .describe("Sealed at rest, never answered. An empty one removes it.");
+  .describe("Secret of the OAuth client, encrypted at rest and never returned. An empty text removes it.");
 const ScopeToken = z
   .string()
   .max(500)
@@ -109,35 +133,58 @@ const Scopes = z
     z.array(ScopeToken).min(1).max(100),
   ])
   .nullable()
-  .describe("What is asked for at sign-in; where absent, what the server asks for.");
+  .describe(
+    "OAuth scopes requested at sign-in: an array, or a text separated by spaces. Default: the connector's scopes, else the server's own choice.",
+  );
 const PerEndUser = z
   .boolean()
-  .describe("Each end user signs in for themselves. Where false, the owner's connection serves all.");
+  .describe(
+    "True if each end user signs in. If false, the owner's connection serves all. Default for a new toolset: false.",
+  );
 
 export const ToolsetCreate = z
   .strictObject({
     name: Name,
-    kind: z.enum(["http", "mcp"]).describe("Requests as data, or the tools of an MCP server."),
-    url: Url.optional().describe("Required, except with a `catalog_slug`."),
+    kind: z
+      .enum(["http", "mcp"])
+      .describe("Kind of toolset: `http` for requests as data, `mcp` for the tools of an MCP server."),
+    url: Url.optional().describe(
+      "URL before the paths of the requests, or URL of the MCP server. Required without `catalog_slug`.",
+    ),
     catalog_slug: z
       .string()
       .max(64)
       .nullable()
       .optional()
-      .describe("A connector of the catalog: says `url`, and that people sign in."),
+      .describe(
+        "Slug of a connector of the catalog, for example `github`. It sets `url` and `auth_type`, and requires the kind `mcp`. Default: none.",
+      ),
     auth_header_name: HeaderName.nullable()
       .optional()
-      .describe("`Authorization: Bearer <secret>` where absent."),
+      .describe(
+        "Header that carries the secret, for example `x-api-key`. Default: `Authorization: Bearer <secret>`.",
+      ),
     auth_secret: Secret.nullable()
       .optional()
-      .describe("Sealed at rest, never answered, sent to `url` alone."),
-    auth_type: z.enum(["oauth"]).optional().describe("People sign in, in place of a stored secret."),
+      .describe(
+        "Secret of the calls, encrypted at rest and never returned. It is sent only to `url`. Default: none.",
+      ),
+    auth_type: z
+      .enum(["oauth"])
+      .optional()
+      .describe(
+        "`oauth` if people sign in instead of a stored secret. Default: `auth_secret` if given, else no authentication.",
+      ),
     oauth_client_id: ClientId.optional(),
     oauth_client_secret: ClientSecret.optional(),
     oauth_scopes: Scopes.optional(),
     oauth_per_end_user: PerEndUser.optional(),
-    http_tools: HttpTools.optional().describe("Required where `kind` is http, and used there alone."),
-    tool_overrides: Overrides.optional(),
+    http_tools: HttpTools.optional().describe(
+      "Tools of a toolset of the kind `http`, at most 200. Required for `http`, and refused for `mcp`.",
+    ),
+    tool_overrides: Overrides.optional().describe(
+      "Changes to single tools, by original name. Default: none.",
+    ),
   })
   .meta({ id: "AgentToolsetCreate" });
 export type ToolsetCreate = z.output<typeof ToolsetCreate>;
@@ -147,58 +194,112 @@ export const ToolsetUpdate = z
     url: Url.optional().describe(
       "URL of the tool server. A change of origin removes the stored secret, client and tool headers, unless the same request sends new ones.",
     ),
-    auth_header_name: HeaderName.nullable().optional(),
+    auth_header_name: HeaderName.nullable()
+      .optional()
+      .describe("Header that carries the secret. Null for `Authorization: Bearer <secret>`."),
     auth_secret: z
       .union([z.literal(""), Secret])
       .optional()
-      .describe("An empty one removes it."),
+      .describe(
+        "New secret of the calls, encrypted at rest and never returned. An empty text removes the secret.",
+      ),
     oauth_client_id: ClientId.optional(),
     oauth_client_secret: ClientSecret.optional(),
     oauth_scopes: Scopes.optional(),
     oauth_per_end_user: PerEndUser.optional(),
-    http_tools: HttpTools.optional(),
-    tool_overrides: Overrides.optional(),
+    http_tools: HttpTools.optional().describe(
+      "Tools of a toolset of the kind `http`. They replace all previous tools.",
+    ),
+    tool_overrides: Overrides.optional().describe(
+      "Changes to single tools, by original name. They replace all previous changes.",
+    ),
   })
   .meta({ id: "AgentToolsetUpdate" });
 export type ToolsetUpdate = z.output<typeof ToolsetUpdate>;
 
 const toolset = {
-  id: z.string(),
-  name: z.string(),
-  kind: z.enum(["http", "mcp"]),
-  url: z.string(),
-  auth_type: z.enum(authTypes),
-  auth_header_name: z.string().nullable(),
-  secret_hint: z.string().nullable(),
-  catalog_slug: z.string().nullable(),
-  oauth_client_id: z.string().nullable(),
-  oauth_scopes: z.string().nullable(),
-  oauth_per_end_user: z.boolean(),
-  http_tools: z.array(
-    z.looseObject({
-      headers: z
-        .record(z.string(), z.string())
-        .optional()
-        .describe("Headers with a hint instead of each value."),
-    }),
-  ),
-  tool_overrides: z.record(z.string(), z.unknown()),
-  tools: z.array(
-    z.object({
-      name: z.string().describe("As models call it, after the toolset's name and `__`."),
-      original_name: z.string().describe("As configs and overrides call it."),
-      description: z.string(),
-      input_schema: z.unknown(),
-    }),
-  ),
-  status: z.enum(statuses).describe("How the last try to read an MCP server's tools ended."),
-  last_refreshed_at: timestamp.nullable(),
-  last_error: z.string().nullable(),
-  created_at: timestamp,
+  id: z.string().describe("Id of the toolset: `tst_…`."),
+  name: z
+    .string()
+    .describe("Name of the toolset, unique in the workspace. Models call its tools `{name}__{tool}`."),
+  kind: z
+    .enum(["http", "mcp"])
+    .describe("Kind of toolset: HTTP requests as data (`http`), or the tools of an MCP server (`mcp`)."),
+  url: z.string().describe("URL before the paths of the requests, or URL of the MCP server."),
+  auth_type: z
+    .enum(authTypes)
+    .describe(
+      "Authentication of calls: `none`, a stored secret (`header`), or people who sign in (`oauth`).",
+    ),
+  auth_header_name: z
+    .string()
+    .nullable()
+    .describe("Header that carries the secret. Null for `Authorization: Bearer <secret>`."),
+  secret_hint: z
+    .string()
+    .nullable()
+    .describe(
+      "Hint of the stored secret: its last four characters, as in `…6789`, or `…` if it is short. Null without a secret.",
+    ),
+  catalog_slug: z
+    .string()
+    .nullable()
+    .describe("Slug of the connector that the toolset was created from. Null if there was none."),
+  oauth_client_id: z
+    .string()
+    .nullable()
+    .describe("Id of an OAuth client that you registered. Null if a client is registered at sign-in."),
+  oauth_scopes: z
+    .string()
+    .nullable()
+    .describe("OAuth scopes requested at sign-in, separated by spaces. Null for the server's own choice."),
+  oauth_per_end_user: z
+    .boolean()
+    .describe("True if each end user signs in. If false, the owner's connection serves all."),
+  http_tools: z
+    .array(
+      z.looseObject({
+        headers: z
+          .record(z.string(), z.string())
+          .optional()
+          .describe("Headers with a hint instead of each value."),
+      }),
+    )
+    .describe("Tools as they were set. Empty for a toolset of the kind `mcp`."),
+  tool_overrides: z.record(z.string(), z.unknown()).describe("Changes to single tools, by original name."),
+  tools: z
+    .array(
+      z.object({
+        name: z.string().describe("Name of the tool for models, after the toolset's name and `__`."),
+        original_name: z.string().describe("Name of the tool in agent configs and in `tool_overrides`."),
+        description: z.string().describe("Description of the tool for the model."),
+        input_schema: z.unknown().describe("JSON Schema of the arguments."),
+      }),
+    )
+    .describe("Tools of the toolset, with `tool_overrides` applied."),
+  status: z
+    .enum(statuses)
+    .describe(
+      "Outcome of the last attempt to read the MCP server's tools. `auth_required` means that a sign-in or a valid secret is missing. Always `ready` for the kind `http`.",
+    ),
+  last_refreshed_at: timestamp
+    .nullable()
+    .describe(
+      "Time when the tools were last read from the MCP server. Null until then, and for the kind `http`.",
+    ),
+  last_error: z
+    .string()
+    .nullable()
+    .describe(
+      "Reason why the tools could not be read, or list of tools that were left out. Null if all were read.",
+    ),
+  created_at: timestamp.describe("Time when the toolset was created."),
 };
 export const Toolset = z.object(toolset).meta({ id: "AgentToolset" });
 export type Toolset = z.output<typeof Toolset>;
-export const ToolsetList = z.object({ items: z.array(Toolset) }).meta({ id: "AgentToolsetList" });
+export const ToolsetList = z
+  .object({ items: z.array(Toolset).describe("Toolsets, newest first.") })
+  .meta({ id: "AgentToolsetList" });
 export const toolsetReadOnlyFields = Object.keys(toolset).filter((field) => !(field in ToolsetUpdate.shape));
 
 function isWebAddress(text: string): boolean {
@@ -209,21 +310,30 @@ function isWebAddress(text: string): boolean {
 
 export const Connector = z
   .object({
-    slug: z.string(),
-    name: z.string(),
-    description: z.string(),
-    kind: z.enum(["mcp"]),
-    url: z.string(),
-    auth_type: z.enum(["oauth"]),
-    oauth_scopes: z.string().nullable(),
+    slug: z.string().describe("Value for `catalog_slug`, for example `github`."),
+    name: z.string().describe("Name of the product, for example `GitHub`."),
+    description: z
+      .string()
+      .describe("Subject of the connector's tools, for example `Tasks, projects and goals.`"),
+    kind: z.enum(["mcp"]).describe("Always `mcp`."),
+    url: z.string().describe("URL of the vendor's MCP server."),
+    auth_type: z.enum(["oauth"]).describe("Always `oauth`: people sign in."),
+    oauth_scopes: z
+      .string()
+      .nullable()
+      .describe("OAuth scopes requested at sign-in, separated by spaces. Null for the server's own choice."),
     needs_client: z
       .boolean()
-      .describe("The vendor registers no clients by itself: make one there, and give its `oauth_client_id`."),
-    docs_url: z.string(),
+      .describe(
+        "True if the vendor registers no OAuth clients automatically. Then create one there and send its `oauth_client_id`.",
+      ),
+    docs_url: z.string().describe("URL of the vendor's documentation."),
   })
   .meta({ id: "AgentToolsetConnector" });
 export type Connector = z.output<typeof Connector>;
-export const Catalog = z.object({ items: z.array(Connector) }).meta({ id: "AgentToolsetCatalog" });
+export const Catalog = z
+  .object({ items: z.array(Connector).describe("All connectors of the catalog.") })
+  .meta({ id: "AgentToolsetCatalog" });
 
 /** The only way from a row to JSON. */
 export function toToolset(row: ToolsetRow): Toolset {

@@ -3,35 +3,60 @@ import { z } from "zod";
 import type { RunSums } from "./store.ts";
 
 export const UsageQuery = z.strictObject({
-  days: z.int().min(1).max(90).default(30).describe("Days of UTC, today the last of them."),
+  days: z
+    .int()
+    .min(1)
+    .max(90)
+    .default(30)
+    .describe("Number of UTC days to sum, from 1 to 90, including today. Default 30."),
 });
 
 const tokens = {
-  input_tokens: z.int(),
-  output_tokens: z.int(),
-  cached_input_tokens: z.int().describe("Of the input tokens, those the provider had in its cache."),
-  total_tokens: z.int(),
+  input_tokens: z.int().describe("Input tokens, including cached ones."),
+  output_tokens: z.int().describe("Output tokens, including reasoning."),
+  cached_input_tokens: z.int().describe("Input tokens that the provider read from its cache."),
+  total_tokens: z.int().describe("Sum of `input_tokens` and `output_tokens`."),
 };
 const sums = {
-  runs: z.int(),
-  completed: z.int(),
-  failed: z.int(),
+  runs: z.int().describe("Number of runs created in the period, including active ones."),
+  completed: z.int().describe("Number of these runs that are completed."),
+  failed: z.int().describe("Number of these runs that have failed, including cancelled ones."),
   ...tokens,
-  active_seconds: z.number().describe("How long runs were worked on."),
+  active_seconds: z.number().describe("Working time of the runs in seconds, without waits for people."),
 };
 
 export const Usage = z
   .object({
-    agent: z.string(),
-    days: z.int(),
-    from: z.iso.datetime(),
-    to: z.iso.datetime(),
-    totals: z.object(sums),
+    agent: z.string().describe("Name of the agent."),
+    days: z.int().describe("Number of UTC days in the period, including today."),
+    from: z.iso.datetime().describe("Start of the period: 00:00 UTC of its first day."),
+    to: z.iso.datetime().describe("End of the period: the time of the request."),
+    totals: z.object(sums).describe("Sums of all runs in the period."),
     end_users: z
-      .array(z.object({ end_user_id: z.string(), ...sums }))
-      .describe("`-` is whoever no run named; the thousand with the most tokens."),
-    by_day: z.array(z.object({ day: z.iso.date(), ...sums })),
-    by_model: z.array(z.object({ model: z.string(), calls: z.int(), ...tokens })),
+      .array(
+        z.object({
+          end_user_id: z.string().describe("End user of the runs. `-` stands for runs without an end user."),
+          ...sums,
+        }),
+      )
+      .describe("Sums by end user, most tokens first: the 1,000 end users with the most tokens."),
+    by_day: z
+      .array(
+        z.object({
+          day: z.iso.date().describe("UTC day on which the runs were created, for example `2026-01-31`."),
+          ...sums,
+        }),
+      )
+      .describe("Sums by day, oldest first. Days without runs are left out."),
+    by_model: z
+      .array(
+        z.object({
+          model: z.string().describe("Provider's name of the model."),
+          calls: z.int().describe("Number of complete model calls, including summaries."),
+          ...tokens,
+        }),
+      )
+      .describe("Sums of the steps that ended in the period, by model."),
   })
   .meta({ id: "AgentUsage" });
 export type Usage = z.output<typeof Usage>;

@@ -11,7 +11,7 @@ const templateMaxBytes = 8 * 1024;
 const keyTemplateMaxCharacters = 1024;
 export const defaultTemplate = "{{body}}";
 
-const Name = z.string().min(1).max(64);
+const Name = z.string().min(1).max(64).describe("Display name, for example `orders`.");
 const Template = z
   .string()
   .min(1)
@@ -19,47 +19,52 @@ const Template = z
     error: `must be ${templateMaxBytes} bytes at most`,
   })
   .describe(
-    "What the agent is told: a text in which `{{path}}` stands for what was delivered, from `body`, `headers`, `query`, `webhook` or `received_at` on.",
+    "Template of the message for the agent, at most 8 KiB. Each `{{path}}` is replaced by a value of the delivery, for example `{{body.issue.title}}`. A path begins with `body`, `headers`, `query`, `webhook` or `received_at`. Default `{{body}}`.",
   );
 const EndUserTemplate = z
   .string()
   .min(1)
   .max(keyTemplateMaxCharacters)
+  .nullable()
   .describe(
-    "End user of the runs: an id, or a template such as `{{body.user.id}}`. A delivery for which the template yields no valid id is refused with `end_user_invalid`.",
+    "End user of the runs: an id, or a template such as `{{body.user.id}}`. A delivery without a valid id is refused with 400 `end_user_invalid`. Null for none.",
   );
 const SessionTemplate = z
   .string()
   .min(1)
   .max(keyTemplateMaxCharacters)
+  .nullable()
   .describe(
-    "Key of the session, such as `{{body.thread}}`. Deliveries with the same key and end user share a live session, one run after the other. A delivery without the value gets its own session.",
+    "Key of the session, such as `{{body.thread}}`. Deliveries with the same key and end user share a live session, one run after the other. A delivery without the value gets its own session. Null gives each delivery its own.",
   );
 const Qualifier = z
   .string()
   .min(1)
   .max(64)
+  .nullable()
   .describe(
-    "Version of new sessions: an alias, a number, or `latest`. Default `prod`. A number also moves sessions that exist.",
+    "Version of new sessions: an alias, a number, or `latest`. A number also moves an existing session to that version. Null for the default `prod`.",
   );
 const DailyCap = z
   .int()
   .min(1)
   .max(1_000_000)
   .nullable()
-  .describe("Runs in a day, which begins at 00:00 UTC; null for no cap.");
+  .describe("Maximum number of runs in a UTC day. Null for no cap.");
 
-export const WebhookParams = z.strictObject({ agent: AgentReference, webhook_id: z.string().max(64) });
-export const ReceiveParams = z.strictObject({ webhook_id: z.string().max(64) });
+const webhookId = z.string().max(64).describe("Id of the webhook: `agw_…`.");
+
+export const WebhookParams = z.strictObject({ agent: AgentReference, webhook_id: webhookId });
+export const ReceiveParams = z.strictObject({ webhook_id: webhookId });
 export const ReceiveQuery = z.looseObject({});
 
 export const WebhookCreate = z
   .strictObject({
     name: Name,
     input_template: Template.optional(),
-    end_user_id: EndUserTemplate.nullable().optional(),
-    session: SessionTemplate.nullable().optional(),
-    qualifier: Qualifier.nullable().optional(),
+    end_user_id: EndUserTemplate.optional(),
+    session: SessionTemplate.optional(),
+    qualifier: Qualifier.optional(),
     daily_cap: DailyCap.optional(),
   })
   .meta({ id: "AgentWebhookCreate" });
@@ -68,33 +73,50 @@ export type WebhookCreate = z.output<typeof WebhookCreate>;
 export const WebhookUpdate = z
   .strictObject({
     name: Name.optional(),
-    input_template: Template.nullable().optional().describe("Null resets it to `{{body}}`."),
-    end_user_id: EndUserTemplate.nullable().optional(),
-    session: SessionTemplate.nullable().optional(),
-    qualifier: Qualifier.nullable().optional().describe("Null resets it to `prod`."),
+    input_template: Template.nullable()
+      .optional()
+      .describe("New template of the message for the agent. Null resets it to `{{body}}`."),
+    end_user_id: EndUserTemplate.optional(),
+    session: SessionTemplate.optional(),
+    qualifier: Qualifier.optional(),
     daily_cap: DailyCap.optional(),
-    enabled: z.boolean().optional().describe("While it is false, deliveries get `webhook_disabled`."),
+    enabled: z
+      .boolean()
+      .optional()
+      .describe("False refuses deliveries with 409 `webhook_disabled`; true accepts them again."),
   })
   .meta({ id: "AgentWebhookUpdate" });
 export type WebhookUpdate = z.output<typeof WebhookUpdate>;
 
 const webhook = {
-  id: z.string(),
-  name: z.string(),
-  url: z.string().describe("Where to deliver."),
-  secret_hint: z.string().describe("The end of the secret."),
-  input_template: z.string(),
-  end_user_id: z.string().nullable(),
-  session: z.string().nullable(),
-  qualifier: z.string(),
-  daily_cap: z.int().nullable(),
-  enabled: z.boolean(),
-  runs_today: z.int().describe("Since 00:00 UTC."),
-  created_at: timestamp,
+  id: z.string().describe("Id of the webhook: `agw_…`."),
+  name: z.string().describe("Display name, for example `orders`."),
+  url: z.string().describe("URL that accepts deliveries by POST."),
+  secret_hint: z.string().describe("Hint of the secret: its last four characters, as in `…6789`."),
+  input_template: z
+    .string()
+    .describe("Template of the message that the agent gets. `{{body}}` if none was set."),
+  end_user_id: z
+    .string()
+    .nullable()
+    .describe("Id or template of the end user of the runs. Null if there is none."),
+  session: z
+    .string()
+    .nullable()
+    .describe("Template of the session's key. Null if each delivery gets its own session."),
+  qualifier: z
+    .string()
+    .describe("Version of new sessions: an alias, a number, or `latest`. `prod` if none was set."),
+  daily_cap: z.int().nullable().describe("Maximum number of runs in a UTC day. Null for no cap."),
+  enabled: z.boolean().describe("False if the webhook refuses deliveries with `webhook_disabled`."),
+  runs_today: z.int().describe("Number of runs since 00:00 UTC."),
+  created_at: timestamp.describe("Time when the webhook was created."),
 };
 export const Webhook = z.object(webhook).meta({ id: "AgentWebhook" });
 export type Webhook = z.output<typeof Webhook>;
-export const WebhookList = z.object({ items: z.array(Webhook) }).meta({ id: "AgentWebhookList" });
+export const WebhookList = z
+  .object({ items: z.array(Webhook).describe("Webhooks of the agent, newest first.") })
+  .meta({ id: "AgentWebhookList" });
 
 export const WebhookWithSecret = z
   .object({
@@ -104,14 +126,17 @@ export const WebhookWithSecret = z
       .meta({ "x-kontor-secret": true })
       .nullable()
       .describe(
-        "In this answer and in no other. The whole text keys the plain signatures; the bytes behind `whsec_` key those of Standard Webhooks.",
+        "Secret of the webhook, shown only once; null in a replayed response. `sha256=` signatures use the whole text as key. Standard Webhooks signatures use the bytes of the base64 text after `whsec_`.",
       ),
   })
   .meta({ id: "AgentWebhookWithSecret" });
 export type WebhookWithSecret = z.output<typeof WebhookWithSecret>;
 
 export const Received = z
-  .object({ run_id: z.string(), session_id: z.string() })
+  .object({
+    run_id: z.string().describe("Id of the run: `run_…`. A repeated delivery gets the first run."),
+    session_id: z.string().describe("Id of the run's session: `ses_…`."),
+  })
   .meta({ id: "AgentWebhookReceived" });
 
 /** Fields of the record that a PATCH accepts and ignores. */

@@ -16,6 +16,7 @@ import {
   AddonParams,
   AddonUpdate,
   AddonWithUrls,
+  ProjectParams,
   readOnlyFields,
   toAddon,
   toAddonWithUrls,
@@ -24,7 +25,6 @@ import { updateAddon } from "./update.ts";
 
 const common = { api: "platform", tag: "Add-ons" } as const;
 const path = "/api/v1/projects/{project_id}/addons";
-const ofProject = z.object({ project_id: z.guid() });
 const notFound = [projectNotFound, addonNotFound] as const;
 
 export const addonRoutes = (addons: Addons): Route[] => [
@@ -33,9 +33,10 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "GET",
     path,
     operationId: "listAddons",
-    summary: "The add-ons of a project, newest first",
+    summary: "List a project's add-ons",
+    description: "Returns the newest first.",
     scope: "platform:read",
-    params: ofProject,
+    params: ProjectParams,
     responses: { 200: z.array(Addon) },
     errors: [projectNotFound],
     handler: async ({ actor, params }) =>
@@ -46,11 +47,11 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "POST",
     path,
     operationId: "createAddon",
-    summary: "Create a PostgreSQL or a Redis of the project's own",
+    summary: "Create an add-on",
     description:
-      "Answered as `provisioning`; it takes connections once it is `running`. `DATABASE_URL` or `REDIS_URL` reaches the project's processes at their next deploy, restart or wake. Fields that are not named here are kept under `options`.",
+      "Creates a PostgreSQL or Redis database for the project. The response has `status: provisioning`; the add-on accepts connections once it is `running`. The project's processes get `DATABASE_URL` or `REDIS_URL` at their next deploy, restart or wake. Fields that are not listed here are stored under `options`.",
     scope: "platform:write",
-    params: ofProject,
+    params: ProjectParams,
     body: AddonCreate,
     responses: { 201: Addon },
     errors: [projectNotFound, environmentNotFound, addonExists, noPublicPort, planLimit, accountSuspended],
@@ -68,7 +69,8 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "GET",
     path: `${path}/{addon_id}`,
     operationId: "getAddon",
-    summary: "An add-on with its connection URLs",
+    summary: "Get an add-on",
+    description: "Returns the add-on with its connection URLs, which contain the password.",
     scope: "platform:read",
     params: AddonParams,
     responses: { 200: AddonWithUrls },
@@ -82,8 +84,8 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "PATCH",
     path: `${path}/{addon_id}`,
     operationId: "updateAddon",
-    summary: "Open an add-on to the outside, or close it",
-    description: "Closing ends the connections that came that way.",
+    summary: "Update an add-on",
+    description: "Opens or closes the public port. Closing it ends the connections through it.",
     scope: "platform:write",
     extension: true,
     params: AddonParams,
@@ -99,8 +101,9 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "POST",
     path: `${path}/{addon_id}/restart`,
     operationId: "restartAddon",
-    summary: "End an add-on's process in order, and begin it again",
-    description: "Answered once it takes connections again, or after a minute. What was committed is kept.",
+    summary: "Restart an add-on",
+    description:
+      "Shuts the database down cleanly and starts it again. Responds once it accepts connections, or after one minute. Committed data is kept.",
     scope: "platform:write",
     extension: true,
     params: AddonParams,
@@ -114,8 +117,9 @@ export const addonRoutes = (addons: Addons): Route[] => [
     method: "DELETE",
     path: `${path}/{addon_id}`,
     operationId: "deleteAddon",
-    summary: "Delete an add-on, its data and its backups",
-    description: "Irreversible. Nobody reaches it from now on; its data is gone within seconds.",
+    summary: "Delete an add-on",
+    description:
+      "Deletes the add-on, its data and its backups, irreversibly. It is unreachable at once; the server removes its data within seconds.",
     scope: "platform:write",
     params: AddonParams,
     responses: { 204: null },

@@ -10,6 +10,7 @@ import {
   repositoryTooLarge,
   repositoryUnavailable,
 } from "../git/errors.ts";
+import { ProjectId } from "../input/schema.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { analyzeProject } from "./analyze.ts";
 import { analysisQueueFull, settingsRefused } from "./errors.ts";
@@ -22,11 +23,11 @@ export const analyzeRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/api/v1/projects/{project_id}/analyze",
     operationId: "analyzeProject",
-    summary: "What the repository is, and the recipe it would be built by",
+    summary: "Analyze a project's repository",
     description:
-      "Of the newest commit of production's branch, which is fetched and read; nothing of it is run. Settings of the project beat what is found.",
+      "Fetches the newest commit of the production branch, and detects framework, commands and port. Executes nothing from the repository. Settings of the project take precedence over detected ones. A fetch that takes more than 60 seconds gets 409 `repository_unavailable`.",
     scope: "platform:write",
-    params: z.object({ project_id: z.guid() }),
+    params: z.object({ project_id: ProjectId }),
     responses: { 200: RepoAnalysis },
     errors: [
       projectNotFound,

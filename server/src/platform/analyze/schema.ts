@@ -5,20 +5,48 @@ import type { ProjectRow } from "../projects/projects.ts";
 
 export const RepoAnalysis = z
   .object({
-    framework: z.string().nullable().describe("Null where nothing was recognised."),
-    runtime: z.enum(["node", "python", "go", "static", "dockerfile"]).nullable(),
-    package_manager: z.string().nullable(),
-    install_command: z.string().nullable(),
-    build_command: z.string().nullable(),
-    start_command: z.string().nullable(),
-    output_directory: z.string().nullable(),
-    port: z.int().nullable(),
+    framework: z
+      .string()
+      .nullable()
+      .describe(
+        "Framework, such as `nextjs`: the project's setting, else detected. Null if none was recognized.",
+      ),
+    runtime: z
+      .enum(["node", "python", "go", "static", "dockerfile"])
+      .nullable()
+      .describe("Runtime of the app. Null if nothing was recognised."),
+    package_manager: z
+      .string()
+      .nullable()
+      .describe("Package manager of the repository, such as `npm` or `uv`. Null if none applies."),
+    install_command: z
+      .string()
+      .nullable()
+      .describe(
+        "Shell command that installs the dependencies: the project's setting, else detected. Null if none.",
+      ),
+    build_command: z
+      .string()
+      .nullable()
+      .describe("Shell command that builds the app: the project's setting, else detected. Null if none."),
+    start_command: z
+      .string()
+      .nullable()
+      .describe("Shell command that starts the app: the project's setting, else detected. Null if none."),
+    output_directory: z
+      .string()
+      .nullable()
+      .describe("Directory that is served as a site: the project's setting, else detected. Null if none."),
+    port: z
+      .int()
+      .nullable()
+      .describe("TCP port that the app listens on: the project's setting, else detected. Null if unknown."),
     recipe: z
       .string()
       .nullable()
-      .describe("The Dockerfile it is built by; null where nothing was recognised."),
-    evidence: z.array(z.string()).describe("Why each thing is as it is."),
-    warnings: z.array(z.string()).describe("What may not turn out as expected."),
+      .describe("Dockerfile that the next deployment would build. Null if nothing was recognized."),
+    evidence: z.array(z.string()).describe("Reasons for the detected values, as sentences."),
+    warnings: z.array(z.string()).describe("Possible problems, as sentences."),
   })
   .meta({ id: "RepoAnalysis" });
 export type RepoAnalysis = z.output<typeof RepoAnalysis>;

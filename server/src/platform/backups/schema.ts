@@ -1,6 +1,6 @@
 /** The wire of backups. */
 import { z } from "zod";
-import { AddonName } from "../addons/schema.ts";
+import { AddonName, AddonParams } from "../addons/schema.ts";
 import type { Download as DownloadView } from "./download.ts";
 import type { BackupInfoView } from "./manage.ts";
 import type { BackupRow, RestoreRow } from "./store.ts";
@@ -8,9 +8,8 @@ import type { BackupRow, RestoreRow } from "./store.ts";
 const timestamp = z.iso.datetime();
 
 export const BackupParams = z.strictObject({
-  project_id: z.guid(),
-  addon_id: z.guid(),
-  backup_id: z.guid(),
+  ...AddonParams.shape,
+  backup_id: z.guid().describe("Id (UUID) of the backup."),
 });
 
 export function idsOf({ project_id, addon_id, backup_id }: z.output<typeof BackupParams>) {
@@ -19,20 +18,27 @@ export function idsOf({ project_id, addon_id, backup_id }: z.output<typeof Backu
 
 export const Backup = z
   .object({
-    id: z.guid(),
-    addon_id: z.guid(),
-    kind: z.enum(["manual", "auto", "safety"]).describe("`safety`: what was there before a restore."),
+    id: z.guid().describe("Id (UUID) of the backup."),
+    addon_id: z.guid().describe("Id (UUID) of the add-on that is backed up."),
+    kind: z
+      .enum(["manual", "auto", "safety"])
+      .describe("`manual`: by request. `auto`: daily. `safety`: data of the add-on before a restore."),
     status: z
       .enum(["pending", "running", "completed", "failed"])
       .describe(
-        "`completed`: it was restored in an instance that was thrown away, and was what the add-on held.",
+        "Status of the backup. `completed`: a test restore succeeded, and its data matched the add-on's.",
       ),
-    size_bytes: z.int().nullable(),
-    sha256: z.string().nullable(),
-    verified_at: timestamp.nullable(),
-    expires_at: timestamp.nullable().describe("It is deleted then."),
-    created_at: timestamp,
-    error: z.string().nullable(),
+    size_bytes: z.int().nullable().describe("Size of the backup in bytes. Null until `completed`."),
+    sha256: z
+      .string()
+      .nullable()
+      .describe("SHA-256 of the backup's bytes, hexadecimal. Null until `completed`."),
+    verified_at: timestamp.nullable().describe("Time at which the test restore succeeded. Null until then."),
+    expires_at: timestamp.nullable().describe("Time at which the server deletes the backup."),
+    created_at: timestamp.describe(
+      "Time at which the backup was requested; for a daily one, the time at which it was queued.",
+    ),
+    error: z.string().nullable().describe("Reason of the failure. Null unless `failed`."),
   })
   .meta({ id: "Backup" });
 
@@ -54,11 +60,15 @@ export function toBackup(row: BackupRow): z.output<typeof Backup> {
 
 export const BackupInfo = z
   .object({
-    retention_days: z.int(),
-    daily_quota: z.int().describe("Backups made by hand in a day of UTC."),
-    used_today: z.int(),
-    next_run_at: timestamp.nullable(),
-    auto_backup: z.boolean(),
+    retention_days: z.int().describe("Days until a new backup is deleted; set by the plan."),
+    daily_quota: z.int().describe("Maximum number of manual backups per day (UTC); set by the plan."),
+    used_today: z
+      .int()
+      .describe("Manual backups since midnight UTC. Deleted ones count, failed ones do not."),
+    next_run_at: timestamp
+      .nullable()
+      .describe("Time of the next daily backup. Null while `auto_backup` is false."),
+    auto_backup: z.boolean().describe("True if the server makes a backup every day."),
   })
   .meta({ id: "BackupInfo" });
 
@@ -74,10 +84,10 @@ export function toBackupInfo(view: BackupInfoView): z.output<typeof BackupInfo> 
 
 export const BackupDownload = z
   .object({
-    url: z.string().describe("Needs no token; good for an hour."),
-    expires_at: timestamp,
-    size_bytes: z.int(),
-    sha256: z.string(),
+    url: z.string().describe("Download URL. Needs no token, and works for one hour."),
+    expires_at: timestamp.describe("Time at which `url` stops working: one hour after this response."),
+    size_bytes: z.int().describe("Size of the download in bytes."),
+    sha256: z.string().describe("SHA-256 of the download, hexadecimal."),
   })
   .meta({ id: "BackupDownload" });
 
@@ -93,7 +103,7 @@ export function toDownload(view: DownloadView): z.output<typeof BackupDownload> 
 export const RestoreRequest = z
   .strictObject({
     name: AddonName.optional().describe(
-      "Of a new add-on in the same project; in place of what the add-on holds where absent.",
+      "Name of a new add-on in the same project to restore into. Default: replace the current add-on's data.",
     ),
   })
   .default({})
@@ -101,16 +111,23 @@ export const RestoreRequest = z
 
 export const Restore = z
   .object({
-    id: z.guid(),
-    backup_id: z.guid(),
-    addon_id: z.guid().describe("What it is restored into."),
+    id: z.guid().describe("Id (UUID) of the restore."),
+    backup_id: z.guid().describe("Id (UUID) of the backup that is restored."),
+    addon_id: z.guid().describe("Id (UUID) of the add-on that is restored into."),
     status: z
       .enum(["running", "completed", "failed"])
-      .describe("`failed`: the add-on holds what it held before."),
-    safety_backup_id: z.guid().nullable().describe("What the add-on held before."),
-    error: z.string().nullable(),
-    created_at: timestamp,
-    finished_at: timestamp.nullable(),
+      .describe(
+        "Status of the restore. `failed`: the add-on keeps its previous data; if that could not be confirmed, `error` reports it.",
+      ),
+    safety_backup_id: z
+      .guid()
+      .nullable()
+      .describe(
+        "Id (UUID) of the backup with the add-on's previous data. Null for a restore into a new add-on.",
+      ),
+    error: z.string().nullable().describe("Reason of the failure. Null unless `failed`."),
+    created_at: timestamp.describe("Time of the request."),
+    finished_at: timestamp.nullable().describe("Time at which the restore ended. Null while it runs."),
   })
   .meta({ id: "Restore" });
 

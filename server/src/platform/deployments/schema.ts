@@ -2,8 +2,9 @@
 import { z } from "zod";
 import { PersonBehind } from "#accounts/users/person.ts";
 import type { App } from "#app.ts";
-import { urlOf } from "../environments/schema.ts";
+import { commitFields, deploymentTimes, urlOf } from "../environments/schema.ts";
 import { isBranchName, isCommitId } from "../git/names.ts";
+import { EnvironmentId, pageFields, pageQuery, ProjectId } from "../input/schema.ts";
 import type { Tally } from "./store.ts";
 import type { DeploymentNews, LogEntry } from "./logs.ts";
 import { progressSchema } from "../progress.ts";
@@ -12,11 +13,12 @@ import type { DeploymentRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
-export const ProjectParams = z.object({ project_id: z.guid() });
-export const DeploymentParams = z.object({ deployment_id: z.guid() });
+const DeploymentId = z.guid().describe("Id (UUID) of the deployment.");
+export const ProjectParams = z.object({ project_id: ProjectId });
+export const DeploymentParams = z.object({ deployment_id: DeploymentId });
 export const DeployQuery = z
   .object({
-    environment_id: z.guid().optional().describe("Production where absent."),
+    environment_id: z.guid().optional().describe("Id (UUID) of the environment. Default: production."),
     commit: z
       .string()
       .refine(isCommitId, { error: "must be a whole commit id, 40 or 64 hexadecimal digits" })
@@ -39,11 +41,10 @@ export const DeployQuery = z
     error: "is given in place of commit, not beside it",
   });
 export const RestartQuery = z.object({
-  environment_id: z.guid().optional().describe("Production where absent."),
+  environment_id: z.guid().optional().describe("Id (UUID) of the environment. Default: production."),
 });
 export const ListQuery = z.object({
-  skip: z.int().min(0).default(0),
-  limit: z.int().min(1).max(100).default(20),
+  ...pageQuery,
   environment_id: z.guid().optional().describe("Environment of the deployments to list. Extension."),
   status: z.enum(statuses).optional().describe("Status of the deployments to list. Extension."),
 });
@@ -53,26 +54,45 @@ export const StatsQuery = z.object({
     .optional()
     .describe("Environment of the deployments to count. Default: all of the project. Extension."),
 });
-export const LogsQuery = z.object({ follow: z.boolean().default(false) });
+export const LogsQuery = z.object({
+  follow: z
+    .boolean()
+    .default(false)
+    .describe("Stream the log as server-sent events until the deployment ends. Default: false. Extension."),
+});
 export const RollbackQuery = z.object({
   allow_rebuild: z
     .boolean()
     .default(false)
-    .describe("Fetch and build the original commit again where the image is not kept any more."),
+    .describe("Build the original commit again if its image is deleted. Default: false."),
   restore_env: z
     .boolean()
     .default(false)
-    .describe("An extension: with the variables it had, not those of today."),
+    .describe(
+      "Use the variables of the original deployment, not the current ones. Default: false. Extension.",
+    ),
 });
 
 export const DeploymentStep = z
   .object({
-    name: z.enum(stepNames),
-    status: z.enum(stepStatuses),
-    started_at: timestamp.nullable(),
-    finished_at: timestamp.nullable(),
-    duration_ms: z.int().nullable(),
-    error: z.string().nullable(),
+    name: z
+      .enum(stepNames)
+      .describe("Name of the step. `scan` runs in parallel; the deployment does not wait for it."),
+    status: z
+      .enum(stepStatuses)
+      .describe("Status of the step. `skipped`: not needed, or the deployment ended first."),
+    started_at: timestamp.nullable().describe("Time when the step began (UTC). Null until then."),
+    finished_at: timestamp.nullable().describe("Time when the step ended (UTC). Null until then."),
+    duration_ms: z
+      .int()
+      .nullable()
+      .describe("Duration of the step in milliseconds. Null until it ends, and if it never began."),
+    error: z
+      .string()
+      .nullable()
+      .describe(
+        "Reason why the step failed. For a `scan` that continues after the deployment, a note. Null otherwise.",
+      ),
   })
   .meta({ id: "DeploymentStep" });
 
@@ -80,72 +100,123 @@ export const DeploymentProgress = progressSchema("DeploymentProgress", ["queued"
 
 export const DeploymentResponse = z
   .object({
-    id: z.guid(),
-    project_id: z.guid(),
-    environment_id: z.guid(),
-    number: z.int().describe("Counts up within the project."),
+    id: DeploymentId,
+    project_id: ProjectId,
+    environment_id: EnvironmentId,
+    number: z.int().describe("Sequence number of the deployment within its project, from 1."),
     status: z
       .enum(statuses)
       .describe(
-        "`queued → building → deploying → live`, or `failed` or `cancelled`; `superseded` once a later one is live.",
+        "Status: `queued`, `building`, `deploying`, then `live`, `failed` or `cancelled`. `superseded`: was live before a later one.",
       ),
-    trigger: z.object({
-      kind: z.enum(["api", "push", "rollback", "restart", "console", "agent"]),
-      actor: z.object({ kind: z.string(), id: z.string(), label: z.string(), user: PersonBehind }),
-    }),
-    commit: z.object({
-      sha: z.string().nullable(),
-      message: z.string().nullable(),
-      author: z.string().nullable(),
-      tag: z.string().nullable().describe("Requested tag. Null if the request had none."),
-    }),
-    image_tag: z.string().nullable(),
+    trigger: z
+      .object({
+        kind: z
+          .enum(["api", "push", "rollback", "restart", "console", "agent"])
+          .describe(
+            "Cause of the deployment. `console`, `api` and `agent`: a deploy by a session, a token or a worker.",
+          ),
+        actor: z
+          .object({
+            kind: z.string().describe("Kind of the actor: `user`, `api_token`, `worker` or `system`."),
+            id: z
+              .string()
+              .describe("Id of the user, token or worker; `system` for the server and for forges."),
+            label: z
+              .string()
+              .describe(
+                "E-mail address of a user, name of a token or worker, or name of a forge such as `github`.",
+              ),
+            user: PersonBehind,
+          })
+          .describe("Actor that requested the deployment."),
+      })
+      .describe("Cause and actor of the deployment."),
+    commit: z
+      .object({
+        ...commitFields,
+        tag: z.string().nullable().describe("Requested tag. Null if the request had none."),
+      })
+      .describe("Commit of the deployment."),
+    image_tag: z
+      .string()
+      .nullable()
+      .describe("Tag of the image, such as `b12`. Null until the image is built."),
     image_reused: z
       .boolean()
       .describe("True if an earlier build's image was reused: same commit, settings and variables."),
-    url: z.string(),
-    steps: z.array(DeploymentStep),
+    url: z.string().describe("HTTPS address of the environment, such as `https://shop.apps.example.com`."),
+    steps: z.array(DeploymentStep).describe("Steps of the deployment, in order."),
     progress: DeploymentProgress.nullable().describe(
       "Progress of the deployment. Null after its end. Extension.",
     ),
-    error: z.string().nullable().describe("Why it failed, and what was said last."),
-    rolled_back_from: z.guid().nullable().describe("Of a rollback: the deployment whose image it is."),
-    created_at: timestamp,
-    started_at: timestamp.nullable(),
-    finished_at: timestamp.nullable(),
+    error: z
+      .string()
+      .nullable()
+      .describe(
+        "Reason why the deployment failed or was cancelled, with the last output. Null if there is none.",
+      ),
+    rolled_back_from: z
+      .guid()
+      .nullable()
+      .describe("Id (UUID) of the deployment that a rollback restored. Null for other deployments."),
+    ...deploymentTimes,
   })
   .meta({ id: "DeploymentResponse" });
 export type DeploymentResponse = z.output<typeof DeploymentResponse>;
 
 export const DeploymentListResponse = z
-  .object({ items: z.array(DeploymentResponse), total: z.int(), skip: z.int(), limit: z.int() })
+  .object({
+    items: z.array(DeploymentResponse).describe("Deployments of this page, newest first."),
+    ...pageFields,
+  })
   .meta({ id: "DeploymentListResponse" });
 
 const entry = {
-  step: z.enum(stepNames),
-  at: timestamp,
-  text: z.string().describe("One or more whole lines, as they were said."),
+  step: z.enum(stepNames).describe("Step that wrote the output."),
+  at: timestamp.describe("Time of the first line of `text` (UTC)."),
+  text: z.string().describe("Complete lines of output, at least one."),
 };
 export const DeploymentLogEntry = z.object(entry).meta({ id: "DeploymentLogEntry" });
 export const DeploymentLogEvent = z
   .discriminatedUnion("kind", [
-    z.object({ kind: z.literal("log"), ...entry }),
-    z.object({ kind: z.literal("status"), status: z.enum(statuses), error: z.string().nullable() }),
+    z.object({ kind: z.literal("log").describe("Kind of the event: new output."), ...entry }),
+    z.object({
+      kind: z.literal("status").describe("Kind of the event: a new status."),
+      status: z
+        .enum(statuses)
+        .describe("New status of the deployment. The stream ends after a final status."),
+      error: z
+        .string()
+        .nullable()
+        .describe("Reason why the deployment failed or was cancelled. Null if there is none."),
+    }),
   ])
   .meta({ id: "DeploymentLogEvent" });
 
 export const BuildLog = z
-  .object({ text: z.string(), truncated: z.boolean().describe("More was said than is kept.") })
+  .object({
+    text: z.string().describe("Output of the build, of which the first 4 MiB are kept."),
+    truncated: z.boolean().describe("True if the output was longer than the 4 MiB that are kept."),
+  })
   .meta({ id: "BuildLog" });
 
 export const DeploymentStats = z
   .object({
-    total: z.int(),
-    succeeded: z.int(),
-    failed: z.int(),
-    success_rate: z.number().nullable().describe("0 to 1, of those that succeeded or failed; null before."),
-    average_duration_ms: z.int().nullable().describe("Of those that succeeded."),
-    last_deployment: DeploymentResponse.nullable(),
+    total: z.int().describe("Number of deployments, including running and cancelled ones."),
+    succeeded: z.int().describe("Number of deployments that went live, superseded ones included."),
+    failed: z.int().describe("Number of deployments that failed."),
+    success_rate: z
+      .number()
+      .nullable()
+      .describe(
+        "Share of successful deployments among the successful and failed ones, 0 to 1. Null before the first.",
+      ),
+    average_duration_ms: z
+      .int()
+      .nullable()
+      .describe("Average duration of successful deployments in milliseconds. Null before the first."),
+    last_deployment: DeploymentResponse.nullable().describe("Newest deployment. Null before the first."),
   })
   .meta({ id: "DeploymentStats" });
 

@@ -2,26 +2,31 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
+import { ProjectId } from "../input/schema.ts";
+import { CustomDomain } from "../projects/schema.ts";
 import type { DomainRow } from "./store.ts";
 
-export const DomainParams = z.strictObject({ project_id: z.guid() });
+export const DomainParams = z.strictObject({ project_id: ProjectId });
 
 export const DomainQuery = z.strictObject({
   workspace: z
     .string()
     .optional()
-    .describe("`personal` or a team id; all that the caller reaches where absent."),
+    .describe("`personal` or a team id. Default: all workspaces that the caller reaches."),
 });
 
 export const Domain = z
   .object({
-    project_id: z.guid(),
-    project_name: z.string(),
-    hostname: z.string(),
-    status: z.enum(["pending", "verified", "failed"]),
-    cname_target: z.string().describe("What the name's CNAME record must say."),
-    checked_at: z.iso.datetime().nullable(),
-    error: z.string().nullable().describe("What was found, and what to set."),
+    project_id: ProjectId,
+    project_name: z.string().describe("Name of the project, such as `shop`."),
+    hostname: CustomDomain.shape.hostname,
+    status: CustomDomain.shape.status,
+    cname_target: z.string().describe("Host name that the domain's CNAME record must name."),
+    checked_at: CustomDomain.shape.checked_at,
+    error: z
+      .string()
+      .nullable()
+      .describe("Problem that the last DNS check found, and the record to set. Null if none."),
   })
   .meta({ id: "Domain" });
 export type Domain = z.output<typeof Domain>;

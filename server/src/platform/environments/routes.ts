@@ -2,6 +2,7 @@ import { z } from "zod";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
+import { ProjectId } from "../input/schema.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { onProject } from "../audited.ts";
 import { createEnvironment } from "./create.ts";
@@ -21,7 +22,7 @@ import { updateEnvironment } from "./update.ts";
 
 const common = { api: "platform", tag: "Environments" } as const;
 const path = "/api/v1/projects/{project_id}/environments";
-const ofProject = z.object({ project_id: z.guid() });
+const ofProject = z.object({ project_id: ProjectId });
 
 export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
   defineRoute({
@@ -29,7 +30,8 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path,
     operationId: "listEnvironments",
-    summary: "The environments of a project, production first",
+    summary: "List environments",
+    description: "Returns the environments of the project, production first.",
     scope: "platform:read",
     params: ofProject,
     responses: { 200: z.array(EnvironmentResponse) },
@@ -41,9 +43,9 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "POST",
     path,
     operationId: "createEnvironment",
-    summary: "Create an environment with a branch and a host of its own",
+    summary: "Create an environment",
     description:
-      "It is served at `{slug}--{name}.{apps_domain}` once something is deployed to it. Its size is the largest of the plan.",
+      "The environment has its own branch and host: `{slug}--{name}.{apps_domain}`. It serves requests after its first deployment. The size is the largest that the plan allows.",
     scope: "platform:write",
     params: ofProject,
     body: EnvironmentCreate,
@@ -63,8 +65,9 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "PATCH",
     path: `${path}/{env_id}`,
     operationId: "updateEnvironment",
-    summary: "Change an environment's branch, variables or size",
-    description: "What runs is not touched: a change applies at the next deploy, restart or wake.",
+    summary: "Update an environment",
+    description:
+      "Changes the branch, variables or size. The running app does not change. Variables apply at the next deploy, restart or wake; the size at the next deploy or restart.",
     scope: "platform:write",
     params: EnvironmentParams,
     body: EnvironmentUpdate,
@@ -79,8 +82,9 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "DELETE",
     path: `${path}/{env_id}`,
     operationId: "deleteEnvironment",
-    summary: "Delete an environment other than production",
-    description: "Its host is free from now on, and its app is gone within seconds.",
+    summary: "Delete an environment",
+    description:
+      "Takes effect at once, and frees the host name. The server removes the app within seconds. Production cannot be deleted: 409 `environment_protected`.",
     scope: "platform:write",
     params: EnvironmentParams,
     responses: { 204: null },
@@ -92,7 +96,8 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path: `${path}/{env_id}/env-vars`,
     operationId: "getEnvironmentVariables",
-    summary: "The environment's own variables, decrypted",
+    summary: "Get an environment's variables",
+    description: "Returns the environment's own variables, decrypted, without those of the project.",
     scope: "platform:read",
     params: EnvironmentParams,
     responses: { 200: VariablesResponse },

@@ -2,8 +2,9 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { isBranchName } from "../git/names.ts";
+import { EnvironmentId, ProjectId } from "../input/schema.ts";
 import { environmentStatuses, statusOf } from "./status.ts";
-import { sizeNames, type AppSize } from "./sizes.ts";
+import { appSizes, sizeNames, type AppSize } from "./sizes.ts";
 import { fit } from "./variables.ts";
 import type { EnvironmentView, LastDeploymentRow } from "./views.ts";
 
@@ -31,7 +32,11 @@ export const VariablesResponse = z
 
 const kind = z.enum(["production", "staging", "dev", "preview"]);
 
-export const EnvironmentParams = z.object({ project_id: z.guid(), env_id: z.guid() });
+const sizes = sizeNames
+  .map((name) => `\`${name}\` (${appSizes[name].cpu} CPU, ${appSizes[name].memoryMb} MiB)`)
+  .join(", ");
+
+export const EnvironmentParams = z.object({ project_id: ProjectId, env_id: EnvironmentId });
 
 export const EnvironmentCreate = z
   .strictObject({
@@ -40,59 +45,91 @@ export const EnvironmentCreate = z
       .regex(/^[a-z0-9](?:[a-z0-9]|-(?!-|$)){0,61}$/, {
         error: "must be of a-z, 0-9 and single hyphens between them",
       })
-      .describe("Part of its host: `{slug}--{name}.{apps_domain}`.")
+      .describe(
+        "Name of the environment, unique in the project; part of the host `{slug}--{name}.{apps_domain}`.",
+      )
       .meta({ example: "staging" }),
-    kind: kind.exclude(["production"]),
-    branch: Branch,
-    env_vars: Variables.default({}),
+    kind: kind
+      .exclude(["production"])
+      .describe("Purpose of the environment, such as `staging`. A label: all kinds work alike."),
+    branch: Branch.describe("Branch that the environment deploys, such as `develop`."),
+    env_vars: Variables.default({}).describe(
+      "Variables that override the project's in this environment: at most 200, 64 KiB in all. Default: none.",
+    ),
   })
   .meta({ id: "EnvironmentCreate" });
 export type EnvironmentCreate = z.output<typeof EnvironmentCreate>;
 
 export const EnvironmentUpdate = z
   .strictObject({
-    branch: Branch.optional(),
+    branch: Branch.optional().describe(
+      "Branch that the environment deploys, such as `develop`. The change itself deploys nothing.",
+    ),
     env_vars: VariablesChange.optional().describe(
       "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next deploy, restart or wake.",
     ),
-    size: z.enum(sizeNames).optional(),
+    size: z.enum(sizeNames).optional().describe(`Machine size, within the plan: ${sizes}.`),
   })
   .meta({ id: "EnvironmentUpdate" });
 export type EnvironmentUpdate = z.output<typeof EnvironmentUpdate>;
 
+/** Fields of a deployment's commit. */
+export const commitFields = {
+  sha: z.string().nullable().describe("Full commit id, 40 or 64 hexadecimal digits. Null until it is known."),
+  message: z
+    .string()
+    .nullable()
+    .describe("Commit message, at most 4,000 characters. Null until the commit is fetched."),
+  author: z
+    .string()
+    .nullable()
+    .describe("Author of the commit, as `Name <address>`. Null until the commit is fetched."),
+};
+
+/** Times of a deployment. */
+export const deploymentTimes = {
+  created_at: z.iso.datetime().describe("Time of the request to deploy (UTC)."),
+  started_at: z.iso.datetime().nullable().describe("Time when the work began (UTC). Null until then."),
+  finished_at: z.iso.datetime().nullable().describe("Time when the deployment ended (UTC). Null until then."),
+};
+
 export const LastDeployment = z
   .object({
-    id: z.guid(),
-    environment_id: z.guid(),
-    number: z.int(),
-    status: z.enum(["queued", "building", "deploying", "live", "failed", "cancelled", "superseded"]),
-    commit: z.object({
-      sha: z.string().nullable(),
-      message: z.string().nullable(),
-      author: z.string().nullable(),
-    }),
-    created_at: z.iso.datetime(),
-    started_at: z.iso.datetime().nullable(),
-    finished_at: z.iso.datetime().nullable(),
+    id: z.guid().describe("Id (UUID) of the deployment."),
+    environment_id: EnvironmentId,
+    number: z.int().describe("Sequence number of the deployment within its project, from 1."),
+    status: z
+      .enum(["queued", "building", "deploying", "live", "failed", "cancelled", "superseded"])
+      .describe("Status of the deployment. `superseded`: was live before a later one."),
+    commit: z.object(commitFields).describe("Commit of the deployment."),
+    ...deploymentTimes,
   })
   .meta({ id: "LastDeployment" });
 
 export const EnvironmentResponse = z
   .object({
-    id: z.guid(),
-    project_id: z.guid(),
-    name: z.string(),
-    kind,
-    branch: z.string(),
-    url: z.string(),
+    id: z.guid().describe("Id (UUID) of the environment."),
+    project_id: ProjectId,
+    name: z.string().describe("Name of the environment, such as `staging`; unique in the project."),
+    kind: kind.describe("Purpose of the environment. A project has exactly one `production`."),
+    branch: z.string().describe("Branch that the environment deploys, such as `main`."),
+    url: z
+      .string()
+      .describe("HTTPS address of the environment, such as `https://shop--staging.apps.example.com`."),
     status: z
       .enum(environmentStatuses)
-      .describe("What a visitor meets; `last_deployment` says what is under way, or went wrong, meanwhile."),
-    size: z.enum(sizeNames),
-    is_production: z.boolean(),
-    last_deployment: LastDeployment.nullable(),
-    created_at: z.iso.datetime(),
-    updated_at: z.iso.datetime(),
+      .describe(
+        "Status for visitors. A running or failed deployment does not change `live`; see `last_deployment`.",
+      ),
+    size: z.enum(sizeNames).describe(`Size of the app's machine: ${sizes}.`),
+    is_production: z
+      .boolean()
+      .describe("True for the production environment, which is deleted only with its project."),
+    last_deployment: LastDeployment.nullable().describe(
+      "Newest deployment of the environment. Null before the first.",
+    ),
+    created_at: z.iso.datetime().describe("Time of creation (UTC)."),
+    updated_at: z.iso.datetime().describe("Time of the last change to the environment's settings (UTC)."),
   })
   .meta({ id: "EnvironmentResponse" });
 export type EnvironmentResponse = z.output<typeof EnvironmentResponse>;

@@ -14,6 +14,7 @@ import {
   functionUnavailable,
   responseTooLarge,
 } from "../instances/errors.ts";
+import { pageQuery } from "../input/schema.ts";
 import { nameTaken } from "../projects/errors.ts";
 import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
@@ -85,16 +86,16 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: "/api/v1/functions",
     operationId: "listFunctions",
-    summary: "Functions, newest first",
+    summary: "List functions",
+    description: "Returns the newest first.",
     scope: "platform:read",
     query: z.object({
-      skip: z.int().min(0).default(0),
-      limit: z.int().min(1).max(100).default(20),
+      ...pageQuery,
       workspace: z
         .string()
         .max(64)
         .optional()
-        .describe("`personal` or a team id; all that the caller reaches where absent."),
+        .describe("`personal` or a team id. Default: all workspaces that the caller reaches."),
     }),
     responses: { 200: FunctionListResponse },
     errors: [workspaceNotFound],
@@ -107,7 +108,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     operationId: "createFunction",
     summary: "Create a function",
     description:
-      "It answers nothing before its first deploy. With `auth_mode: api_key` the answer holds its key, this once.",
+      "The function serves no requests before its first deploy. With `auth_mode: api_key` the response contains the key, only this once.",
     scope: "platform:write",
     body: FunctionCreate,
     bodyLimit,
@@ -129,9 +130,16 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: "/api/v1/functions/check-name/{name}",
     operationId: "checkFunctionName",
-    summary: "Whether a name is free for a function",
+    summary: "Check a function name",
+    description:
+      "Returns whether a new function can have the name. Names are unique over all projects and functions.",
     scope: "platform:read",
-    params: z.object({ name: z.string().max(100) }),
+    params: z.object({
+      name: z
+        .string()
+        .max(100)
+        .describe("Name to check. An invalid one is reported by `reason`, not by an error."),
+    }),
     responses: { 200: NameCheck },
     handler: ({ params }) => checkName(app, params.name),
   }),
@@ -140,7 +148,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path,
     operationId: "getFunction",
-    summary: "A function",
+    summary: "Get a function",
     scope: "platform:read",
     params: FunctionParams,
     responses: { 200: FunctionResponse },
@@ -152,9 +160,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "PATCH",
     path,
     operationId: "updateFunction",
-    summary: "Change a function",
+    summary: "Update a function",
     description:
-      "Code and dependencies apply at the next deploy, who may call it from now on, and its variables, timeouts and memory when an instance is started next.",
+      "Code and dependencies apply at the next deploy. Variables, `timeout_seconds` and `memory_mb` apply when an instance next starts. Other fields apply at once.",
     scope: "platform:write",
     params: FunctionParams,
     body: FunctionUpdate,
@@ -169,9 +177,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "DELETE",
     path,
     operationId: "deleteFunction",
-    summary: "Delete a function and all that it has",
+    summary: "Delete a function",
     description:
-      "Nobody sees it from now on, and its name is free. Its instances and images are gone within seconds.",
+      "Takes effect at once, and frees the name. The server removes instances and images within seconds.",
     scope: "platform:write",
     params: FunctionParams,
     responses: { 204: null },
@@ -183,9 +191,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "POST",
     path: `${path}/deploy`,
     operationId: "deployFunction",
-    summary: "Build what is stored, and make it live",
+    summary: "Deploy a function",
     description:
-      "Dependencies are installed, the handler is loaded once, and then it answers at the function's address. What was live before answers until then, and goes on where the deploy fails: `error` says why. Answers at its end, or after two minutes with `status: building`.",
+      "Installs the dependencies, loads the handler once as a test, and makes the new version live. The previous version serves requests until then. It stays live if the deploy fails; `error` contains the reason. Responds when the deploy ends, or after two minutes with `status: building`.",
     scope: "platform:write",
     params: FunctionParams,
     query: DeployQuery,
@@ -203,9 +211,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: `${path}/versions`,
     operationId: "listFunctionVersions",
-    summary: "Versions of a function, newest first",
+    summary: "List a function's versions",
     description:
-      "Each deploy and each rollback creates a version. The newest 20 versions are kept, with their build logs. A rollback to a version with `image_kept` needs no build.",
+      "Returns the newest first. Each deploy and each rollback creates a version. The newest 20 versions are kept, with their build logs. A rollback to a version with `image_kept` needs no build.",
     scope: "platform:read",
     extension: true,
     params: FunctionParams,
@@ -219,7 +227,8 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: versionPath,
     operationId: "getFunctionVersion",
-    summary: "A version of a function with its code",
+    summary: "Get a function version",
+    description: "Returns the version with its code.",
     scope: "platform:read",
     extension: true,
     params: VersionParams,
@@ -232,9 +241,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: `${versionPath}/logs`,
     operationId: "getFunctionVersionLogs",
-    summary: "The log of a version's build and first start",
+    summary: "Read a version's build log",
     description:
-      "With `follow=true` the response is a stream of server-sent events. Each `data:` line is a FunctionBuildEvent. Send the last `id:` as `Last-Event-ID` to resume. The last event has the final status.",
+      "Returns the output of the build and of the first start. With `follow=true` the response is a stream of server-sent events. Each `data:` line is a FunctionBuildEvent. Send the last `id:` as `Last-Event-ID` to resume. The last event has the final status.",
     scope: "platform:read",
     extension: true,
     params: VersionParams,
@@ -254,7 +263,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "POST",
     path: `${versionPath}/rollback`,
     operationId: "rollBackFunction",
-    summary: "Roll a function back to a version",
+    summary: "Roll a function back",
     description:
       "Creates a new version with the same code and image, tests it, and makes it live. The current variables, limits and key apply. The stored code does not change, so `pending_deploy` is true if it differs. Requires plan pro or team.",
     scope: "platform:write",
@@ -284,9 +293,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "POST",
     path: `${path}/invoke`,
     operationId: "invokeFunction",
-    summary: "Ask a function, and be told its whole answer",
+    summary: "Invoke a function",
     description:
-      "As at its address, but for its key, which is not needed. What the function answers is told with 200, whatever its status is.",
+      "Sends a request to the live version, and returns the function's response. Needs no function key. The HTTP status is 200 whenever the function responds; `status` contains the function's own status, errors included.",
     scope: "platform:write",
     params: FunctionParams,
     body: InvokeRequest,
@@ -313,9 +322,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: `${path}/logs`,
     operationId: "getFunctionLogs",
-    summary: "What a function wrote to stdout and stderr",
+    summary: "Read a function's logs",
     description:
-      "The last 8 MiB are kept, over deploys, crashes and sleep. With `follow=true` it answers server-sent events whose `data:` lines are FunctionLogLine objects.",
+      "Returns what the function wrote to stdout and stderr. The last 8 MiB are kept across deploys, crashes and sleep. With `follow=true` the response is a stream of server-sent events. Each `data:` line is a FunctionLogLine.",
     scope: "platform:read",
     params: FunctionParams,
     query: FunctionLogsQuery,
@@ -332,9 +341,9 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: `${path}/metrics`,
     operationId: "getFunctionMetrics",
-    summary: "Requests, errors, latency, and how often somebody waited for a wake",
+    summary: "Get a function's metrics",
     description:
-      "Latency is the time from a request's head to the answer's, waking included. Percentiles are off by 1.6 % at most.",
+      "Returns requests, errors, latency, and the number and duration of wakes. Latency runs from the request's headers to the response's headers, wakes included. Percentiles are accurate to 1.6 %.",
     scope: "platform:read",
     params: FunctionParams,
     query: FunctionMetricsQuery,
@@ -347,7 +356,8 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     method: "GET",
     path: `${path}/env-vars`,
     operationId: "getFunctionVariables",
-    summary: "The function's variables, decrypted",
+    summary: "Get a function's variables",
+    description: "Returns the decrypted values.",
     scope: "platform:read",
     params: FunctionParams,
     responses: { 200: VariablesResponse },
@@ -361,8 +371,8 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     path: `${path}/rotate-api-key`,
     operationId: "rotateFunctionKey",
     needsSecrets: true,
-    summary: "A new key in place of the one there is",
-    description: "The earlier key opens nothing from now on. The answer holds the new one, this once.",
+    summary: "Rotate a function's API key",
+    description: "The previous key stops working at once. The response contains the new key, only this once.",
     scope: "platform:write",
     params: FunctionParams,
     responses: { 200: FunctionWithKey },

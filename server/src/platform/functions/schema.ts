@@ -5,6 +5,7 @@ import { workspaceName } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { KeptLine } from "#machines/log-rings.ts";
 import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
+import { pageFields } from "../input/schema.ts";
 import { periodNames } from "../metrics/request-metrics.ts";
 import { RequestMetrics } from "../metrics/schema.ts";
 import { progressSchema } from "../progress.ts";
@@ -18,14 +19,19 @@ import { type VersionStep, versionSteps } from "./tables.ts";
 import type { VersionNews } from "./versions.ts";
 
 export const DeployQuery = z.strictObject({
-  wait: z.boolean().default(true).describe("`false` answers at once; the function says how it goes on."),
+  wait: z
+    .boolean()
+    .default(true)
+    .describe(
+      "Wait for the end of the deploy, at most two minutes. `false` responds at once; poll the function. Default: true.",
+    ),
 });
 
 const maxCodeBytes = 1024 ** 2;
 /** Of a body: code in JSON takes more room than it has. */
 export const bodyLimit = 4 * 1024 ** 2;
 
-export const FunctionParams = z.object({ function_id: z.guid() });
+export const FunctionParams = z.object({ function_id: z.guid().describe("Id (UUID) of the function.") });
 
 const runtime = z.enum(["nodejs", "python"]);
 const authMode = z.enum(["none", "api_key"]);
@@ -36,7 +42,7 @@ const HandlerCode = z
   .refine((code) => Buffer.byteLength(code) <= maxCodeBytes, { error: "must be at most 1 MiB" })
   .refine((code) => !code.includes("\0"), { error: "must not contain NUL" })
   .describe(
-    "One file. Node.js: a module with `export default async (request) => Response`. Python: `def handler(request)`.",
+    "Code of the function in one file, at most 1 MiB. Node.js: a module with `export default async (request) => Response`. Python: `def handler(request)`.",
   )
   .meta({ example: 'export default async (request) => new Response("Hello");' });
 
@@ -45,7 +51,7 @@ const Dependencies = z
   .refine((all) => Object.keys(all).length <= maxDependencies, {
     error: `must be at most ${maxDependencies} packages`,
   })
-  .describe("Package to version, of the runtime's registry. No addresses, repositories or aliases.")
+  .describe("Dependencies, package to version, from npm or PyPI. URLs, repositories and aliases are refused.")
   .meta({ example: { "date-fns": "^4.1.0" } });
 
 /** What the server itself tells a function; its own variables must not say otherwise. */
@@ -57,25 +63,51 @@ const IdleTimeout = z
   .int()
   .min(10)
   .max(86_400)
-  .describe("After so long without a request an instance is put to sleep.");
-const Timeout = z.int().min(1).max(300).describe("What one request may take.");
-const Memory = z.int().min(minMemoryMb).max(maxMemoryMb).describe("Of each instance; a plan allows so much.");
-const node = z.string().max(64).describe("The code of a region.");
+  .describe(
+    "Seconds without a request after which an instance is put to sleep, 10 to 86400. Default at creation: 300.",
+  );
+const Timeout = z
+  .int()
+  .min(1)
+  .max(300)
+  .describe("Maximum duration of one request in seconds, 1 to 300. Default at creation: 30.");
+const Memory = z
+  .int()
+  .min(minMemoryMb)
+  .max(maxMemoryMb)
+  .describe(
+    "Memory of each instance in MiB, at least 128. Maximum: 256 on starter, 512 on pro, 1024 on team. Default: 256.",
+  );
+const node = z.string().max(64).describe("Code of a region, such as `eu-1`.");
 const workspace = z.string().max(64).describe("`personal` or a team id.");
 
 export const FunctionCreate = z
   .strictObject({
     name: Slug,
-    runtime,
+    runtime: runtime.describe("Language runtime: Node.js 22 or Python 3.13. Fixed at creation."),
     handler_code: HandlerCode,
     dependencies: Dependencies.default({}),
-    auth_mode: authMode.default("none"),
+    auth_mode: authMode
+      .default("none")
+      .describe(
+        "Access to the function's URL. `none`: public. `api_key`: the key in `x-api-key` or `Authorization: Bearer`, else 401. Default: `none`.",
+      ),
     idle_timeout_seconds: IdleTimeout.default(300),
-    env_vars: Variables.refine(free, own).default({}),
+    env_vars: Variables.refine(free, own)
+      .default({})
+      .describe(
+        "Environment variables, name to value; at most 200 and 64 KiB in all. `PORT` and `KONTOR_…` are reserved. Default: none.",
+      ),
     memory_mb: Memory.default(256),
     timeout_seconds: Timeout.default(30),
-    node: node.nullish(),
-    workspace: workspace.nullish(),
+    node: node
+      .nullish()
+      .describe("Code of the region that runs the function. Default: the first region of the installation."),
+    workspace: workspace
+      .nullish()
+      .describe(
+        "`personal` or a team id. Default: the workspace the token is bound to, else the personal one.",
+      ),
   })
   .superRefine((input, context) => {
     const wrong = problemIn(input.runtime, input.dependencies);
@@ -87,23 +119,27 @@ export type FunctionCreate = z.output<typeof FunctionCreate>;
 
 export const FunctionUpdate = z
   .strictObject({
-    name: Slug.optional().describe("Stays once it was deployed."),
-    runtime: runtime.optional().describe("Stays as it is."),
-    handler_code: HandlerCode.optional().describe("Applies at the next deploy."),
+    name: Slug.optional().describe("New name. Fixed once the function is deployed."),
+    runtime: runtime.optional().describe("Accepted only with the current value."),
+    handler_code: HandlerCode.optional().describe("New code. Applies at the next deploy."),
     dependencies: Dependencies.optional().describe(
-      "All of them, in place of those that are there. Applies at the next deploy.",
+      "All dependencies; replaces the stored ones. Applies at the next deploy.",
     ),
-    auth_mode: authMode.optional().describe("To `api_key`: the answer holds a new key, this once."),
+    auth_mode: authMode
+      .optional()
+      .describe("Access to the function's URL. A change to `api_key` returns a new key, only this once."),
     idle_timeout_seconds: IdleTimeout.optional(),
     env_vars: VariablesChange.refine(free, own)
       .optional()
       .describe(
         "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next start.",
       ),
-    memory_mb: Memory.optional().describe("Applies at the next start."),
+    memory_mb: Memory.optional().describe(
+      "Memory of each instance in MiB, within the plan. Applies when an instance next starts.",
+    ),
     timeout_seconds: Timeout.optional(),
-    node: node.optional().describe("Stays as it is."),
-    workspace: workspace.nullish().describe("Stays as it is."),
+    node: node.optional().describe("Accepted only with the current value."),
+    workspace: workspace.nullish().describe("Accepted only with the current value."),
   })
   .meta({ id: "FunctionUpdate" });
 export type FunctionUpdate = z.output<typeof FunctionUpdate>;
@@ -111,29 +147,44 @@ export type FunctionUpdate = z.output<typeof FunctionUpdate>;
 export const FunctionProgress = progressSchema("FunctionProgress", ["queued", ...versionSteps]);
 
 const summary = {
-  id: z.guid(),
-  name: z.string(),
-  slug: z.string(),
-  url: z.string().meta({ example: "https://hello.fn.apps.example.com" }),
-  runtime,
-  auth_mode: authMode,
-  api_key_hint: z.string().nullable().describe("What the key begins with."),
-  idle_timeout_seconds: z.int(),
-  memory_mb: z.int(),
-  timeout_seconds: z.int(),
-  node: z.string(),
-  workspace: z.string(),
+  id: z.guid().describe("Id (UUID) of the function."),
+  name: z
+    .string()
+    .describe("Name, unique over all projects and functions; the first label of the host in `url`."),
+  slug: z.string().describe("Same as `name`."),
+  url: z
+    .string()
+    .describe("Public URL of the function. Serves requests after the first deploy.")
+    .meta({ example: "https://hello.fn.apps.example.com" }),
+  runtime: runtime.describe("Language runtime: Node.js 22 or Python 3.13."),
+  auth_mode: authMode.describe(
+    "Access to the function's URL. `none`: public. `api_key`: the key in `x-api-key` or `Authorization: Bearer`, else 401.",
+  ),
+  api_key_hint: z
+    .string()
+    .nullable()
+    .describe("First 8 characters of the key, such as `fnk_3k9x`. Null without a key."),
+  idle_timeout_seconds: z
+    .int()
+    .describe("Seconds without a request after which an instance is put to sleep."),
+  memory_mb: z.int().describe("Memory of each instance in MiB."),
+  timeout_seconds: z.int().describe("Maximum duration of one request in seconds."),
+  node: z.string().describe("Code of the region that runs the function."),
+  workspace: z.string().describe("Workspace of the function: `personal` or a team id."),
   status: z
     .enum(["created", "building", "live", "idle", "failed"])
     .describe(
-      "`building`: a deploy is under way, and an earlier version answers until it ends well. `idle`: live, and no instance runs; a request wakes one. `failed`: the deploy failed, and there is no earlier version.",
+      "`created`: not deployed yet. `building`: a deploy is under way; an earlier version stays live. `idle`: live, but no instance runs; a request wakes one. `failed`: the deploy failed, and no earlier version is live.",
     ),
   progress: FunctionProgress.nullable().describe("Progress of the running deploy. Null if none runs."),
-  pending_deploy: z.boolean().describe("Code or dependencies changed since what is live was deployed."),
-  last_deployed_at: z.iso.datetime().nullable(),
-  error: z.string().nullable().describe("Why the last deploy failed; null where it went live."),
-  created_at: z.iso.datetime(),
-  updated_at: z.iso.datetime(),
+  pending_deploy: z.boolean().describe("True if code or dependencies differ from the live version."),
+  last_deployed_at: z.iso
+    .datetime()
+    .nullable()
+    .describe("Time at which a version last became live. Null before the first."),
+  error: z.string().nullable().describe("Reason why the last deploy failed. Null if it did not fail."),
+  created_at: z.iso.datetime().describe("Time of creation."),
+  updated_at: z.iso.datetime().describe("Time of the last change by the API. Deploys do not count."),
 };
 
 export const FunctionSummary = z.object(summary).meta({ id: "FunctionSummary" });
@@ -141,8 +192,10 @@ export type FunctionSummary = z.output<typeof FunctionSummary>;
 
 const record = {
   ...summary,
-  handler_code: z.string(),
-  dependencies: z.record(z.string(), z.string()),
+  handler_code: z.string().describe("Stored code. It is live after the next deploy; see `pending_deploy`."),
+  dependencies: z
+    .record(z.string(), z.string())
+    .describe("Stored dependencies, package to version. Live after the next deploy."),
 };
 
 export const FunctionResponse = z.object(record).meta({ id: "FunctionResponse" });
@@ -155,19 +208,17 @@ export const FunctionWithKey = z
       .string()
       .meta({ "x-kontor-secret": true })
       .nullable()
-      .describe(
-        "A key that was made by this call, this once; null where none was, and in a replayed answer.",
-      ),
+      .describe("New key, only in this response. Null if the call created none, and in a replayed response."),
   })
   .meta({ id: "FunctionWithKey" });
 export type FunctionWithKey = z.output<typeof FunctionWithKey>;
 
 export const FunctionListResponse = z
   .object({
-    items: z.array(FunctionSummary).describe("Without their code, which the single get answers."),
-    total: z.int(),
-    skip: z.int(),
-    limit: z.int(),
+    items: z
+      .array(FunctionSummary)
+      .describe("Functions of this page, newest first, without code. Get a single function for its code."),
+    ...pageFields,
   })
   .meta({ id: "FunctionListResponse" });
 
@@ -183,7 +234,10 @@ const scalar = z.union([z.string(), z.number(), z.boolean()]);
 
 export const InvokeRequest = z
   .strictObject({
-    method: z.enum(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]).default("POST"),
+    method: z
+      .enum(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+      .default("POST")
+      .describe("HTTP method of the request. Default: `POST`."),
     path: z
       .string()
       .max(8192)
@@ -191,18 +245,23 @@ export const InvokeRequest = z
         error: "must begin with / and be encoded as in a URL, without a fragment",
       })
       .default("/")
-      .describe("With a query or without."),
+      .describe("Path of the request, with or without a query. Default: `/`."),
     query: z
       .record(z.string(), z.union([scalar, z.array(scalar)]))
       .default({})
-      .describe("Added to the path's own."),
+      .describe("Query parameters, added to the query of `path`. Default: none."),
     headers: z
       .record(HeaderName, HeaderValue)
       .refine((all) => Object.keys(all).length <= 100, { error: "must be at most 100" })
       .default({})
-      .describe("What belongs to a connection, or is the server's to say, is left out."),
-    body: z.unknown().optional().describe("A text is sent as it is, any other value as JSON. At most 6 MiB."),
-    body_base64: z.base64().optional().describe("In place of `body`, for what is no text."),
+      .describe(
+        "Request headers, at most 100. Drops connection and forwarding headers, `host`, `content-length`, `x-api-key`, `x-request-id` and `x-kontor-…`. Default: none.",
+      ),
+    body: z
+      .unknown()
+      .optional()
+      .describe("Request body, at most 6 MiB. A string is sent as it is, any other value as JSON."),
+    body_base64: z.base64().optional().describe("Binary request body in base64, in place of `body`."),
   })
   .refine(({ body, body_base64 }) => body === undefined || body_base64 === undefined, {
     path: ["body_base64"],
@@ -216,44 +275,66 @@ export const invokeBodyLimit = 13 * 1024 ** 2;
 
 export const InvokeResponse = z
   .object({
-    status: z.int().describe("What the function answered; its own errors are in here."),
-    headers: z.record(z.string(), z.string()),
-    body: z.string().nullable().describe("Null where it is no text."),
-    body_base64: z.string().nullable().describe("Where it is no text."),
-    duration_ms: z.number().describe("From the request to the whole answer, a wake included."),
-    cold_start: z.boolean().describe("It waited for an instance that was started from nothing."),
-    wake_ms: z.number().nullable().describe("How long it waited for an instance; null where one was awake."),
+    status: z.int().describe("Status of the function's response, its own errors included."),
+    headers: z
+      .record(z.string(), z.string())
+      .describe(
+        "Response headers, names in lower case. Repeated ones are joined by `, `; `set-cookie` by line breaks.",
+      ),
+    body: z.string().nullable().describe("Response body as text. Null if the body is not UTF-8."),
+    body_base64: z.string().nullable().describe("Response body in base64. Null if the body is UTF-8 text."),
+    duration_ms: z
+      .number()
+      .describe("Time from the request to the complete response in milliseconds, wakes included."),
+    cold_start: z
+      .boolean()
+      .describe("True if no instance could be woken, so that the request waited for a new one."),
+    wake_ms: z
+      .number()
+      .nullable()
+      .describe("Time that the request waited for an instance, in milliseconds. Null if it did not wait."),
   })
   .meta({ id: "InvokeResponse" });
 export type InvokeResponse = z.output<typeof InvokeResponse>;
 
 export const FunctionLogsQuery = z.strictObject({
-  lines: z.int().min(1).max(1000).default(200).describe("The last so many."),
+  lines: z
+    .int()
+    .min(1)
+    .max(1000)
+    .default(200)
+    .describe("Number of lines to return, the newest ones. Default: 200."),
   follow: z
     .boolean()
     .default(false)
     .describe(
-      "Answers server-sent events: those lines, then each as it comes. `Last-Event-ID` goes on behind that line.",
+      "Stream these lines, then each new one, as server-sent events. Send the last `id:` as `Last-Event-ID` to resume. Default: false.",
     ),
 });
 
 export const FunctionLogLine = z
   .object({
-    at: z.iso.datetime(),
+    at: z.iso.datetime().describe("Time at which the line was written."),
     stream: z
       .enum(["stdout", "stderr", "system"])
-      .describe("`system`: said by the server about the function."),
-    level: z.enum(["debug", "info", "warn", "error"]).nullable().describe("Null for plain output."),
-    request_id: z.string().nullable().describe("Of the request that said it; null outside of any."),
-    text: z.string(),
+      .describe("Stream of the line. `system`: a message of the server about the function."),
+    level: z
+      .enum(["debug", "info", "warn", "error"])
+      .nullable()
+      .describe("Log level. Null for plain output."),
+    request_id: z
+      .string()
+      .nullable()
+      .describe("Id of the request that wrote the line. Null outside of a request."),
+    text: z.string().describe("Line without its line break."),
   })
   .meta({ id: "FunctionLogLine" });
 export type FunctionLogLine = z.output<typeof FunctionLogLine>;
 
 export const FunctionLogs = z
   .object({
-    lines: z.array(FunctionLogLine).describe("The oldest first."),
-    truncated: z.boolean().describe("There were more before."),
+    lines: z.array(FunctionLogLine).describe("Lines, oldest first."),
+    truncated: z.boolean().describe("True if older lines exist that are not in `lines`."),
   })
   .meta({ id: "FunctionLogs" });
 export type FunctionLogs = z.output<typeof FunctionLogs>;
@@ -268,11 +349,16 @@ export function toLine({ at, stream, level, request_id, text }: KeptLine): Funct
   };
 }
 
-export const FunctionMetricsQuery = z.strictObject({ period: z.enum(periodNames).default("1h") });
+export const FunctionMetricsQuery = z.strictObject({
+  period: z.enum(periodNames).default("1h").describe("Period that ends now. Default: `1h`."),
+});
 
 export const FunctionMetrics = RequestMetrics.extend({
-  cold_starts: z.int().describe("Starts from nothing that somebody waited for."),
-  p50_wake_ms: z.number().nullable().describe("Of wakes of any kind; null where there was none."),
+  cold_starts: z.int().describe("Number of new instances that were started because requests waited."),
+  p50_wake_ms: z
+    .number()
+    .nullable()
+    .describe("Median duration of wakes and starts of instances in milliseconds. Null without any."),
 }).meta({ id: "FunctionMetrics" });
 export type FunctionMetrics = z.output<typeof FunctionMetrics>;
 
@@ -325,7 +411,10 @@ export function toFunction(
 }
 
 export const VersionParams = FunctionParams.extend({
-  version_id: z.string().regex(/^fnv_[a-z0-9]{1,40}$/, { error: "must be the id of a version, fnv_…" }),
+  version_id: z
+    .string()
+    .regex(/^fnv_[a-z0-9]{1,40}$/, { error: "must be the id of a version, fnv_…" })
+    .describe("Id of the version, such as `fnv_3k9x0c1m5r7t`."),
 });
 
 export const VersionRollbackQuery = DeployQuery.extend({
@@ -343,20 +432,36 @@ export const VersionLogsQuery = z.strictObject({
 });
 
 const versionSummary = {
-  id: z.string().meta({ example: "fnv_3k9x0c1m5r7t" }),
-  function_id: z.guid(),
+  id: z.string().describe("Id of the version.").meta({ example: "fnv_3k9x0c1m5r7t" }),
+  function_id: z.guid().describe("Id (UUID) of the function."),
   number: z.int().describe("Sequence number within the function, from 1."),
   status: z
     .enum(["building", "live", "failed", "superseded"])
     .describe("`superseded`: was live before a later version."),
-  runtime,
+  runtime: runtime.describe("Language runtime: Node.js 22 or Python 3.13."),
   trigger: z
     .object({
-      kind: z.enum(["api", "console", "agent", "rollback"]),
-      actor: z.object({ kind: z.string(), id: z.string(), label: z.string() }),
+      kind: z
+        .enum(["api", "console", "agent", "rollback"])
+        .describe(
+          "Origin of the deploy. `api`: a token. `console`: a session. `agent`: an agent. `rollback`: any of them, by a rollback.",
+        ),
+      actor: z
+        .object({
+          kind: z
+            .string()
+            .describe("Kind of the actor: `user`, `api_token`, `worker` (an agent) or `system`."),
+          id: z
+            .string()
+            .describe("Id (UUID) of the account or agent identity, or id of the token (`tok_…`)."),
+          label: z
+            .string()
+            .describe("Name of the actor at that time: e-mail address, token name or agent name."),
+        })
+        .describe("Actor that started the deploy."),
     })
     .nullable()
-    .describe("Null for versions older than this field."),
+    .describe("Cause and actor of the deploy. Null for versions that are older than this field."),
   rolled_back_from: z
     .string()
     .nullable()
@@ -365,21 +470,27 @@ const versionSummary = {
   image_reused: z.boolean().describe("True if the image of an equal version was reused without a build."),
   progress: FunctionProgress.nullable().describe("Progress of the deploy. Null after its end."),
   error: z.string().nullable().describe("Reason of a failure. Null if the version did not fail."),
-  created_at: z.iso.datetime(),
-  finished_at: z.iso.datetime().nullable(),
+  created_at: z.iso.datetime().describe("Time at which the deploy was requested."),
+  finished_at: z.iso.datetime().nullable().describe("Time at which the deploy ended. Null while `building`."),
 };
 
 export const FunctionVersionSummary = z.object(versionSummary).meta({ id: "FunctionVersionSummary" });
 export type FunctionVersionSummary = z.output<typeof FunctionVersionSummary>;
 
 export const FunctionVersion = z
-  .object({ ...versionSummary, handler_code: z.string(), dependencies: z.record(z.string(), z.string()) })
+  .object({
+    ...versionSummary,
+    handler_code: z.string().describe("Code of this version."),
+    dependencies: z
+      .record(z.string(), z.string())
+      .describe("Dependencies of this version, package to version as requested."),
+  })
   .meta({ id: "FunctionVersion" });
 
 const buildEntry = {
-  step: z.enum(versionSteps),
-  at: z.iso.datetime(),
-  text: z.string().describe("One or more complete lines of output."),
+  step: z.enum(versionSteps).describe("Step that wrote the output: the build, or the first start."),
+  at: z.iso.datetime().describe("Time of the output."),
+  text: z.string().describe("Complete lines of output, at least one."),
 };
 export const FunctionBuildLog = z
   .object({
@@ -389,8 +500,12 @@ export const FunctionBuildLog = z
   .meta({ id: "FunctionBuildLog" });
 export const FunctionBuildEvent = z
   .discriminatedUnion("kind", [
-    z.object({ kind: z.literal("log"), ...buildEntry }),
-    z.object({ kind: z.literal("status"), status: versionSummary.status, error: z.string().nullable() }),
+    z.object({ kind: z.literal("log").describe("`log`: output of a step."), ...buildEntry }),
+    z.object({
+      kind: z.literal("status").describe("`status`: change of the version's status."),
+      status: versionSummary.status,
+      error: versionSummary.error,
+    }),
   ])
   .meta({ id: "FunctionBuildEvent" });
 

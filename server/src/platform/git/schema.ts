@@ -1,41 +1,56 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
+import { ProjectId } from "../input/schema.ts";
 import { hookUrl } from "../projects/schema.ts";
 import { providers } from "./forges.ts";
 import type { WebhookView } from "./webhook.ts";
 
-export const ProjectParams = z.object({ project_id: z.guid() });
-export const HookParams = z.object({ hook_id: z.string().max(64) });
+export const ProjectParams = z.object({ project_id: ProjectId });
+export const HookParams = z.object({
+  hook_id: z.string().max(64).describe("Id of the project's webhook: `hook_`, then 20 letters and digits."),
+});
 
 export const ToggleQuery = z.object({
-  enable: z.boolean().default(true).describe("Whether a push deploys."),
+  enable: z.boolean().default(true).describe("True if a push deploys. Default: true."),
   rotate_secret: z
     .boolean()
     .default(false)
-    .describe("An extension: makes a new secret and answers it, this once. The old one is void at once."),
+    .describe(
+      "Create a new secret; only this response contains it. The old secret stops working at once. Default: false. Extension.",
+    ),
 });
 
 export const Webhook = z
   .object({
-    provider: z.enum(providers),
+    provider: z
+      .enum(providers)
+      .describe(
+        "Forge of the last delivery, else guessed from `repo_url`. `hosted`: the repository is hosted here.",
+      ),
     url: z.string().describe("Address for the forge to call. A push to a hosted repository needs no call."),
-    secret_hint: z.string(),
-    auto_deploy: z.boolean(),
+    secret_hint: z.string().describe("Last four characters of the secret, such as `…k3Fz`."),
+    auto_deploy: z
+      .boolean()
+      .describe("True if a push deploys the environments that follow the pushed branch."),
     last_delivery: z
       .object({
-        at: z.iso.datetime(),
-        event: z.string().nullable(),
+        at: z.iso.datetime().describe("Time of the delivery (UTC)."),
+        event: z
+          .string()
+          .nullable()
+          .describe("Event as the forge names it, such as `push`. Null if the delivery named none."),
         status: z
           .int()
           .describe("Status of the response to the forge. 202 for a push to a hosted repository."),
-        detail: z.string(),
+        detail: z.string().describe("Result in words, such as `A deployment of main is queued`."),
       })
-      .nullable(),
+      .nullable()
+      .describe("Last delivery of the forge, or last push to a hosted repository. Null before the first."),
     secret: z
       .string()
       .meta({ "x-kontor-secret": true })
       .optional()
-      .describe("New secret; absent when the old one was kept."),
+      .describe("New secret, only in the response that created it. Otherwise absent."),
   })
   .meta({ id: "Webhook" });
 
@@ -44,15 +59,21 @@ export const DeployKey = z
     public_key: z
       .string()
       .nullable()
-      .describe("One line for the forge's deploy keys; null where the repository is not fetched by ssh."),
+      .describe(
+        "Public key in one line, for the forge's deploy keys. Null if the repository is not fetched by ssh.",
+      ),
   })
   .meta({ id: "DeployKey" });
 
 export const HookResult = z
   .object({
-    result: z.enum(["queued", "ignored"]),
-    detail: z.string(),
-    deployments: z.array(z.guid()),
+    result: z
+      .enum(["queued", "ignored"])
+      .describe("`queued`: deployments are queued. `ignored`: the delivery deploys nothing."),
+    detail: z
+      .string()
+      .describe("Result in words: the deployed branches, or the reason to ignore the delivery."),
+    deployments: z.array(z.guid()).describe("Ids (UUID) of the queued deployments; empty if there are none."),
   })
   .meta({ id: "GitHookResult" });
 

@@ -2,14 +2,16 @@ import { z } from "zod";
 import { accountSuspended, workspaceNotFound } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
+import { ProjectId } from "../input/schema.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { groupLimitReached, groupNotFound, otherWorkspace } from "./errors.ts";
 import { assign, create, get, list, remove, unassign, update } from "./groups.ts";
 import { GroupCreate, GroupResponse, GroupUpdate, GroupWithProjects, readOnlyFields } from "./schema.ts";
 
 const common = { api: "platform", tag: "Groups" } as const;
-const GroupParams = z.object({ group_id: z.guid() });
-const MemberParams = z.object({ group_id: z.guid(), project_id: z.guid() });
+const group_id = z.guid().describe("Id (UUID) of the group.");
+const GroupParams = z.object({ group_id });
+const MemberParams = z.object({ group_id, project_id: ProjectId });
 
 export const groupRoutes = (app: App): Route[] => [
   defineRoute({
@@ -17,7 +19,8 @@ export const groupRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/api/v1/groups",
     operationId: "listGroups",
-    summary: "Project groups, newest first",
+    summary: "List project groups",
+    description: "Returns the newest first.",
     scope: "platform:read",
     responses: { 200: z.array(GroupResponse) },
     handler: ({ actor }) => list(app, actor),
@@ -44,7 +47,7 @@ export const groupRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/api/v1/groups/{group_id}",
     operationId: "getGroup",
-    summary: "A group and its projects",
+    summary: "Get a group with its projects",
     scope: "platform:read",
     params: GroupParams,
     responses: { 200: GroupWithProjects },
@@ -56,7 +59,8 @@ export const groupRoutes = (app: App): Route[] => [
     method: "PATCH",
     path: "/api/v1/groups/{group_id}",
     operationId: "updateGroup",
-    summary: "Change a group's name, description or colour",
+    summary: "Update a project group",
+    description: "Changes the name, description or color.",
     scope: "platform:write",
     params: GroupParams,
     body: GroupUpdate,
@@ -70,7 +74,8 @@ export const groupRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/api/v1/groups/{group_id}",
     operationId: "deleteGroup",
-    summary: "Delete a group; its projects are kept",
+    summary: "Delete a project group",
+    description: "The projects of the group are kept.",
     scope: "platform:write",
     params: GroupParams,
     responses: { 204: null },
@@ -82,8 +87,8 @@ export const groupRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/api/v1/groups/{group_id}/projects/{project_id}",
     operationId: "assignProject",
-    summary: "Put a project into a group",
-    description: "A project is in one group: it leaves the one it was in.",
+    summary: "Add a project to a group",
+    description: "A project belongs to at most one group, so it leaves its previous group.",
     scope: "platform:write",
     params: MemberParams,
     responses: { 200: GroupWithProjects },
@@ -96,7 +101,7 @@ export const groupRoutes = (app: App): Route[] => [
     path: "/api/v1/groups/{group_id}/projects/{project_id}",
     operationId: "unassignProject",
     whileSuspended: false,
-    summary: "Take a project out of a group",
+    summary: "Remove a project from a group",
     scope: "platform:write",
     params: MemberParams,
     responses: { 204: null },

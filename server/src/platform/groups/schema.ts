@@ -24,34 +24,43 @@ const color = z
 
 export const GroupCreate = z
   .strictObject({
-    name,
-    description: description.default(null),
-    color: color.default(null),
+    name: name.describe("Name of the group, 1 to 64 characters. Need not be unique."),
+    description: description
+      .default(null)
+      .describe("Description for people, at most 500 characters. Default: null."),
+    color: color.default(null).describe("Display color as `#rrggbb`, such as `#3366ff`. Default: null."),
     workspace: z.string().max(64).nullish().describe("`personal` or a team id."),
   })
   .meta({ id: "GroupCreate" });
 export type GroupCreate = z.output<typeof GroupCreate>;
 
 export const GroupUpdate = z
-  .strictObject({ name: name.optional(), description: description.optional(), color: color.optional() })
+  .strictObject({
+    name: name.optional().describe("New name of the group, 1 to 64 characters."),
+    description: description.optional().describe("New description, at most 500 characters. Null removes it."),
+    color: color.optional().describe("New color as `#rrggbb`, such as `#3366ff`. Null removes it."),
+  })
   .meta({ id: "GroupUpdate" });
 export type GroupUpdate = z.output<typeof GroupUpdate>;
 
 const record = {
-  id: z.guid(),
-  name: z.string(),
-  description: z.string().nullable(),
-  color: z.string().nullable(),
-  workspace: z.string(),
-  project_count: z.int(),
-  created_at: z.iso.datetime(),
+  id: z.guid().describe("Id (UUID) of the group."),
+  name: z.string().describe("Name of the group."),
+  description: z.string().nullable().describe("Description for people. Null if there is none."),
+  color: z
+    .string()
+    .nullable()
+    .describe("Display color as `#rrggbb`, such as `#3366ff`. Null if none was chosen."),
+  workspace: z.string().describe("Workspace of the group and its projects: `personal` or a team id."),
+  project_count: z.int().describe("Number of projects in the group."),
+  created_at: z.iso.datetime().describe("Time of creation."),
 };
 
 export const GroupResponse = z.object(record).meta({ id: "GroupResponse" });
 export type GroupResponse = z.output<typeof GroupResponse>;
 
 export const GroupWithProjects = z
-  .object({ ...record, projects: z.array(ProjectResponse) })
+  .object({ ...record, projects: z.array(ProjectResponse).describe("Projects of the group, newest first.") })
   .meta({ id: "GroupWithProjects" });
 export type GroupWithProjects = z.output<typeof GroupWithProjects>;
 

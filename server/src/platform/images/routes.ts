@@ -1,6 +1,7 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
+import { ProjectId } from "../input/schema.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { imageLive, imageNotFound } from "./errors.ts";
 import { deleteImage, list, scan } from "./images.ts";
@@ -15,11 +16,11 @@ export const imageRoutes = (app: App): Route[] => [
     method: "GET",
     path,
     operationId: "listImages",
-    summary: "Images built for a project, newest first",
+    summary: "List a project's images",
     description:
-      "Pinned ones stay. Of the others the newest ten are kept, for thirty days, within the plan's bytes.",
+      "Returns the newest first. Pinned images are kept. The newest ten others are kept for 30 days, within the plan's total size. The total is 5 GiB on starter, 20 GiB on pro and 50 GiB on team.",
     scope: "platform:read",
-    params: z.strictObject({ project_id: z.guid() }),
+    params: z.strictObject({ project_id: ProjectId }),
     responses: { 200: z.array(RegistryImage) },
     errors: [projectNotFound],
     handler: ({ actor, params }) => list(app, actor, params.project_id),
@@ -29,8 +30,9 @@ export const imageRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: `${path}/{tag}`,
     operationId: "deleteImage",
-    summary: "Delete an image other than the live one",
-    description: "A rollback to it is refused from then on, unless it may build again.",
+    summary: "Delete an image",
+    description:
+      "A live image cannot be deleted: 409 `image_live`. A later rollback to a deleted image requires `allow_rebuild=true`.",
     scope: "platform:write",
     params: ImageParams,
     responses: { 204: null },
@@ -42,9 +44,9 @@ export const imageRoutes = (app: App): Route[] => [
     method: "POST",
     path: `${path}/{tag}/scan`,
     operationId: "scanImage",
-    summary: "Look an image through for known faults",
+    summary: "Scan an image for vulnerabilities",
     description:
-      "Debian's security suite for its packages, npm's registry for its lockfile. Nothing of the image is run.",
+      "Checks the Debian packages against Debian's security suite, and the npm lockfile against npm's registry. Executes nothing from the image.",
     scope: "platform:write",
     params: ImageParams,
     responses: { 200: ScanReport },

@@ -1,10 +1,33 @@
-/**
- * A field of the body that does not fit what a schema cannot know: this installation, or what is stored. The caller gets
- * the same 422 as for a field that does not fit its schema, with the field in `loc`.
- */
+/** Parameters and fields that many operations share, and the error for a body field that only the server can judge. */
+import { z } from "zod";
 import { InvalidInput } from "#http/problems.ts";
 
-/** `why` follows the field's name: "is for an https repository". */
+export const ProjectId = z.guid().describe("Id (UUID) of the project.");
+export const EnvironmentId = z.guid().describe("Id (UUID) of the environment.");
+
+/** Query of a list in pages. */
+export const pageQuery = {
+  skip: z.int().min(0).default(0).describe("Number of items to skip from the start of the list. Default: 0."),
+  limit: z
+    .int()
+    .min(1)
+    .max(100)
+    .default(20)
+    .describe("Largest number of items to return, 1 to 100. Default: 20."),
+};
+
+/** Fields of a page beside its items. */
+export const pageFields = {
+  total: z.int().describe("Number of items on all pages."),
+  skip: z.int().describe("Value of `skip` in the request."),
+  limit: z.int().describe("Value of `limit` in the request."),
+};
+
+/**
+ * A field of the body that does not fit what a schema cannot know: this installation, or what is stored. The caller gets
+ * the same 422 as for a field that does not fit its schema, with the field in `loc`. `why` follows the field's name: "is
+ * for an https repository".
+ */
 export function invalidField(field: string | readonly string[], why: string): InvalidInput {
   const path = typeof field === "string" ? [field] : [...field];
   return new InvalidInput([

@@ -3,6 +3,7 @@ import { accountSuspended, planLimit, workspaceNotFound } from "#accounts/errors
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { VariablesResponse } from "../environments/schema.ts";
+import { pageQuery, ProjectId } from "../input/schema.ts";
 import { onProject } from "../audited.ts";
 import { createProject } from "./create.ts";
 import { type Hosts, ledTo } from "../environments/hosts.ts";
@@ -22,7 +23,7 @@ import {
 } from "./schema.ts";
 
 const common = { api: "platform", tag: "Projects" } as const;
-const ProjectParams = z.object({ project_id: z.guid() });
+const ProjectParams = z.object({ project_id: ProjectId });
 
 export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
   defineRoute({
@@ -30,12 +31,10 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path: "/api/v1/projects",
     operationId: "listProjects",
-    summary: "Projects in all workspaces the caller reaches, newest first",
+    summary: "List projects",
+    description: "Returns the projects of all workspaces that the caller reaches, newest first.",
     scope: "platform:read",
-    query: z.object({
-      skip: z.int().min(0).default(0),
-      limit: z.int().min(1).max(100).default(20),
-    }),
+    query: z.object(pageQuery),
     responses: { 200: ProjectListResponse },
     handler: ({ actor, query }) => list(app, actor, query),
   }),
@@ -44,9 +43,9 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "POST",
     path: "/api/v1/projects",
     operationId: "createProject",
-    summary: "Create a project and its production environment",
+    summary: "Create a project",
     description:
-      "With a `repo_url` it is tied to that repository; without one it is hosted here, and `git_url` takes a push. The answer holds the webhook's secret, this once.",
+      "Creates the project and its production environment. With `repo_url`, the project deploys from that repository. Without it, this server hosts the repository; push to `git_url`. The response contains the webhook's secret, only this once.",
     scope: "platform:write",
     body: ProjectCreate,
     responses: { 201: ProjectCreated },
@@ -67,9 +66,13 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path: "/api/v1/projects/check-name/{name}",
     operationId: "checkProjectName",
-    summary: "Whether a name is free for a project",
+    summary: "Check a project name",
+    description:
+      "Returns whether a new project can have the name. Names are unique over all projects and functions.",
     scope: "platform:read",
-    params: z.object({ name: z.string().max(100) }),
+    params: z.object({
+      name: z.string().max(100).describe("Name to check, such as `shop`; at most 100 characters."),
+    }),
     responses: { 200: NameCheck },
     handler: ({ params }) => checkName(app, params.name),
   }),
@@ -78,7 +81,7 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path: "/api/v1/projects/{project_id}",
     operationId: "getProject",
-    summary: "A project",
+    summary: "Get a project",
     scope: "platform:read",
     params: ProjectParams,
     responses: { 200: ProjectResponse },
@@ -90,9 +93,9 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "PATCH",
     path: "/api/v1/projects/{project_id}",
     operationId: "updateProject",
-    summary: "Change a project",
+    summary: "Update a project",
     description:
-      "What runs is not touched: a change applies at the next deployment. The name stays while anything is deployed. A repository on another host is not shown the token and key of the earlier one.",
+      "The running app does not change. Settings apply at the next deployment; variables also at the next restart or wake. `auto_deploy` applies at once, `custom_domain` as soon as DNS is verified. A project that is deployed or has add-ons keeps its name: another one gets a 409. If `repo_url` moves to another scheme, host or port, the stored `git_token` and deploy key are deleted.",
     scope: "platform:write",
     params: ProjectParams,
     body: ProjectUpdate,
@@ -115,9 +118,9 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "DELETE",
     path: "/api/v1/projects/{project_id}",
     operationId: "deleteProject",
-    summary: "Delete a project and all that it has",
+    summary: "Delete a project",
     description:
-      "Nobody sees it from now on, and its name and domain are free. Its containers, images and repository are gone within seconds.",
+      "Takes effect at once, and frees the name and the domain. The server removes apps, add-ons, images and the hosted repository within seconds.",
     scope: "platform:write",
     params: ProjectParams,
     responses: { 204: null },
@@ -129,8 +132,9 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     method: "GET",
     path: "/api/v1/projects/{project_id}/env-vars",
     operationId: "getProjectVariables",
-    summary: "The project's variables, decrypted",
-    description: "Those of an environment beat them; they are asked for at the environment.",
+    summary: "Get a project's variables",
+    description:
+      "Returns the decrypted values. Variables of an environment override these; get them from the environment.",
     scope: "platform:read",
     params: ProjectParams,
     responses: { 200: VariablesResponse },

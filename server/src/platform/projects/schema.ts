@@ -18,6 +18,7 @@ import {
 } from "../environments/schema.ts";
 import { environmentStatuses, statusOf } from "../environments/status.ts";
 import type { EnvironmentView } from "../environments/views.ts";
+import { pageFields } from "../input/schema.ts";
 import { isReserved, slugPattern } from "./names.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import type { ProjectRow } from "./store.ts";
@@ -28,7 +29,7 @@ export const Slug = z
     error: "must be 3 to 40 of a-z, 0-9 and single hyphens, begin with a letter and end with no hyphen",
   })
   .refine((name) => !isReserved(name), { error: "is a reserved name" })
-  .describe("The slug: the first label of its address. Unique over projects and functions.")
+  .describe("Name: the first label of the host name. Unique over projects and functions. 3 to 40 characters.")
   .meta({ example: "shop" });
 
 const RepositoryUrl = z
@@ -39,9 +40,6 @@ const RepositoryUrl = z
     const parsed = parseRepositoryUrl(text);
     if ("problem" in parsed) context.addIssue({ code: "custom", message: parsed.problem });
   })
-  .describe(
-    "`https://…`, `ssh://…` or `user@host:path`, without credentials; null: hosted here, and pushed to.",
-  )
   .meta({ example: "https://git.example.com/team/shop.git" });
 
 /** What stands in a Dockerfile or an answer: a line of text. */
@@ -52,7 +50,7 @@ const line = (max: number) =>
     .max(max)
     .regex(/^\P{Cc}*$/u, { error: "must be one line without control characters" });
 
-const command = line(maxCommandLength).describe("A line of `sh`; null: found out at each deployment.");
+const command = line(maxCommandLength);
 
 const Directory = z
   .string()
@@ -99,31 +97,74 @@ const Hostname = z
   .transform((name) => name.toLowerCase())
   .meta({ example: "www.example.com" });
 
+/** Descriptions of settings that are the same in requests and responses. */
+const texts = {
+  repo_url:
+    "Address of the repository: `https://…`, `ssh://…` or `user@host:path`, without credentials. Null: hosted here, at `git_url`.",
+  framework: "Framework of the app, such as `nextjs`. Null: detected at each deployment.",
+  install_command:
+    "Shell command (`sh`) that installs the dependencies, such as `npm ci`. Null: detected at each deployment.",
+  build_command:
+    "Shell command (`sh`) that builds the app, such as `npm run build`. Null: detected at each deployment.",
+  start_command:
+    "Shell command (`sh`) that starts the app, such as `node server.js`. Null: detected at each deployment.",
+  output_directory:
+    "Directory below `root_directory` that is served as a static site, such as `dist`. Null: detected at each deployment.",
+  port: "TCP port that the app listens on, passed to it as `PORT`. Null: detected at each deployment.",
+  branch: "Branch that the production environment deploys, such as `main`.",
+  root_directory: "Directory of the app in the repository, such as `/apps/web`; `/` is the whole repository.",
+  health_check_path:
+    "Path that must respond with a status below 500 before a deployment goes live, such as `/healthz`.",
+  auto_deploy: "True if a push deploys the environments that follow the pushed branch.",
+  region: "Code of the project's region, such as `eu-1`.",
+  isolation:
+    "Isolation of the app's machine: `native` runs on the host's kernel, `gvisor` on a kernel of its own.",
+} as const;
+
 /** What is laid down for builds and starts; null is found out anew at each deployment. */
 const settings = {
-  repo_url: RepositoryUrl.nullish(),
-  framework: Framework.nullish(),
-  install_command: command.nullish(),
-  build_command: command.nullish(),
-  start_command: command.nullish(),
-  output_directory: OutputDirectory.nullish(),
-  port: z.int().min(1).max(65_535).nullish(),
-  git_token: line(4096).nullish().describe("For a private https repository; stored sealed, never answered."),
-  workspace: z.string().max(64).nullish().describe("`personal` or a team id."),
+  repo_url: RepositoryUrl.nullish().describe(texts.repo_url),
+  framework: Framework.nullish().describe(texts.framework),
+  install_command: command.nullish().describe(texts.install_command),
+  build_command: command.nullish().describe(texts.build_command),
+  start_command: command.nullish().describe(texts.start_command),
+  output_directory: OutputDirectory.nullish().describe(texts.output_directory),
+  port: z.int().min(1).max(65_535).nullish().describe(texts.port),
+  git_token: line(4096)
+    .nullish()
+    .describe("Token for a private https repository. Stored encrypted; no response contains it. Null: none."),
+  workspace: z
+    .string()
+    .max(64)
+    .nullish()
+    .describe(
+      "Workspace of the project: `personal` or a team id. Default at creation: the workspace the token is bound to, else the personal one. Fixed after creation.",
+    ),
 };
 
 export const ProjectCreate = z
   .strictObject({
     name: Slug,
     ...settings,
-    branch: Branch.default("main"),
-    root_directory: Directory.prefault("/"),
-    health_check_path: HealthCheckPath.default("/"),
-    env_vars: Variables.default({}),
-    auto_deploy: z.boolean().default(true),
-    region: z.string().max(64).nullish(),
-    custom_domain: Hostname.nullish(),
-    isolation: z.enum(["native", "gvisor"]).default("native"),
+    branch: Branch.default("main").describe(`${texts.branch} Default: \`main\`.`),
+    root_directory: Directory.prefault("/").describe(`${texts.root_directory} Default: \`/\`.`),
+    health_check_path: HealthCheckPath.default("/").describe(`${texts.health_check_path} Default: \`/\`.`),
+    env_vars: Variables.default({}).describe(
+      "Variables of builds and processes in all environments: at most 200, 64 KiB in all. Default: none.",
+    ),
+    auto_deploy: z.boolean().default(true).describe(`${texts.auto_deploy} Default: true.`),
+    region: z
+      .string()
+      .max(64)
+      .nullish()
+      .describe(`${texts.region} Null: the first region of this installation.`),
+    custom_domain: Hostname.nullish().describe(
+      "Host name of your own for the production environment, such as `www.example.com`. Null: none.",
+    ),
+    isolation: z
+      .enum(["native", "gvisor"])
+      .default("native")
+      .describe(`${texts.isolation} Default: \`native\`.`),
   })
   .refine(({ git_token, repo_url }) => !git_token || isHttps(repo_url), {
     path: ["git_token"],
@@ -133,69 +174,95 @@ export const ProjectCreate = z
 export type ProjectCreate = z.output<typeof ProjectCreate>;
 
 /** As it is answered, so that GET → change → PATCH works. */
-const AnsweredDomain = z.looseObject({ hostname: Hostname });
+const AnsweredDomain = z.looseObject({
+  hostname: Hostname.describe("Host name, such as `www.example.com`. Other fields are ignored."),
+});
 
 export const ProjectUpdate = z
   .strictObject({
     name: Slug.optional(),
     ...settings,
-    branch: Branch.optional(),
-    root_directory: Directory.optional(),
-    health_check_path: HealthCheckPath.optional(),
+    branch: Branch.optional().describe(texts.branch),
+    root_directory: Directory.optional().describe(texts.root_directory),
+    health_check_path: HealthCheckPath.optional().describe(texts.health_check_path),
     env_vars: VariablesChange.optional().describe(
       "Changes to the stored variables. A string sets a variable, null removes it, and `********` or the stored value's hint keeps it. Applies at the next deploy, restart or wake.",
     ),
-    auto_deploy: z.boolean().optional(),
-    region: z.string().max(64).optional(),
+    auto_deploy: z.boolean().optional().describe(texts.auto_deploy),
+    region: z.string().max(64).optional().describe(texts.region),
     custom_domain: z
       .union([Hostname, AnsweredDomain.transform((domain) => domain.hostname)])
       .nullish()
-      .describe("Null removes it."),
-    isolation: z.enum(["native", "gvisor"]).optional(),
+      .describe("Host name of your own, or the object that a response contains. Null removes the domain."),
+    isolation: z.enum(["native", "gvisor"]).optional().describe(texts.isolation),
   })
   .meta({ id: "ProjectUpdate" });
 export type ProjectUpdate = z.output<typeof ProjectUpdate>;
 
 export const CustomDomain = z
   .object({
-    hostname: z.string(),
-    status: z.enum(["pending", "verified", "failed"]),
-    cname_target: z.string().describe("What its CNAME has to be."),
-    checked_at: z.iso.datetime().nullable(),
-    error: z.string().nullable(),
+    hostname: z.string().describe("Host name in lower case, such as `www.example.com`."),
+    status: z
+      .enum(["pending", "verified", "failed"])
+      .describe(
+        "`pending`: DNS does not point here yet. `verified`: the domain is served. `failed`: DNS is wrong; the server checks it again.",
+      ),
+    cname_target: z.string().describe("Host name that the domain's CNAME record must name."),
+    checked_at: z.iso
+      .datetime()
+      .nullable()
+      .describe("Time of the last DNS check (UTC). Null until the first."),
+    error: z
+      .string()
+      .nullable()
+      .describe("Problem that the last DNS check found, and the record to set. Null if none."),
   })
   .meta({ id: "CustomDomain" });
 
 const record = {
-  id: z.guid(),
-  name: z.string(),
-  slug: z.string(),
-  url: z.string(),
-  repo_url: z.string().nullable(),
+  id: z.guid().describe("Id (UUID) of the project."),
+  name: z
+    .string()
+    .describe(
+      "Name of the project, such as `shop`: the first label of its host. Unique over projects and functions.",
+    ),
+  slug: z.string().describe("Slug of the project; always equal to `name`."),
+  url: z
+    .string()
+    .describe("HTTPS address of the production environment, such as `https://shop.apps.example.com`."),
+  repo_url: z.string().nullable().describe(texts.repo_url),
   git_url: z
     .string()
     .nullable()
-    .describe("Where to push to, with a token as password; null where the repository is elsewhere."),
-  branch: z.string(),
-  root_directory: z.string(),
-  framework: z.string().nullable(),
-  install_command: z.string().nullable(),
-  build_command: z.string().nullable(),
-  start_command: z.string().nullable(),
-  output_directory: z.string().nullable(),
-  port: z.int().nullable(),
-  health_check_path: z.string(),
-  auto_deploy: z.boolean(),
-  isolation: z.enum(["native", "gvisor"]),
-  region: z.string(),
-  status: z.enum(environmentStatuses).describe("Of the production environment: what a visitor meets."),
-  production_environment_id: z.guid(),
-  last_deployment: LastDeployment.nullable().describe("The newest in any environment."),
-  custom_domain: CustomDomain.nullable(),
-  workspace: z.string(),
-  group_id: z.guid().nullable(),
-  created_at: z.iso.datetime(),
-  updated_at: z.iso.datetime(),
+    .describe("URL to push to, with an API token as password. Null if the repository is hosted elsewhere."),
+  branch: z.string().describe(texts.branch),
+  root_directory: z.string().describe(texts.root_directory),
+  framework: z.string().nullable().describe(texts.framework),
+  install_command: z.string().nullable().describe(texts.install_command),
+  build_command: z.string().nullable().describe(texts.build_command),
+  start_command: z.string().nullable().describe(texts.start_command),
+  output_directory: z.string().nullable().describe(texts.output_directory),
+  port: z.int().nullable().describe(texts.port),
+  health_check_path: z.string().describe(texts.health_check_path),
+  auto_deploy: z.boolean().describe(texts.auto_deploy),
+  isolation: z.enum(["native", "gvisor"]).describe(texts.isolation),
+  region: z.string().describe(texts.region),
+  status: z
+    .enum(environmentStatuses)
+    .describe(
+      "Status of the production environment for visitors. A new deployment does not change `live`; see `last_deployment`.",
+    ),
+  production_environment_id: z.guid().describe("Id (UUID) of the project's production environment."),
+  last_deployment: LastDeployment.nullable().describe(
+    "Newest deployment in any environment. Null before the first.",
+  ),
+  custom_domain: CustomDomain.nullable().describe(
+    "Host name of your own for the production environment, and its DNS check. Null: none.",
+  ),
+  workspace: z.string().describe("Workspace of the project: `personal`, or a team id (UUID)."),
+  group_id: z.guid().nullable().describe("Id (UUID) of the project's group. Null: none."),
+  created_at: z.iso.datetime().describe("Time of creation (UTC)."),
+  updated_at: z.iso.datetime().describe("Time of the last change to the project's settings (UTC)."),
 };
 
 export const ProjectResponse = z.object(record).meta({ id: "ProjectResponse" });
@@ -205,22 +272,31 @@ export const ProjectCreated = z
   .object({
     ...record,
     webhook: z
-      .object({ url: z.string(), secret: z.string().meta({ "x-kontor-secret": true }) })
+      .object({
+        url: z.string().describe("Address that the forge calls at each push."),
+        secret: z
+          .string()
+          .meta({ "x-kontor-secret": true })
+          .describe("Secret that signs the forge's deliveries: 40 letters and digits."),
+      })
       .nullable()
-      .describe("For the forge, this once; null in a replayed answer."),
+      .describe("Webhook to add at the forge, only in this response. Null in a replayed response."),
   })
   .meta({ id: "ProjectCreated" });
 export type ProjectCreated = z.output<typeof ProjectCreated>;
 
 export const ProjectListResponse = z
-  .object({ items: z.array(ProjectResponse), total: z.int(), skip: z.int(), limit: z.int() })
+  .object({ items: z.array(ProjectResponse).describe("Projects of this page, newest first."), ...pageFields })
   .meta({ id: "ProjectListResponse" });
 
 export const NameCheck = z
   .object({
-    name: z.string(),
-    available: z.boolean(),
-    reason: z.enum(["taken", "reserved", "invalid"]).nullable(),
+    name: z.string().describe("Checked name, as in the request."),
+    available: z.boolean().describe("True if a new project or function can have the name."),
+    reason: z
+      .enum(["taken", "reserved", "invalid"])
+      .nullable()
+      .describe("Reason why the name is not available. Null if it is available."),
   })
   .meta({ id: "NameCheck" });
 

@@ -16,12 +16,15 @@ export const WorkspaceQuery = z.object({
     .max(64)
     .optional()
     .describe(
-      "`personal` or a team id; the caller's personal one, or the one a token is bound to, where absent.",
+      "`personal` or a team id. Default: the workspace that the token is bound to, else the personal one.",
     ),
 });
 
-const page = <T extends z.ZodType>(item: T) =>
-  z.object({ items: z.array(item), total: z.int().describe("How many there are in all.") });
+const page = <T extends z.ZodType>(item: T, items: string) =>
+  z.object({
+    items: z.array(item).describe(items),
+    total: z.int().describe("Total number, including items that are not in `items`."),
+  });
 
 export const AppSummary = ProjectResponse.pick({
   id: true,
@@ -34,7 +37,11 @@ export const AppSummary = ProjectResponse.pick({
   created_at: true,
   updated_at: true,
 })
-  .extend({ environments: page(EnvironmentResponse) })
+  .extend({
+    environments: page(EnvironmentResponse, "Environments, production first; at most 20.").describe(
+      "Environments of the app.",
+    ),
+  })
   .meta({ id: "AppSummary" });
 export type AppSummary = z.output<typeof AppSummary>;
 
@@ -42,73 +49,103 @@ const timestamp = z.iso.datetime();
 
 export const WorkspaceSnapshot = z
   .object({
-    workspace: z.string(),
-    plan: z.enum(plans),
-    apps: page(AppSummary),
+    workspace: z.string().describe("Workspace of the snapshot: `personal` or a team id."),
+    plan: z.enum(plans).describe("Plan of the workspace, which sets its limits."),
+    apps: page(AppSummary, "Apps, newest first; at most 50.").describe(
+      "Apps of the workspace: its projects with their environments.",
+    ),
     sandboxes: page(
       z
         .object({
-          id: z.string(),
-          status: z.enum(["running", "paused"]),
-          template: z.string(),
-          size: z.string(),
-          region: z.string(),
-          created_at: timestamp,
-          expires_at: timestamp,
+          id: z.string().describe("Id of the sandbox, such as `sbx_3k9x0c1m5r7t`."),
+          status: z
+            .enum(["running", "paused"])
+            .describe("`paused`: stored as a snapshot, without a running machine."),
+          template: z.string().describe("Template as given at creation, such as `python-3.12`."),
+          size: z.string().describe("Size of the machine: `small`, `medium` or `large`."),
+          region: z.string().describe("Code of the region that the sandbox runs in."),
+          created_at: timestamp.describe("Time of creation."),
+          expires_at: timestamp.describe(
+            "Time at which a running sandbox is terminated, or paused if its `on_timeout` is `pause`.",
+          ),
         })
         .meta({ id: "SandboxSummary" }),
-    ),
+      "Sandboxes, newest first; at most 50.",
+    ).describe("Running and paused sandboxes of the workspace."),
     workers: page(
       z
         .object({
-          id: z.string(),
-          name: z.string(),
-          worker_id: z.guid(),
-          status: z.string(),
+          id: z.string().describe("Id of the agent, such as `agt_3k9x0c1m5r7t`."),
+          name: z.string().describe("Name of the agent."),
+          worker_id: z.guid().describe("Identity (UUID) under which the agent acts on the platform API."),
+          status: z
+            .string()
+            .describe("`paused`, `running` while the newest run is not finished, else `idle`."),
           last_run: z
             .object({
-              run_id: z.string(),
-              status: z.string(),
-              created_at: timestamp,
-              finished_at: timestamp.nullable(),
+              run_id: z.string().describe("Id of the run, such as `run_3k9x0c1m5r7t`."),
+              status: z
+                .string()
+                .describe(
+                  "Status of the run: `queued`, `running`, `pending_approval`, `completed` or `failed`.",
+                ),
+              created_at: timestamp.describe("Time at which the run was created."),
+              finished_at: timestamp.nullable().describe("Time at which the run ended. Null until then."),
             })
-            .nullable(),
+            .nullable()
+            .describe("Newest run of the agent. Null before the first."),
         })
         .meta({ id: "WorkerSummary" }),
-    ),
+      "Agents, newest first; at most 50.",
+    ).describe("Agents of the workspace, without archived ones."),
     pending_approvals: page(
       z
         .object({
-          request_id: z.string(),
-          run_id: z.string(),
-          agent: z.string(),
-          tool: z.string(),
-          created_at: timestamp,
-          expires_at: timestamp,
+          request_id: z.string().describe("Id of the approval, such as `apr_3k9x0c1m5r7t`."),
+          run_id: z.string().describe("Id of the run that waits, such as `run_3k9x0c1m5r7t`."),
+          agent: z.string().describe("Name of the agent."),
+          tool: z.string().describe("Name of the tool that the agent wants to call."),
+          created_at: timestamp.describe("Time of the request."),
+          expires_at: timestamp.describe("Time at which the approval expires without a decision."),
         })
         .meta({ id: "ApprovalSummary" }),
+      "Approvals, newest first; at most 20.",
+    ).describe("Tool calls of agents that wait for a person's approval."),
+    activity: page(ActivityEntry, "Audit entries, newest first; at most 20.").describe(
+      "Audit log of the workspace, without reads and runs.",
     ),
-    activity: page(ActivityEntry),
   })
   .meta({ id: "WorkspaceSnapshot" });
 export type WorkspaceSnapshot = z.output<typeof WorkspaceSnapshot>;
 
 export const DashboardSummary = z
   .object({
-    workspace: z.string(),
-    project_count: z.int(),
-    recent_deployments: z.array(
-      DeploymentResponse.extend({ project_name: z.string(), environment_name: z.string() }).meta({
-        id: "RecentDeployment",
-      }),
-    ),
-    plan: z.object({
-      name: z.enum(plans),
-      limits: z.record(
-        z.string(),
-        z.object({ used: z.int(), allowed: z.int().nullable().describe("Null: as many as wanted.") }),
-      ),
-    }),
+    workspace: z.string().describe("Workspace of the summary: `personal` or a team id."),
+    project_count: z.int().describe("Number of projects in the workspace."),
+    recent_deployments: z
+      .array(
+        DeploymentResponse.extend({
+          project_name: z.string().describe("Name of the project."),
+          environment_name: z.string().describe("Name of the environment, such as `production`."),
+        }).meta({
+          id: "RecentDeployment",
+        }),
+      )
+      .describe("Deployments of all projects, newest first; at most 10."),
+    plan: z
+      .object({
+        name: z.enum(plans).describe("Plan of the workspace."),
+        limits: z
+          .record(
+            z.string(),
+            z.object({
+              used: z.int().describe("Number in use, such as the number of projects."),
+              allowed: z.int().nullable().describe("Maximum number that the plan allows. Null: no limit."),
+            }),
+          )
+          .describe("Usage per limit: `projects`, `functions`, `addons`, `api_tokens` and `team_members`."),
+      })
+      .describe("Plan of the workspace and the use of its limits."),
   })
   .meta({ id: "DashboardSummary" });
 export type DashboardSummary = z.output<typeof DashboardSummary>;

@@ -44,7 +44,7 @@ export const codeRoutes = (app: App): Route[] => [
     operationId: "runCode",
     summary: "Run code in a persistent kernel",
     description:
-      "Variables stay in the context from cell to cell; cells of one context run one after the other, contexts side by side. A cell that raises is answered 200 with `error`. With `stream: true` it answers server-sent events `stream`, `result` and `error`, and `done` at the end.",
+      "Variables persist in the context between cells. Cells of one context run one after another; contexts run in parallel. If a cell raises an exception, the status is still 200, and `error` contains the exception. With `stream: true`, the response is server-sent events: `stream`, `result` and `error`, and `done` at the end.",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: Code,
@@ -94,8 +94,9 @@ export const codeRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/code/contexts/{ctx}/restart",
     operationId: "restartCodeContext",
-    summary: "Restart a context",
-    description: "A fresh namespace under the same id. What runs in it is ended.",
+    summary: "Restart a kernel context",
+    description:
+      "Replaces the kernel under the same id. Variables are lost and the running cell ends; waiting cells run in the new kernel.",
     scope: "sandboxes:write",
     params: ContextParams,
     responses: { 200: CodeContext },
@@ -108,8 +109,9 @@ export const codeRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}/code/contexts/{ctx}",
     operationId: "deleteCodeContext",
     whileSuspended: false,
-    summary: "Shut down and remove a context",
-    description: "Answers it as it was. A `default` one is made again on its next use.",
+    summary: "Delete a kernel context",
+    description:
+      "Stops the kernel and returns the context as it was before. A default context is created again on its next use.",
     scope: "sandboxes:write",
     params: ContextParams,
     responses: { 200: CodeContext },

@@ -6,6 +6,7 @@ import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { ExecFrame } from "../exec/schema.ts";
+import { pageQuery } from "../fields.ts";
 import { onSandbox } from "../audited.ts";
 import { invalidField, readErrors, runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
@@ -33,7 +34,7 @@ export const commandRoutes = (app: App): Route[] => [
     operationId: "startCommand",
     summary: "Start a background command",
     description:
-      "It runs on when the caller goes and when the server restarts; ask for its record and output later.",
+      "The command keeps running when the client disconnects, when the server restarts, and through a pause. Get its record and output later.",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: CommandStart,
@@ -55,10 +56,7 @@ export const commandRoutes = (app: App): Route[] => [
     summary: "List background commands, newest first",
     scope: "sandboxes:read",
     params: SandboxParams,
-    query: z.strictObject({
-      cursor: z.string().max(2048).optional(),
-      limit: z.int().min(1).max(100).default(50),
-    }),
+    query: z.strictObject(pageQuery),
     responses: { 200: CommandList },
     errors: [...readErrors, ...machineErrors],
     handler: ({ actor, params, query }) => list(app, actor, params.id, query),
@@ -68,7 +66,7 @@ export const commandRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/commands/{cmd}",
     operationId: "getCommand",
-    summary: "Poll a background command",
+    summary: "Get a background command",
     scope: "sandboxes:read",
     params: CommandParams,
     responses: { 200: Command },
@@ -83,7 +81,7 @@ export const commandRoutes = (app: App): Route[] => [
     whileSuspended: false,
     summary: "Kill a background command",
     description:
-      "SIGTERM to its process group now, SIGKILL after 5 s. On a command that ended it changes nothing and answers the same.",
+      "Sends SIGTERM to the process group, and SIGKILL after 5 s. A command that has ended is returned unchanged.",
     scope: "sandboxes:write",
     params: CommandParams,
     responses: { 200: Command },
@@ -95,9 +93,9 @@ export const commandRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/commands/{cmd}/logs",
     operationId: "readCommandLogs",
-    summary: "Output of a background command",
+    summary: "Read a background command's output",
     description:
-      "The last 16 MiB are kept. With `follow=true` it answers server-sent events whose `data:` lines are ExecFrame objects and whose `id:` is the offset to go on from; `Last-Event-ID` takes the place of `offset`.",
+      "The last 16 MiB are kept. With `follow=true`, the response is server-sent events whose `data:` lines are ExecFrame objects. To continue after a disconnect, send the `id:` of the last event as `Last-Event-ID`, which replaces `offset`.",
     scope: "sandboxes:read",
     params: CommandParams,
     query: LogsQuery,

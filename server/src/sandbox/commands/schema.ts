@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { EgressDenied } from "../exec/denied.ts";
 import { type ExecFrame, KilledBy } from "../exec/schema.ts";
+import { nextCursor, outputStream, processId, sandboxIdParameter } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";
 import type { CommandRow } from "./store.ts";
 
@@ -9,7 +10,10 @@ const noNul = (text: string): boolean => !text.includes("\0");
 const argument = z.string().max(131_072).refine(noNul, { error: "must not contain NUL" });
 const timestamp = z.iso.datetime();
 
-export const CommandParams = z.strictObject({ id: z.string().max(64), cmd: z.string().max(64) });
+export const CommandParams = z.strictObject({
+  id: sandboxIdParameter,
+  cmd: z.string().max(64).describe("Id of the command: `cmd_` and 20 letters and digits."),
+});
 
 export const CommandStart = z
   .strictObject({
@@ -28,22 +32,24 @@ export const CommandStart = z
       .max(4095)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Default /workspace."),
-    env: Env.optional(),
+      .describe("Working directory. Default: /workspace."),
+    env: Env.optional().describe(
+      'Environment variables of the command, in addition to the sandbox\'s. Default: none. Example: {"MODE": "test"}.',
+    ),
     tag: z
       .string()
       .min(1)
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("A word of yours to find the command again by."),
+      .describe("Text of your choice to identify the command, at most 64 characters. Default: none."),
     user: z
       .string()
       .min(1)
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("User name or number. Default `root`. Extension."),
+      .describe("Name or id of the user that runs the command. Default: `root`. Extension."),
     timeout_seconds: z
       .int()
       .min(1)
@@ -69,60 +75,75 @@ export const commandStatuses = ["running", "exited", "killed", "lost"] as const;
 
 export const Command = z
   .object({
-    id: z.string(),
-    command: z.string(),
+    id: z.string().describe("Id of the command: `cmd_` and 20 letters and digits."),
+    command: z.string().describe("Shell command, or the `args` joined by spaces."),
     status: z
       .enum(commandStatuses)
       .describe(
-        "`killed`: ended after a delete. `lost`: its machine is gone, or forgot it, and nobody saw how it ended.",
+        "Status. `killed`: ended after a delete request. `lost`: ended unobserved, because the machine is gone or no longer has a record of it.",
       ),
-    pid: z.int(),
+    pid: processId,
     exit_code: z
       .int()
       .nullable()
-      .describe("Exit code. 124 after a timeout, 128 + n after signal n. Null while it runs."),
+      .describe(
+        "Exit code. 124 after a timeout, 128 + n after signal n. Null while it runs, and if it is `lost`.",
+      ),
     killed_by: KilledBy,
-    started_at: timestamp,
-    ended_at: timestamp.nullable(),
-    tag: z.string().nullable(),
-    output_bytes: z.int().describe("All it wrote so far; the last 16 MiB are kept."),
+    started_at: timestamp.describe("Time of the start."),
+    ended_at: timestamp
+      .nullable()
+      .describe("Time of the end. Null while the command runs, and if it is `lost`."),
+    tag: z.string().nullable().describe("Tag given at the start. Null if none was given."),
+    output_bytes: z.int().describe("Number of output bytes so far. The last 16 MiB are kept."),
     egress_denied: EgressDenied,
   })
   .meta({ id: "Command" });
 export type Command = z.output<typeof Command>;
 
 export const CommandList = z
-  .object({ items: z.array(Command), next_cursor: z.string().nullable() })
+  .object({
+    items: z.array(Command).describe("Background commands of the page, newest first."),
+    next_cursor: nextCursor,
+  })
   .meta({ id: "CommandList" });
 
 export const LogsQuery = z.strictObject({
-  offset: z.int().min(0).default(0).describe("Of the first byte wanted, in all the command ever wrote."),
+  offset: z
+    .int()
+    .min(0)
+    .default(0)
+    .describe("Offset of the first byte to return, in all output of the command. Default: 0."),
   limit: z
     .int()
     .min(1)
     .max(4 * 1024 ** 2)
     .default(1024 ** 2)
-    .describe("Most bytes of output in the answer."),
+    .describe(
+      "Maximum of output bytes in the response, 1 to 4,194,304. Default: 1,048,576. Ignored with `follow`.",
+    ),
   follow: z
     .boolean()
     .default(false)
-    .describe(
-      "Answers server-sent events until the command has ended; `Last-Event-ID` goes on behind that event.",
-    ),
+    .describe("Respond with server-sent events until the command ends. Default: false."),
 });
 export type LogsQuery = z.output<typeof LogsQuery>;
 
 export const CommandLogs = z
   .object({
-    chunks: z.array(
-      z.object({
-        stream: z.enum(["stdout", "stderr"]),
-        offset: z.int(),
-        data: z.string().describe("Base64."),
-      }),
-    ),
-    next_offset: z.int().describe("Where to go on."),
-    dropped_bytes: z.int().describe("From the beginning, that are no longer kept."),
+    chunks: z
+      .array(
+        z.object({
+          stream: outputStream,
+          offset: z.int().describe("Offset of the first byte of the piece in all output of the command."),
+          data: z.string().describe("Piece of output as base64."),
+        }),
+      )
+      .describe("Pieces of output from `offset` on, in the order in which the command wrote them."),
+    next_offset: z.int().describe("Value of `offset` for the next request."),
+    dropped_bytes: z
+      .int()
+      .describe("Number of bytes from the beginning of the output that are no longer kept."),
   })
   .meta({ id: "CommandLogs" });
 export type CommandLogs = z.output<typeof CommandLogs>;
@@ -135,13 +156,19 @@ export interface LogEvent {
 
 export const CommandInput = z
   .strictObject({
-    data: z.base64().max(700_000).default("").describe("Base64, up to 512 KiB."),
-    eof: z.boolean().default(false).describe("Closes the input after it."),
+    data: z
+      .base64()
+      .max(700_000)
+      .default("")
+      .describe("Bytes to write as base64, at most 512 KiB after decoding. Default: none."),
+    eof: z.boolean().default(false).describe("Close the standard input after the write. Default: false."),
   })
   .meta({ id: "CommandInput" });
 export type CommandInput = z.output<typeof CommandInput>;
 
-export const CommandInputWritten = z.object({ bytes_written: z.int() }).meta({ id: "CommandInputWritten" });
+export const CommandInputWritten = z
+  .object({ bytes_written: z.int().describe("Number of decoded bytes written to the standard input.") })
+  .meta({ id: "CommandInputWritten" });
 
 /** The only way from a row to JSON. `isLost` where nobody can say any more how it ended. */
 export function toCommand(row: CommandRow, isLost = false): Command {

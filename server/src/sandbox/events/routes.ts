@@ -10,9 +10,9 @@ export const eventRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/events",
     operationId: "listSandboxEvents",
-    summary: "What happened, newest first",
+    summary: "List events, newest first",
     description:
-      "Page backwards with `before`. To poll, send the id of the newest event you have as `since`: none is missed. Events are kept for 30 days.",
+      "To get older pages, send `next_before` as `before`. To poll without gaps, send the id of your newest event as `since`. Events are kept for 30 days.",
     scope: "sandboxes:read",
     query: EventQuery,
     responses: { 200: EventList },

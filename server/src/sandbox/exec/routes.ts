@@ -19,7 +19,7 @@ export const execRoutes = (app: App): Route[] => [
     tag: "Exec",
     summary: "Run a command",
     description:
-      "Answers the outcome, or with `stream: true` server-sent events whose `data:` lines are ExecFrame objects.",
+      "Returns the result when the command ends, with status 200 even if `exit_code` is not 0. With `stream: true`, the response is server-sent events whose `data:` lines are ExecFrame objects.",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: Exec,

@@ -1,6 +1,7 @@
 /** The wire of exec: one command in, its outcome or its frames out. */
 import { z } from "zod";
 import { EgressDenied } from "./denied.ts";
+import { outputStream, processId } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
@@ -8,34 +9,49 @@ const argument = z.string().max(131_072).refine(noNul, { error: "must not contai
 
 export const Exec = z
   .strictObject({
-    command: argument.min(1).optional().describe("Run by /bin/bash -c (sh where there is no bash)."),
+    command: argument
+      .min(1)
+      .optional()
+      .describe("Shell command, run by /bin/bash -c, or by sh if bash is missing."),
     args: z
       .array(argument)
       .min(1)
       .max(1024)
       .optional()
-      .describe("Program and arguments, without a shell. Extension."),
+      .describe("Program and arguments to run without a shell, instead of `command`. Extension."),
     cwd: z
       .string()
       .max(4095)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Default /workspace."),
-    timeout_seconds: z.int().min(1).max(3600).default(60),
-    stream: z.boolean().default(false),
-    env: Env.optional().describe("Extension."),
+      .describe("Working directory. Default: /workspace."),
+    timeout_seconds: z
+      .int()
+      .min(1)
+      .max(3600)
+      .default(60)
+      .describe("Seconds until the command's process group is killed, 1 to 3600. Default: 60."),
+    stream: z
+      .boolean()
+      .default(false)
+      .describe(
+        "Respond with server-sent events while the command runs. Default: false, one JSON object at its end.",
+      ),
+    env: Env.optional().describe(
+      "Environment variables of the command, in addition to the sandbox's. Default: none. Extension.",
+    ),
     user: z
       .string()
       .min(1)
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("User name or number. Default `root`. Extension."),
+      .describe("Name or id of the user that runs the command. Default: `root`. Extension."),
     stdin: z
       .base64()
       .max(16 * 1024 ** 2)
       .optional()
-      .describe("Base64. Extension."),
+      .describe("Standard input as base64, at most 16,777,216 characters. Extension."),
   })
   .refine((body) => (body.command === undefined) !== (body.args === undefined), {
     error: "is required (or args, but not both)",
@@ -53,13 +69,18 @@ export const KilledBy = z
 
 export const ExecResult = z
   .object({
-    stdout: z.string(),
-    stderr: z.string(),
-    exit_code: z.int().describe("124 on timeout, 128 + n when signal n ended it."),
-    duration_ms: z.int(),
-    timed_out: z.boolean(),
-    truncated: z.boolean().describe("A stream was longer than 8 MiB; its beginning is here."),
-    signal: z.string().nullable(),
+    stdout: z.string().describe("Standard output as text, decoded as UTF-8; the first 8 MiB."),
+    stderr: z.string().describe("Standard error as text, decoded as UTF-8; the first 8 MiB."),
+    exit_code: z.int().describe("Exit code. 124 after a timeout, 128 + n after signal n."),
+    duration_ms: z.int().describe("Run time of the command in milliseconds."),
+    timed_out: z.boolean().describe("True if the command was killed at its `timeout_seconds`."),
+    truncated: z
+      .boolean()
+      .describe("True if `stdout` or `stderr` was longer than 8 MiB and was cut after that."),
+    signal: z
+      .string()
+      .nullable()
+      .describe("Signal that ended the command, such as `SIGKILL`. Null if it exited, and after a timeout."),
     killed_by: KilledBy,
     egress_denied: EgressDenied,
   })
@@ -69,25 +90,31 @@ export type ExecResult = z.output<typeof ExecResult>;
 /** One `data:` line of the stream. */
 export const ExecFrame = z
   .discriminatedUnion("kind", [
-    z.object({ kind: z.literal("exec_started"), pid: z.int() }),
+    z.object({ kind: z.literal("exec_started").describe("First frame: the command runs."), pid: processId }),
     z.object({
-      kind: z.literal("exec_chunk"),
-      stream: z.enum(["stdout", "stderr"]),
-      data: z.string().describe("Base64."),
+      kind: z.literal("exec_chunk").describe("Frame with a piece of output."),
+      stream: outputStream,
+      data: z.string().describe("Piece of output as base64."),
     }),
     z.object({
-      kind: z.literal("exec_exited"),
-      code: z.int(),
-      duration_ms: z.int(),
+      kind: z.literal("exec_exited").describe("Last frame of a command that exited."),
+      code: z.int().describe("Exit code of the command, 0 to 255."),
+      duration_ms: z.int().describe("Run time of the command in milliseconds."),
       killed_by: KilledBy.optional(),
       egress_denied: EgressDenied,
     }),
     z.object({
-      kind: z.literal("error"),
-      code: z.string().describe("exec_timeout, killed_by_signal, or the code of an error."),
-      message: z.string(),
-      signal: z.string().nullable(),
-      duration_ms: z.int().nullable(),
+      kind: z.literal("error").describe("Last frame after a timeout, a signal or an error."),
+      code: z.string().describe("`exec_timeout`, `killed_by_signal`, or the code of another error."),
+      message: z.string().describe("The error in one sentence."),
+      signal: z
+        .string()
+        .nullable()
+        .describe("Signal that ended the command, such as `SIGKILL`. Null if there was none."),
+      duration_ms: z
+        .int()
+        .nullable()
+        .describe("Run time of the command in milliseconds. Null if its end is not known."),
       killed_by: KilledBy.optional(),
       egress_denied: EgressDenied,
     }),

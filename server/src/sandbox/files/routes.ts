@@ -81,9 +81,9 @@ export const fileRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}/files",
     operationId: "deleteFile",
     whileSuspended: false,
-    summary: "Delete a file, or a directory with its contents",
+    summary: "Delete a file or directory",
     description:
-      "Set `recursive=true` to delete a directory. Symlinks below it are not followed. A failed call may have deleted a part of it.",
+      "Set `recursive=true` to delete a directory with its contents. Symlinks in it are not followed. A failed request may have deleted a part of the directory.",
     scope: "sandboxes:write",
     query: FileDeleteQuery,
     responses: { 204: null },
@@ -111,10 +111,17 @@ export const fileRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/files/move",
     operationId: "moveFile",
-    summary: "Move or rename",
+    summary: "Move or rename a file or directory",
     scope: "sandboxes:write",
     body: Move,
-    responses: { 200: z.object({ from: z.string(), to: z.string() }).meta({ id: "FileMoved" }) },
+    responses: {
+      200: z
+        .object({
+          from: z.string().describe("Absolute path before the move."),
+          to: z.string().describe("Absolute path after the move."),
+        })
+        .meta({ id: "FileMoved" }),
+    },
     audit: { ...onSandbox, action: "file.moved", detail: ({ body }) => ({ from: body.from, to: body.to }) },
     handler: ({ actor, params, body }) => move(app, actor, params.id, body),
   }),
@@ -123,7 +130,8 @@ export const fileRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/files/stat",
     operationId: "statFile",
-    summary: "Stat a path; answers exists=false instead of 404",
+    summary: "Get the metadata of a path",
+    description: "Responds with 200 and `exists: false`, not with 404, if nothing exists at the path.",
     scope: "sandboxes:read",
     query: FileQuery,
     responses: { 200: FileStat },
@@ -136,7 +144,7 @@ export const fileRoutes = (app: App): Route[] => [
     operationId: "writeFiles",
     summary: "Write many files",
     description:
-      "A file that fails does not stop the rest: check every row's `error`. Contents have at most 48 MiB together and 16 MiB each, counted after decoding.",
+      "A failed file does not stop the others: check `error` of every result. Contents have at most 16 MiB each and 48 MiB together, after decoding.",
     scope: "sandboxes:write",
     body: Batch,
     bodyLimit: batchBodyLimit,
@@ -156,13 +164,19 @@ export const fileRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/files/watch",
     operationId: "watchFiles",
-    summary: "Changes in a directory, as they happen",
+    summary: "Watch a directory for changes",
     description:
-      "Server-sent events whose `data:` lines are FileWatchEvent objects. `watching` comes first: what changes after it is told. Changes of one file that follow each other closely become one. A pause ends the watch (`ended`, code `sandbox_paused`).",
+      "Responds with server-sent events whose `data:` lines are FileWatchEvent objects. The first event is `watching`; changes after it are reported. Changes of one file in quick succession become one event. A pause ends the watch with the event `ended` and the code `sandbox_paused`.",
     scope: "sandboxes:read",
     extension: true,
     query: WatchQuery,
-    responses: { 200: { contentType: "text/event-stream", description: "Changes", schema: WatchEvent } },
+    responses: {
+      200: {
+        contentType: "text/event-stream",
+        description: "Changes as server-sent events",
+        schema: WatchEvent,
+      },
+    },
     errors: [...common.errors, tooManyWatches],
     audit: { ...onSandbox, action: "directory.watched", detail: ({ query }) => ({ path: query.path }) },
     handler: ({ actor, params, query, request, reply }) =>
@@ -173,9 +187,9 @@ export const fileRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/files/presign-download",
     operationId: "presignDownload",
-    summary: "A URL to download a file without a token",
+    summary: "Create a URL to download a file",
     description:
-      "GET streams the file as an attachment, with ranges; HEAD tells its size. It works on paused sandboxes too: its first use wakes one that has `auto_resume`, unless a viewer of the team made the URL.",
+      "The URL works without a token. GET streams the file as an attachment and supports ranges; HEAD returns the size. The first use resumes a paused sandbox with `auto_resume`, unless a viewer of the team created the URL.",
     scope: "sandboxes:read",
     body: Presign,
     responses: { 200: Presigned },
@@ -188,9 +202,9 @@ export const fileRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/files/presign-upload",
     operationId: "presignUpload",
-    summary: "A URL to upload a file without a token",
+    summary: "Create a URL to upload a file",
     description:
-      "PUT takes the raw bytes, up to 512 MiB, and needs a `Content-Length`; the file appears whole, with mode 0644, or not at all.",
+      "The URL works without a token. PUT accepts the raw bytes, up to 512 MiB, and requires `Content-Length`. The file appears whole, with mode 0644, or not at all.",
     scope: "sandboxes:write",
     body: Presign,
     responses: { 200: Presigned },

@@ -13,9 +13,9 @@ export const portRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/host",
     operationId: "getSandboxHost",
-    summary: "Public URL for a port",
+    summary: "Get the public URL of a port",
     description:
-      "Needs a card on file, and `network` restricted or open. The URL has no auth unless `preview_auth` is on; WebSockets pass through. It serves while the sandbox runs; a request to one that is paused with `auto_resume` wakes it. Answers of ours, and not of the server in the sandbox, carry `x-kontor-error`: not_listening, paused, terminated, unauthorized, not_found, busy, bad_response, timeout or unavailable.",
+      "Requires tier payg or enterprise, and `network` restricted or open; otherwise responds with 409. The URL needs no token unless `preview_auth` is on, and supports WebSockets. It works while the sandbox runs; a request to a paused sandbox with `auto_resume` resumes it. Error responses of the platform, not of your server, have the header `x-kontor-error`. Values: not_listening, paused, terminated, unauthorized, not_found, busy, bad_response, timeout or unavailable.",
     scope: "sandboxes:read",
     params: SandboxParams,
     query: PortQuery,

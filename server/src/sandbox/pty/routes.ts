@@ -14,10 +14,10 @@ const startErrors = [...runningErrors, ...machineErrors, execFailed, tooManyProc
 
 const socket = {
   description:
-    "Binary messages are what is typed and what is shown, text messages are JSON. The first is `started`, the last " +
-    "`exited` (close code 1000) or `error` (4000 + its HTTP status). The terminal outlives the connection; while a " +
-    "viewer does not read, its programs wait. A browser may send a token as the subprotocol `kontor.bearer.<token>` " +
-    "beside `kontor`; a console session is taken from its own origin alone.",
+    "Binary messages are input and output bytes, text messages are JSON. The first message is `started`. The last is " +
+    "`exited` (close code 1000) or `error` (4000 plus the HTTP status). The terminal outlives the connection; at most 16 " +
+    "clients can attach. If a client does not read, the terminal's programs wait. A browser may send a token as the " +
+    "subprotocol `kontor.bearer.<token>` beside `kontor`. A console session is accepted only from its own origin.",
   scope: "sandboxes:write",
   takes: PtyRequest,
   sends: PtyMessage,
@@ -29,9 +29,9 @@ export const ptyRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/pty",
     operationId: "startPty",
-    summary: "Start a program on a terminal",
+    summary: "Start a terminal",
     description:
-      "A login shell where no command is given. It runs on when the caller goes, when the server restarts and over a pause.",
+      "Runs `command`, or the user's login shell. The program keeps running when the client disconnects, when the server restarts, and through a pause.",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: PtyStart,
@@ -51,7 +51,7 @@ export const ptyRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}/pty",
     operationId: "listPtys",
     summary: "List terminals, newest first",
-    description: "As a WebSocket's handshake it starts a terminal and shows it.",
+    description: "A WebSocket handshake on this path starts a terminal and attaches to it.",
     scope: "sandboxes:read",
     params: SandboxParams,
     responses: { 200: PtyList },
@@ -59,7 +59,7 @@ export const ptyRoutes = (app: App): Route[] => [
     handler: ({ actor, params }) => listPtys(app, actor, params.id),
     socket: {
       ...socket,
-      summary: "Start a terminal and show it",
+      summary: "Start a terminal and attach to it",
       query: PtyOpen,
       errors: startErrors,
       audit: { ...onSandbox, action: "terminal.started" },
@@ -74,8 +74,8 @@ export const ptyRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/pty/{pty}",
     operationId: "getPty",
-    summary: "Poll a terminal",
-    description: "As a WebSocket's handshake it shows the terminal.",
+    summary: "Get a terminal",
+    description: "A WebSocket handshake on this path attaches to the terminal.",
     scope: "sandboxes:read",
     params: PtyParams,
     responses: { 200: Pty },
@@ -83,7 +83,7 @@ export const ptyRoutes = (app: App): Route[] => [
     handler: ({ actor, params }) => getPty(app, actor, params.id, params.pty),
     socket: {
       ...socket,
-      summary: "Show a terminal, from what was shown before on",
+      summary: "Attach to a terminal",
       query: PtyAttach,
       errors: [...runningErrors, ...machineErrors, ptyNotFound],
       audit: { ...onSandbox, action: "terminal.attached", detail: ({ params }) => ({ pty: params.pty }) },
@@ -98,7 +98,7 @@ export const ptyRoutes = (app: App): Route[] => [
     whileSuspended: false,
     summary: "Hang up a terminal",
     description:
-      "SIGHUP to all its programs now, SIGKILL after 5 s where the first of them lives on. On one that ended it changes nothing and answers the same.",
+      "Sends SIGHUP to all programs of the terminal, and SIGKILL after 5 s if the first program still runs. A terminal that has ended is returned unchanged.",
     scope: "sandboxes:write",
     params: PtyParams,
     responses: { 200: Pty },

@@ -15,6 +15,7 @@ import {
   volumeMissing,
 } from "#machines/errors.ts";
 import { volumeElsewhere, volumeInUse, volumeMoving, volumeNotFound } from "../volumes/errors.ts";
+import { pageQuery } from "../fields.ts";
 import { snapshotNotFound } from "../snapshots/errors.ts";
 import { createSandbox } from "./create.ts";
 import {
@@ -122,8 +123,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
         .record(z.string(), z.string())
         .optional()
         .describe("Metadata to match, as metadata[key]=value. Repeat it; all must match."),
-      cursor: z.string().max(2048).optional(),
-      limit: z.int().min(1).max(100).default(50),
+      ...pageQuery,
     }),
     responses: { 200: SandboxList },
     handler: ({ actor, query }) => list(app, actor, query),
@@ -133,7 +133,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/limits",
     operationId: "getSandboxLimits",
-    summary: "Sizes and caps the plan allows",
+    summary: "Get the workspace's sandbox limits",
     scope: "sandboxes:read",
     responses: { 200: Limits },
     handler: ({ actor }) => limits(app, actor),
@@ -143,7 +143,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}",
     operationId: "getSandbox",
-    summary: "Get one sandbox",
+    summary: "Get a sandbox",
     scope: "sandboxes:read",
     params: SandboxParams,
     responses: { 200: Sandbox },
@@ -157,7 +157,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     operationId: "updateSandbox",
     summary: "Change the hosts a sandbox may reach",
     description:
-      "Replaces the allowlist. It applies before the response: open connections to hosts that left the list are closed. It stays through pause, resume and a restart of the server. Requires tier payg or enterprise, as in the create.",
+      "Replaces the allowlist before it responds, and closes open connections to removed hosts. The list stays through pause, resume and a restart of the server. A list of hosts requires tier payg or enterprise, as in the create.",
     scope: "sandboxes:write",
     extension: true,
     params: SandboxParams,
@@ -174,7 +174,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     path: "/v1/sandboxes/{id}",
     operationId: "terminateSandbox",
     summary: "Terminate a sandbox",
-    description: "Works in every state; on a terminated sandbox it changes nothing and answers the same.",
+    description: "Works in every state. A terminated sandbox is returned unchanged.",
     scope: "sandboxes:write",
     params: SandboxParams,
     responses: { 200: Sandbox },
@@ -186,7 +186,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/timeout",
     operationId: "keepSandboxAlive",
-    summary: "Restart the lifetime clock",
+    summary: "Restart a sandbox's lifetime",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: KeepAlive,
@@ -200,9 +200,9 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/pause",
     operationId: "pauseSandbox",
-    summary: "Snapshot and suspend",
+    summary: "Pause a sandbox",
     description:
-      "Writes memory, processes and files down and frees the machine. Connections end, and so do commands that were waited for as a stream; background commands go on after the resume. What cannot be written down is named in `not_checkpointable`, and the sandbox runs on.",
+      "Writes memory, processes and files to a snapshot and frees the machine. Connections and streamed commands end; background commands continue after the resume. State that cannot be saved fails the request with 409 `not_checkpointable`, which names it, and the sandbox keeps running.",
     scope: "sandboxes:write",
     params: SandboxParams,
     responses: { 200: PauseRecord },
@@ -214,9 +214,9 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/resume",
     operationId: "resumeSandbox",
-    summary: "Restore from the snapshot",
+    summary: "Resume a paused sandbox",
     description:
-      "Consumes the snapshot and restarts the lifetime clock with the last `timeout_seconds`. On a sandbox that runs it changes nothing and answers the same.",
+      "Consumes the snapshot and restarts the lifetime with the last `timeout_seconds`. A running sandbox is returned unchanged.",
     scope: "sandboxes:write",
     params: SandboxParams,
     responses: { 200: Sandbox },
@@ -228,9 +228,9 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/{id}/fork",
     operationId: "forkSandbox",
-    summary: "Clone a sandbox as it stands",
+    summary: "Fork a sandbox",
     description:
-      "Makes `count` sandboxes with the memory, processes and files of this one, or none of them. Each has an id, host name, machine id, address, preview token and lifetime of its own, new random numbers from the kernel, and `forked_from`. The source goes on: it stands still only while its memory is written, connections within it stay, those that leave it are reset, and calls to it that take longer than a moment are answered `interrupted_by_snapshot`. A paused source is forked from its snapshot and stays paused. What processes that run already hold in memory is the same in every clone, their environment and the state of their own random number generators included: reseed them.",
+      "Creates `count` clones with the memory, processes and files of this sandbox, or none of them. Each clone has its own id, host name, machine id, address, preview token and lifetime. The kernel of each clone returns new random numbers. A running source stops only while its memory is written. Connections inside it stay open; connections to the outside are reset. Requests in progress that do not end within 250 ms fail with 409 `interrupted_by_snapshot`. A paused source is forked from its snapshot and stays paused. Running processes keep the same memory in every clone, including their environment and random number generators: reseed those.",
     scope: "sandboxes:write",
     params: SandboxParams,
     body: SandboxFork,
@@ -269,10 +269,18 @@ export const sandboxesRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/sandboxes/{id}/metrics",
     operationId: "getSandboxMetrics",
-    summary: "Live CPU and memory",
+    summary: "Get CPU, memory and disk metrics",
     scope: "sandboxes:read",
     params: SandboxParams,
-    query: z.strictObject({ since: z.int().min(0).optional().describe("Unix seconds; only newer samples.") }),
+    query: z.strictObject({
+      since: z
+        .int()
+        .min(0)
+        .optional()
+        .describe(
+          "Unix time in seconds; only newer samples are returned. Default: all samples of the last minute.",
+        ),
+    }),
     responses: { 200: Metrics },
     errors: readErrors,
     rateLimit: "none",

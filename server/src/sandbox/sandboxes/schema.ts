@@ -3,6 +3,7 @@ import { z } from "zod";
 import type { App } from "#app.ts";
 import { randomText } from "#lib/ids.ts";
 import type { SnapshotRow } from "#machines/snapshots.ts";
+import { nextCursor, sandboxIdParameter } from "../fields.ts";
 import { hostBase } from "../ports/hosts.ts";
 import { VolumeReference } from "../volumes/schema.ts";
 import { sizeNames } from "./sizes.ts";
@@ -13,7 +14,7 @@ export const SandboxId = z
   .string()
   .regex(/^sbx_[a-z0-9]{1,40}$/)
   .meta({ example: "sbx_5f2k8v1c9q0m3x7b4n6d" });
-export const SandboxParams = z.strictObject({ id: z.string().max(64) });
+export const SandboxParams = z.strictObject({ id: sandboxIdParameter });
 
 const timestamp = z.iso.datetime();
 /** PostgreSQL refuses some years and offsets that ISO 8601 allows. */
@@ -34,10 +35,14 @@ export const createdQuery = {
   order: z
     .enum(["newest", "oldest"])
     .default("newest")
-    .describe("Order by creation time. A cursor is valid in its own order only. Extension."),
+    .describe(
+      "Order by creation time. A cursor is valid only for the order in which it was returned. Extension.",
+    ),
 };
 
-const network = z.enum(["off", "restricted", "open"]);
+const network = z
+  .enum(["off", "restricted", "open"])
+  .describe("Network mode: `off`, `restricted` to an allowlist of hosts, or `open` to the internet.");
 const hostname = z
   .string()
   .max(253)
@@ -78,7 +83,7 @@ export const SandboxCreate = z
       .max(128)
       .optional()
       .describe(
-        "A built-in template (debian-12, python-3.12, python-3.12-bare, node-22, code-interpreter), or a custom one: its id, its name (tag `default`) or `name:tag`.",
+        "Built-in template (debian-12, python-3.12, python-3.12-bare, node-22, code-interpreter), or a custom one by id, name or `name:tag`. A name alone means tag `default`.",
       ),
     snapshot: z
       .string()
@@ -86,22 +91,51 @@ export const SandboxCreate = z
       .max(64)
       .optional()
       .describe(
-        "In place of a template: id or name of a kept snapshot to begin from. Template, size and region are then its own.",
+        "Id or name of a snapshot to start from, instead of `template`. The sandbox gets the snapshot's template, size and region.",
       ),
-    size: z.enum(sizeNames).optional().meta({ default: "small" }),
+    size: z
+      .enum(sizeNames)
+      .optional()
+      .meta({ default: "small" })
+      .describe("Size: `small` (1 vCPU, 1 GiB), `medium` (2 vCPUs, 4 GiB) or `large` (4 vCPUs, 8 GiB)."),
     network: network.default("restricted"),
     timeout_seconds: TimeoutSeconds.optional().describe(
-      "Lifetime in seconds; default 600, capped by the tier.",
+      "Lifetime in seconds, from 10 to the tier's `max_timeout_seconds`. Default: 600.",
     ),
-    on_timeout: z.enum(["kill", "pause"]).default("kill"),
-    auto_resume: z.boolean().default(false),
-    preview_auth: z.boolean().default(false),
-    env: Env.default({}),
-    metadata: Metadata.default({}),
-    region: z.string().max(64).optional(),
-    allow_domains: AllowDomains.optional(),
+    on_timeout: z
+      .enum(["kill", "pause"])
+      .default("kill")
+      .describe(
+        "Action at the end of the lifetime: `kill` terminates the sandbox, `pause` pauses it. Default: `kill`.",
+      ),
+    auto_resume: z
+      .boolean()
+      .default(false)
+      .describe("Resume the paused sandbox when a call or a request to a port needs it. Default: false."),
+    preview_auth: z
+      .boolean()
+      .default(false)
+      .describe(
+        "Require `preview_auth_token` in requests to the sandbox's ports. Default: false, the ports are public.",
+      ),
+    env: Env.default({}).describe(
+      'Environment variables of all processes: at most 64, and 64 KiB together. Example: {"MODE": "test"}.',
+    ),
+    metadata: Metadata.default({}).describe(
+      'Labels to filter lists by: at most 16 keys of 64 characters, values of 512. Example: {"customer": "42"}.',
+    ),
+    region: z
+      .string()
+      .max(64)
+      .optional()
+      .describe(
+        "Code of a region from `GET /v1/sandboxes/limits`. Default: the volume's region, or the default one.",
+      ),
+    allow_domains: AllowDomains.optional().describe(
+      'Hosts that a `restricted` sandbox may reach instead of the default egress allowlist. Not on tier free. Example: ["api.example.com"].',
+    ),
     volume: VolumeReference.optional().describe(
-      "A volume's name or id, mounted at /persist; one that is named and not there is made, of 10 GiB.",
+      "Name or id of a volume to mount at /persist. A new name creates a volume of 10 GiB. Default: none.",
     ),
   })
   .refine(({ template, snapshot }) => (template === undefined) !== (snapshot === undefined), {
@@ -124,27 +158,52 @@ export type SandboxUpdate = z.output<typeof SandboxUpdate>;
 
 export const SandboxFork = z
   .strictObject({
-    count: z.int().min(1).max(20).default(1),
+    count: z.int().min(1).max(20).default(1).describe("Number of clones, 1 to 20. Default: 1."),
     timeout_seconds: TimeoutSeconds.optional().describe(
-      "Lifetime of each clone from now on. Default: the source's, as for all fields below.",
+      "Lifetime of each clone in seconds from now. Default: the source's.",
     ),
-    on_timeout: z.enum(["kill", "pause"]).optional(),
-    auto_resume: z.boolean().optional(),
-    preview_auth: z.boolean().optional(),
-    env: Env.default({}).describe("On top of the source's; processes that run already keep what they have."),
-    metadata: Metadata.optional(),
+    on_timeout: z
+      .enum(["kill", "pause"])
+      .optional()
+      .describe("Action at the end of a clone's lifetime: `kill` or `pause`. Default: the source's."),
+    auto_resume: z
+      .boolean()
+      .optional()
+      .describe("Resume a paused clone when a call or a request to a port needs it. Default: the source's."),
+    preview_auth: z
+      .boolean()
+      .optional()
+      .describe(
+        "Require a token in requests to ports; each clone gets its own. Default: the source's setting.",
+      ),
+    env: Env.default({}).describe(
+      "Environment variables in addition to the source's, for new processes only. Default: none.",
+    ),
+    metadata: Metadata.optional().describe(
+      "Labels of each clone, in place of the source's. Default: the source's.",
+    ),
   })
   .meta({ id: "SandboxFork" });
 export type SandboxFork = z.output<typeof SandboxFork>;
 
 export const Sandbox = z
   .object({
-    id: z.string(),
-    status: z.enum(statuses),
-    transition: z.enum(transitions).nullable(),
-    termination_reason: z.enum(terminationReasons).nullable(),
-    template: z.string().describe("As the create asked for it."),
-    template_id: z.string().nullable().describe("Of the custom template that was; null for a built-in one."),
+    id: z.string().describe("Id of the sandbox: `sbx_` and 20 letters and digits."),
+    status: z.enum(statuses).describe("Status: `running`, `paused`, or `terminated`, which is final."),
+    transition: z
+      .enum(transitions)
+      .nullable()
+      .describe("Change of status under way, such as `pausing`. Null if there is none."),
+    termination_reason: z
+      .enum(terminationReasons)
+      .nullable()
+      .describe("Reason of the end, such as `timeout`. Null until the sandbox is terminated."),
+    template: z
+      .string()
+      .describe(
+        "Template as named in the create request, or the source's for a clone or a sandbox from a snapshot.",
+      ),
+    template_id: z.string().nullable().describe("Id of the custom template. Null for a built-in one."),
     substituted: z
       .string()
       .nullable()
@@ -154,38 +213,70 @@ export const Sandbox = z
     start_command_id: z
       .string()
       .optional()
-      .describe("The background command that its template had started, where it has one."),
-    size: z.enum(sizeNames),
+      .describe("Id of the background command that the template started. Absent if the template has none."),
+    size: z
+      .enum(sizeNames)
+      .describe("Size: `small` (1 vCPU, 1 GiB), `medium` (2 vCPUs, 4 GiB) or `large` (4 vCPUs, 8 GiB)."),
     network,
     allow_domains: z
       .array(z.string())
       .nullable()
       .describe("Hosts that a `restricted` sandbox may reach. Null means the default egress allowlist."),
-    cpu: z.number().describe("vCPUs"),
-    memory_mb: z.int(),
+    cpu: z.number().describe("Number of vCPUs."),
+    memory_mb: z.int().describe("Memory in MiB: 1024, 4096 or 8192."),
     disk_gb: z.int().describe("Size of the sandbox's disk in GiB, without its volume. Extension."),
-    region: z.string(),
+    region: z.string().describe("Code of the region, such as `eu-1`."),
     volume_id: z
       .string()
       .nullable()
-      .describe("What is mounted at /persist; of a terminated sandbox, what was. Null where nothing is."),
-    created_at: timestamp,
-    expires_at: timestamp.describe("The auto-termination deadline."),
-    on_timeout: z.enum(["kill", "pause"]),
-    auto_resume: z.boolean(),
-    endpoints: z.object({ exec: z.string(), files: z.string(), pause: z.string(), resume: z.string() }),
-    metadata: z.record(z.string(), z.string()),
-    preview_auth_token: z.string().meta({ "x-kontor-secret": true }).nullable().optional(),
+      .describe(
+        "Id of the volume mounted at /persist, kept after the sandbox terminates. Null without a volume.",
+      ),
+    created_at: timestamp.describe("Time of creation."),
+    expires_at: timestamp.describe("Deadline at which the lifetime ends and `on_timeout` applies."),
+    on_timeout: z
+      .enum(["kill", "pause"])
+      .describe("Action at `expires_at`: `kill` terminates the sandbox, `pause` pauses it."),
+    auto_resume: z.boolean().describe("True if a call or a request to a port resumes the paused sandbox."),
+    endpoints: z
+      .object({
+        exec: z.string().describe("Path of the operation that runs a command."),
+        files: z.string().describe("Path of the operations that write, read and delete files."),
+        pause: z.string().describe("Path of the operation that pauses the sandbox."),
+        resume: z.string().describe("Path of the operation that resumes the sandbox."),
+      })
+      .describe(
+        "Paths of frequent operations, without the server's address. Example: `/v1/sandboxes/sbx_5f2k8v1c9q0m3x7b4n6d/exec`.",
+      ),
+    metadata: z.record(z.string(), z.string()).describe("Labels given at creation. Empty if there are none."),
+    preview_auth_token: z
+      .string()
+      .meta({ "x-kontor-secret": true })
+      .nullable()
+      .optional()
+      .describe(
+        "Token for requests to ports, sent as header `X-Service-Preview-Token`. Absent without `preview_auth`, null in a repeated response.",
+      ),
     preview_host_base: z
       .string()
       .nullable()
-      .describe("`<port>-` before it is the host of a port. Null where the sandbox cannot expose one."),
+      .describe("Host name of a port without its prefix `<port>-`. Null if the sandbox cannot expose ports."),
     egress_denied: z
       .int()
       .nullable()
-      .describe("Connections the network mode refused; null when nothing runs."),
-    forked_from: z.string().nullable().describe("The sandbox it is a clone of, which may be gone."),
-    snapshot_id: z.string().nullable().describe("The named snapshot it was made from, which may be gone."),
+      .describe("Number of connections that the network mode denied. Null unless the sandbox runs."),
+    forked_from: z
+      .string()
+      .nullable()
+      .describe(
+        "Id of the sandbox that this one is a clone of, which may no longer exist. Null if there is none.",
+      ),
+    snapshot_id: z
+      .string()
+      .nullable()
+      .describe(
+        "Id of the named snapshot that the sandbox was created from, which may no longer exist. Null if there is none.",
+      ),
   })
   .meta({ id: "Sandbox" });
 export type Sandbox = z.output<typeof Sandbox>;
@@ -193,21 +284,36 @@ export type Sandbox = z.output<typeof Sandbox>;
 export const readOnlyFields = Object.keys(Sandbox.shape).filter((field) => !(field in SandboxUpdate.shape));
 
 export const SandboxList = z
-  .object({ items: z.array(Sandbox), next_cursor: z.string().nullable() })
+  .object({
+    items: z.array(Sandbox).describe("Sandboxes of the page, newest first by default."),
+    next_cursor: nextCursor,
+  })
   .meta({ id: "SandboxList" });
 
-export const SandboxForks = z.object({ items: z.array(Sandbox) }).meta({ id: "SandboxForks" });
+export const SandboxForks = z
+  .object({ items: z.array(Sandbox).describe("The clones, `count` of them.") })
+  .meta({ id: "SandboxForks" });
 
-export const KeepAlive = z.strictObject({ timeout_seconds: TimeoutSeconds }).meta({ id: "SandboxTimeout" });
+export const KeepAlive = z
+  .strictObject({
+    timeout_seconds: TimeoutSeconds.describe(
+      "New lifetime in seconds from now: at least 10, at most the tier's `max_timeout_seconds`.",
+    ),
+  })
+  .meta({ id: "SandboxTimeout" });
 
 export const PauseRecord = z
   .object({
-    sandbox_id: z.string(),
-    snapshot_id: z.string(),
-    status: z.literal("paused"),
-    snapshot_size_mb: z.int(),
-    created_at: timestamp,
-    paused_expires_at: timestamp.nullable().describe("When the snapshot is reclaimed; null means never."),
+    sandbox_id: z.string().describe("Id of the paused sandbox."),
+    snapshot_id: z
+      .string()
+      .describe("Id of the snapshot that the resume restores: `snap_` and 20 letters and digits."),
+    status: z.literal("paused").describe("Status of the sandbox."),
+    snapshot_size_mb: z.int().describe("Size of the snapshot on disk in MiB, rounded up."),
+    created_at: timestamp.describe("Time at which the snapshot was stored."),
+    paused_expires_at: timestamp
+      .nullable()
+      .describe("Time at which the snapshot is deleted. Null means never."),
   })
   .meta({ id: "PauseRecord" });
 
@@ -278,62 +384,141 @@ export function openPreviewToken(
 
 export const Limits = z
   .object({
-    tier: z.enum(["free", "payg", "enterprise"]),
-    sizes: z.array(z.object({ name: z.enum(sizeNames), cpu: z.number(), memory_mb: z.int() })),
-    max_timeout_seconds: z.int(),
-    max_concurrent_sandboxes: z.int(),
-    snapshot_cap: z.int(),
-    regions: z.array(z.object({ code: z.string(), name: z.string(), default: z.boolean() })),
-    default_egress_allowlist: z.array(z.string()),
-    metadata_max_keys: z.int(),
-    file_max_bytes: z.int(),
-    batch_max_files: z.int(),
-    batch_max_bytes: z.int(),
-    upload_max_bytes: z.int(),
-    webhooks_max: z.int(),
-    volumes_max: z.int(),
-    can_expose_ports: z.boolean(),
-    can_build_templates: z.boolean(),
-    paused_retention_days: z.int().nullable(),
-    templates: z.array(
-      z.object({
-        name: z.string(),
-        state: z.enum(["absent", "preparing", "ready", "failed"]),
-        substituted: z.boolean(),
-        contents: z.record(z.string(), z.string()),
-      }),
-    ),
+    tier: z.enum(["free", "payg", "enterprise"]).describe("Sandbox tier of the workspace."),
+    sizes: z
+      .array(
+        z.object({
+          name: z.enum(sizeNames).describe("Name of the size, for `size` of a create."),
+          cpu: z.number().describe("Number of vCPUs."),
+          memory_mb: z.int().describe("Memory in MiB."),
+        }),
+      )
+      .describe("Sizes that the tier allows, smallest first."),
+    max_timeout_seconds: z
+      .int()
+      .describe("Maximum lifetime in seconds: 1800 on tier free, 86400 on the others."),
+    max_concurrent_sandboxes: z.int().describe("Maximum of running and paused sandboxes in the workspace."),
+    snapshot_cap: z
+      .int()
+      .describe("Maximum of paused sandboxes; named snapshots have the same maximum of their own."),
+    regions: z
+      .array(
+        z.object({
+          code: z.string().describe("Code for `region` of a create, such as `eu-1`."),
+          name: z.string().describe("Name of the region for people."),
+          default: z.boolean().describe("True for the default region, used by a create without `region`."),
+        }),
+      )
+      .describe("Regions of this installation, the default one first."),
+    default_egress_allowlist: z
+      .array(z.string())
+      .describe(
+        'Hosts that a `restricted` sandbox may reach if it has no `allow_domains`. Example: ["pypi.org"].',
+      ),
+    metadata_max_keys: z.int().describe("Maximum of keys in a sandbox's `metadata`."),
+    file_max_bytes: z.int().describe("Maximum size of a file in one call, in bytes: 16 MiB."),
+    batch_max_files: z.int().describe("Maximum of files in one batch."),
+    batch_max_bytes: z
+      .int()
+      .describe("Maximum size of all contents of a batch after decoding, in bytes: 48 MiB."),
+    upload_max_bytes: z.int().describe("Maximum size of an upload to a pre-signed URL, in bytes: 512 MiB."),
+    webhooks_max: z.int().describe("Maximum of webhooks in the workspace."),
+    volumes_max: z.int().describe("Maximum of volumes in the workspace."),
+    can_expose_ports: z.boolean().describe("True if the tier allows public URLs for ports."),
+    can_build_templates: z.boolean().describe("True if the tier allows custom templates."),
+    paused_retention_days: z
+      .int()
+      .nullable()
+      .describe("Days that a paused sandbox or an unused named snapshot is kept. Null means forever."),
+    templates: z
+      .array(
+        z.object({
+          name: z.string().describe("Name for `template` of a create, such as `python-3.12`."),
+          state: z
+            .enum(["absent", "preparing", "ready", "failed"])
+            .describe(
+              "State of the image on this host. The first create that needs an `absent` or `failed` image prepares it.",
+            ),
+          substituted: z
+            .boolean()
+            .describe(
+              "True if the image has another version than its name: see `contents`. False until it is ready.",
+            ),
+          contents: z
+            .record(z.string(), z.string())
+            .describe(
+              'Versions found in the image, by program. Empty until it is ready. Example: {"python": "3.13.5"}.',
+            ),
+        }),
+      )
+      .describe("Built-in templates of this installation."),
   })
   .meta({ id: "SandboxLimits" });
 
 export const Metrics = z
   .object({
-    sandbox_id: z.string(),
-    sandbox_status: z.enum(statuses),
-    as_of: timestamp,
-    as_of_unix: z.int(),
-    sample_interval_seconds: z.int(),
-    window_seconds: z.int(),
-    cpu: z.object({
-      cores: z.number(),
-      usage_cores: z.number().nullable(),
-      usage_percent: z.number().nullable(),
-    }),
-    memory: z.object({
-      limit_bytes: z.int(),
-      usage_bytes: z.int().nullable(),
-      usage_percent: z.number().nullable(),
-    }),
+    sandbox_id: z.string().describe("Id of the sandbox."),
+    sandbox_status: z
+      .enum(statuses)
+      .describe("Status of the sandbox. Unless `running`, usage is null and `samples` is empty."),
+    as_of: timestamp.describe("Time of the response."),
+    as_of_unix: z.int().describe("Time of the response in Unix seconds."),
+    sample_interval_seconds: z.int().describe("Seconds between two samples: 1."),
+    window_seconds: z.int().describe("Seconds that a sample is kept: 60."),
+    cpu: z
+      .object({
+        cores: z.number().describe("Number of vCPUs of the sandbox."),
+        usage_cores: z
+          .number()
+          .nullable()
+          .describe("vCPUs in use in the latest sample, such as 0.25. Null if there is no sample."),
+        usage_percent: z
+          .number()
+          .nullable()
+          .describe("Usage in percent of all vCPUs, 0 to 100. Null if there is no sample."),
+      })
+      .describe("CPU of the sandbox, and its usage in the latest sample."),
+    memory: z
+      .object({
+        limit_bytes: z.int().describe("Memory of the sandbox in bytes."),
+        usage_bytes: z.int().nullable().describe("Memory in use in bytes. Null if there is no sample."),
+        usage_percent: z
+          .number()
+          .nullable()
+          .describe("Memory in use in percent of the limit. Null if there is no sample."),
+      })
+      .describe("Memory of the sandbox, and its usage in the latest sample."),
     disk: z
       .object({
-        limit_bytes: z.int(),
-        usage_bytes: z.int().nullable(),
-        usage_percent: z.number().nullable(),
+        limit_bytes: z.int().describe("Size of the disk in bytes."),
+        usage_bytes: z
+          .int()
+          .nullable()
+          .describe("Disk space in use in bytes. Null if the sandbox does not run."),
+        usage_percent: z
+          .number()
+          .nullable()
+          .describe("Disk space in use in percent of the limit. Null if the sandbox does not run."),
       })
       .describe(
         "The sandbox's disk in bytes, without its volume. Usage is null if the sandbox does not run. Extension.",
       ),
-    lifetime: z.object({ cpu_seconds: z.number(), gb_seconds: z.number() }),
-    samples: z.array(z.object({ t: z.int(), cpu_percent: z.number(), mem_bytes: z.int() })),
+    lifetime: z
+      .object({
+        cpu_seconds: z.number().describe("CPU time used, in seconds."),
+        gb_seconds: z
+          .number()
+          .describe("Memory of the sandbox in GiB, multiplied by its running time in seconds."),
+      })
+      .describe("Totals since creation, without the time paused."),
+    samples: z
+      .array(
+        z.object({
+          t: z.int().describe("Time of the sample in Unix seconds."),
+          cpu_percent: z.number().describe("CPU usage in percent of all vCPUs, 0 to 100."),
+          mem_bytes: z.int().describe("Memory in use in bytes."),
+        }),
+      )
+      .describe("Samples of the last minute, oldest first; with `since`, only newer ones."),
   })
   .meta({ id: "SandboxMetrics" });

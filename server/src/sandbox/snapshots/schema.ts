@@ -1,10 +1,13 @@
 /** The wire: what a snapshot looks like in JSON, and what its calls take. */
 import { z } from "zod";
+import { nextCursor, pageQuery } from "../fields.ts";
 import { createdQuery } from "../sandboxes/schema.ts";
 import { sizeNames } from "../sandboxes/sizes.ts";
 import type { NamedRow } from "./store.ts";
 
-export const SnapshotParams = z.strictObject({ id: z.string().max(64) });
+export const SnapshotParams = z.strictObject({
+  id: z.string().max(64).describe("Id of the snapshot: `snap_` and 20 letters and digits."),
+});
 
 export const SnapshotCreate = z
   .strictObject({
@@ -14,7 +17,9 @@ export const SnapshotCreate = z
         error: "must be 1 to 63 of a-z, 0-9, - and _, begin with a letter or digit and not with snap_",
       })
       .optional()
-      .describe("Unique in the workspace; a create can name it in place of the id."),
+      .describe(
+        "Name, unique in the workspace; a sandbox create can use it instead of the id. Default: none. Example: `prepared`.",
+      ),
   })
   .meta({ id: "SnapshotCreate" });
 export type SnapshotCreate = z.output<typeof SnapshotCreate>;
@@ -31,31 +36,38 @@ export const SnapshotQuery = z.strictObject({
     .optional()
     .describe("Status to include. Repeat the parameter for several. Extension."),
   ...createdQuery,
-  cursor: z.string().max(2048).optional(),
-  limit: z.int().min(1).max(100).default(50),
+  ...pageQuery,
 });
 export type SnapshotQuery = z.output<typeof SnapshotQuery>;
 
 export const Snapshot = z
   .object({
-    id: z.string(),
-    name: z.string().nullable(),
-    sandbox_id: z.string().describe("What it was taken of, which may be gone."),
-    template: z.string(),
-    size: z.enum(sizeNames),
-    cpu: z.number().describe("vCPUs"),
-    memory_mb: z.int(),
-    region: z.string(),
-    size_mb: z.int().describe("On disk: memory and files together."),
+    id: z.string().describe("Id of the snapshot: `snap_` and 20 letters and digits."),
+    name: z.string().nullable().describe("Name, unique in the workspace. Null if none was given."),
+    sandbox_id: z.string().describe("Id of the source sandbox, which may no longer exist."),
+    template: z.string().describe("Template of the source sandbox."),
+    size: z
+      .enum(sizeNames)
+      .describe("Size of the source sandbox, and of each sandbox created from the snapshot."),
+    cpu: z.number().describe("Number of vCPUs."),
+    memory_mb: z.int().describe("Memory of the sandbox in MiB."),
+    region: z.string().describe("Code of the source sandbox's region, such as `eu-1`."),
+    size_mb: z.int().describe("Size on disk in MiB, rounded up: memory and files together."),
     status: z.enum(snapshotStatuses).describe("`damaged`: no sandbox can be created from it."),
-    created_at: z.iso.datetime(),
-    expires_at: z.iso.datetime().nullable().describe("Moves with each use; null means never."),
+    created_at: z.iso.datetime().describe("Time of creation."),
+    expires_at: z.iso
+      .datetime()
+      .nullable()
+      .describe("Time of deletion, postponed by each use. Null means never."),
   })
   .meta({ id: "Snapshot" });
 export type Snapshot = z.output<typeof Snapshot>;
 
 export const SnapshotList = z
-  .object({ items: z.array(Snapshot), next_cursor: z.string().nullable() })
+  .object({
+    items: z.array(Snapshot).describe("Named snapshots of the page, newest first by default."),
+    next_cursor: nextCursor,
+  })
   .meta({ id: "SnapshotList" });
 
 /** The only way from a row to JSON. */

@@ -33,7 +33,7 @@ export const templateRoutes = (app: App): Route[] => [
     operationId: "createTemplate",
     summary: "Build a template",
     description:
-      "Returns at once with `status: building`; poll the template, follow its log, or listen for `template.build_finished`. A base of your own must be ready; the new image keeps what it needs of it, so either can be deleted.",
+      "Responds at once with `status: building`. Poll the template, follow its log, or wait for the event `template.build_finished`. A base of your own must be ready. The new image keeps the parts of it that it needs, so you can delete either template.",
     scope: "sandboxes:write",
     body: TemplateCreate,
     responses: { 201: Template },
@@ -73,9 +73,9 @@ export const templateRoutes = (app: App): Route[] => [
     method: "DELETE",
     path: "/v1/templates/{id}",
     operationId: "deleteTemplate",
-    summary: "Delete a template and its image",
+    summary: "Delete a template",
     description:
-      "Works in every state; a build that is under way ends. Sandboxes made from it run on, and can be paused and resumed.",
+      "Works in every state and ends a running build. Sandboxes created from the template keep running, and can be paused and resumed.",
     scope: "sandboxes:write",
     params: TemplateParams,
     responses: { 204: null },
@@ -88,7 +88,8 @@ export const templateRoutes = (app: App): Route[] => [
     path: "/v1/templates/{id}/tags/{tag}",
     operationId: "tagTemplate",
     summary: "Point a tag at a ready build",
-    description: "It leads to no other build of the same name any more.",
+    description:
+      "Removes the tag from any other build of the same name. A build that is not ready is refused with 409 `template_not_ready`.",
     scope: "sandboxes:write",
     params: TagParams,
     responses: { 200: Template },
@@ -112,9 +113,9 @@ export const templateRoutes = (app: App): Route[] => [
     method: "GET",
     path: "/v1/templates/{id}/logs",
     operationId: "readTemplateLogs",
-    summary: "Output of a template's build",
+    summary: "Read a template's build log",
     description:
-      "With `follow=true` it answers server-sent events whose `data:` lines are TemplateLogEvent objects and whose `id:` is the number to go on from; `Last-Event-ID` takes the place of `after`.",
+      "With `follow=true`, the response is server-sent events whose `data:` lines are TemplateLogEvent objects. To continue after a disconnect, send the `id:` of the last event as `Last-Event-ID`, which replaces `after`.",
     scope: "sandboxes:read",
     extension: true,
     params: TemplateParams,

@@ -1,6 +1,7 @@
 /** The wire of templates. */
 import { z } from "zod";
 import type { BuildLog } from "#builds/builds.ts";
+import { nextCursor, pageQuery } from "../fields.ts";
 import type { TemplateRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
@@ -15,8 +16,13 @@ const Tag = z
   .string()
   .regex(/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$/, { error: "must be letters, digits, dots and dashes" });
 
-export const TemplateParams = z.strictObject({ id: z.string().max(64) });
-export const TagParams = z.strictObject({ id: z.string().max(64), tag: Tag });
+const TemplateId = z.string().max(64).describe("Id of the template: `tmpl_` and 20 letters and digits.");
+
+export const TemplateParams = z.strictObject({ id: TemplateId });
+export const TagParams = z.strictObject({
+  id: TemplateId,
+  tag: Tag.describe("Tag, such as `default` or `v2`: 1 to 63 letters, digits, dots, dashes and underscores."),
+});
 
 export const TemplateCreate = z
   .strictObject({
@@ -26,26 +32,47 @@ export const TemplateCreate = z
         error: "must be 2 to 63 lower-case letters, digits, - and _, beginning with a letter or digit",
       })
       .refine((name) => !builtIn.includes(name), { error: "is the name of a built-in template" })
-      .refine((name) => !name.startsWith("tmpl_"), { error: "must not begin as ids do" }),
+      .refine((name) => !name.startsWith("tmpl_"), { error: "must not begin as ids do" })
+      .describe(
+        "Name of 2 to 63 characters, such as `data-tools`. Several builds may share it; tags distinguish them.",
+      ),
     base_template: z
       .string()
       .min(1)
       .max(128)
       .describe(
-        "A built-in template (debian-12, node-22, …), or a ready one of your own: its id, its name (tag `default`) or `name:tag` (extension).",
+        "Built-in template such as `debian-12`, or a ready one of your own by id, name or `name:tag` (extension). A name alone means tag `default`.",
       ),
     recipe: z
       .array(command(65_536))
       .min(1)
       .max(100)
-      .describe("Run in order by `/bin/sh -c`, as root, with HOME=/root, in /workspace."),
-    network: z.enum(["restricted", "open"]).default("restricted").describe("What the steps may reach."),
-    description: z.string().max(1024).refine(isText, notText).optional(),
-    tags: z.array(Tag).max(20).default([]).describe("Assigned when the build is ready."),
+      .describe(
+        "Shell commands of the build, run in order by `/bin/sh -c` as root, in /workspace, with HOME=/root.",
+      ),
+    network: z
+      .enum(["restricted", "open"])
+      .default("restricted")
+      .describe(
+        "Network mode of the build: `restricted` to the default egress allowlist, or `open`. Default: `restricted`.",
+      ),
+    description: z
+      .string()
+      .max(1024)
+      .refine(isText, notText)
+      .optional()
+      .describe("Text for people, at most 1024 characters. Default: none."),
+    tags: z
+      .array(Tag)
+      .max(20)
+      .default([])
+      .describe(
+        "Tags to assign when the build is ready, at most 20. A build also gets `default` if its name has no other ready build.",
+      ),
     start_command: command(65_536)
       .optional()
       .describe(
-        "Run once, in the background, on the first boot of every sandbox from it (in /workspace, with the sandbox's env).",
+        "Shell command that each new sandbox runs in the background at its first boot, in /workspace with its own environment. Default: none.",
       ),
   })
   .meta({ id: "TemplateCreate" });
@@ -53,8 +80,8 @@ export type TemplateCreate = z.output<typeof TemplateCreate>;
 
 export const Template = z
   .object({
-    id: z.string(),
-    name: z.string(),
+    id: z.string().describe("Id of the template: `tmpl_` and 20 letters and digits."),
+    name: z.string().describe("Name of the template. Several builds may share it; tags distinguish them."),
     base_template: z.string().describe("Base as the create request named it."),
     base_template_id: z
       .string()
@@ -62,54 +89,89 @@ export const Template = z
       .describe(
         "Own template that it was built on, which may be deleted. Null for a built-in base. Extension.",
       ),
-    recipe: z.array(z.string()),
-    network: z.enum(["restricted", "open"]),
-    description: z.string().nullable(),
-    status: z.enum(["building", "ready", "failed"]),
-    error_message: z.string().nullable().describe("Which step failed, how, and what it said last."),
-    size_mb: z.int().nullable().describe("Null until built."),
-    contents: z.record(z.string(), z.string()).describe("Versions found in the base it was built on."),
-    substituted: z.boolean().describe("The base is not what its name says, see `contents`."),
-    tags: z.array(z.string()),
-    start_command: z.string().nullable(),
+    recipe: z.array(z.string()).describe("Shell commands of the build, in order."),
+    network: z
+      .enum(["restricted", "open"])
+      .describe("Network mode of the build: `restricted` to the default egress allowlist, or `open`."),
+    description: z.string().nullable().describe("Text for people. Null if none was given."),
+    status: z
+      .enum(["building", "ready", "failed"])
+      .describe("State of the build: `building` at first, `ready` or `failed` at its end."),
+    error_message: z
+      .string()
+      .nullable()
+      .describe("Reason of a failed build, such as its step and last output. Null unless the build failed."),
+    size_mb: z
+      .int()
+      .nullable()
+      .describe("Size of the image in MiB, rounded up. Null until the build is ready."),
+    contents: z
+      .record(z.string(), z.string())
+      .describe('Versions found in the base image, by program. Example: {"python": "3.13.5"}.'),
+    substituted: z
+      .boolean()
+      .describe("True if the base image has another version than its name: see `contents`."),
+    tags: z
+      .array(z.string())
+      .describe('Tags that point to this build, in alphabetical order. Example: ["default", "v2"].'),
+    start_command: z
+      .string()
+      .nullable()
+      .describe(
+        "Shell command that each new sandbox runs in the background at its first boot. Null for none.",
+      ),
     start_command_id: z
       .string()
       .optional()
-      .describe("In the create's answer: the id of the start command in every sandbox made from it."),
-    created_at: timestamp,
-    built_at: timestamp.nullable().describe("Null until built."),
+      .describe(
+        "Id of the start command in every sandbox from the template. Only in the response to the create.",
+      ),
+    created_at: timestamp.describe("Time of creation."),
+    built_at: timestamp.nullable().describe("Time at which the build became ready. Null until then."),
   })
   .meta({ id: "Template" });
 export type Template = z.output<typeof Template>;
 
 export const TemplateList = z
-  .object({ items: z.array(Template), next_cursor: z.string().nullable() })
+  .object({
+    items: z.array(Template).describe("Custom templates of the page, newest first."),
+    next_cursor: nextCursor,
+  })
   .meta({ id: "TemplateList" });
 export type TemplateList = z.output<typeof TemplateList>;
 
-export const ListQuery = z.strictObject({
-  cursor: z.string().max(2048).optional(),
-  limit: z.int().min(1).max(100).default(50),
-});
+export const ListQuery = z.strictObject(pageQuery);
 
 export const LogsQuery = z.strictObject({
-  after: z.int().min(0).default(0).describe("Only what was said after the piece of this number."),
-  limit: z.int().min(1).max(1000).default(1000),
-  follow: z.boolean().default(false),
+  after: z
+    .int()
+    .min(0)
+    .default(0)
+    .describe("Number of a piece; only later pieces are returned. Default: 0, all pieces."),
+  limit: z
+    .int()
+    .min(1)
+    .max(1000)
+    .default(1000)
+    .describe("Maximum of pieces in the response, 1 to 1000. Default: 1000. Ignored with `follow`."),
+  follow: z
+    .boolean()
+    .default(false)
+    .describe("Respond with server-sent events until the build ends. Default: false."),
 });
 
 const LogPiece = z.object({
-  seq: z.int(),
-  step: z.int().describe("From 1."),
-  at: timestamp,
-  text: z.string(),
+  seq: z.int().describe("Number of the piece, which increases within the build; usable as `after`."),
+  step: z.int().describe("Number of the recipe step, from 1."),
+  at: timestamp.describe("Time of the output."),
+  text: z.string().describe("Piece of the step's output."),
 });
 
 export const TemplateLogs = z
   .object({
-    items: z.array(LogPiece),
-    next_after: z.int().describe("Where to go on."),
-    truncated: z.boolean().describe("The first 4 MiB are kept."),
+    items: z.array(LogPiece).describe("Pieces of output after `after`, in order."),
+    next_after: z.int().describe("Value of `after` for the next request."),
+    truncated: z.boolean().describe("True if output beyond the first 4 MiB was discarded."),
   })
   .meta({ id: "TemplateLogs" });
 export type TemplateLogs = z.output<typeof TemplateLogs>;
@@ -117,11 +179,14 @@ export type TemplateLogs = z.output<typeof TemplateLogs>;
 /** One `data:` line of a followed log; the last one says how the build ended. */
 export const TemplateLogEvent = z
   .union([
-    LogPiece.extend({ kind: z.literal("log") }),
+    LogPiece.extend({ kind: z.literal("log").describe("Event with a piece of output.") }),
     z.object({
-      kind: z.literal("finished"),
-      status: z.enum(["ready", "failed"]),
-      error_message: z.string().nullable(),
+      kind: z.literal("finished").describe("Last event: the build is over."),
+      status: z.enum(["ready", "failed"]).describe("Outcome of the build."),
+      error_message: z
+        .string()
+        .nullable()
+        .describe("Reason of a failed build, such as its step and last output. Null if the build succeeded."),
     }),
   ])
   .meta({ id: "TemplateLogEvent" });

@@ -16,7 +16,7 @@ export const volumeRoutes = (app: App): Route[] => [
     operationId: "createVolume",
     summary: "Create a volume",
     description:
-      "It takes no room before its first use, and what is in it after. A create of a sandbox that names a volume which is not there makes one of 10 GiB.",
+      "A volume takes no disk space before its first use, and later only the space of its files. A sandbox create that names a missing volume creates one of 10 GiB.",
     scope: "sandboxes:write",
     body: VolumeCreate,
     responses: { 201: Volume },
@@ -44,9 +44,9 @@ export const volumeRoutes = (app: App): Route[] => [
     method: "POST",
     path: "/v1/sandboxes/volumes/{id}/move",
     operationId: "moveVolume",
-    summary: "Move a detached volume to another region",
+    summary: "Move a volume to another region",
     description:
-      "The volume is `moving` until the event `volume.moved`, and no sandbox can have it meanwhile. Its bytes are copied, compared, and only then removed where they were; where that fails the volume stays, and the event's outcome is `failed`.",
+      "The volume must be detached. Until the event `volume.moved`, the volume has the status `moving` and no sandbox can attach it. The server copies and compares the bytes, then removes the old ones. If that fails, the volume stays in its region and the event's outcome is `failed`.",
     scope: "sandboxes:write",
     params: VolumeParams,
     body: VolumeMove,
@@ -66,7 +66,7 @@ export const volumeRoutes = (app: App): Route[] => [
     operationId: "deleteVolume",
     summary: "Delete a volume and its data",
     description:
-      "The files are gone from the host's disk when this is answered, and nothing brings them back. A volume that a sandbox has, running or paused, is refused.",
+      "Deletes the files from the host's disk before it responds; they cannot be restored. A volume attached to a running or paused sandbox is refused with 409 `volume_in_use`.",
     scope: "sandboxes:write",
     params: VolumeParams,
     responses: { 204: null },

@@ -15,7 +15,7 @@ export const webhookRoutes = (app: App): Route[] => [
     operationId: "createSandboxWebhook",
     summary: "Register a webhook",
     description:
-      "Deliveries carry `X-Service-Event`, `X-Service-Delivery` (the same over retries) and `X-Service-Signature`: `sha256=` and the hexadecimal HMAC-SHA256 of the very bytes of the body under the secret. Those of one sandbox come in order.",
+      "Each delivery has the headers `X-Service-Event`, `X-Service-Delivery` (the same for retries) and `X-Service-Signature`. The signature is `sha256=` and the hexadecimal HMAC-SHA256 of the raw body, with `secret` as the key. Each delivery has three attempts, 10 s apart; the receiver must respond with 2xx within 10 s. Deliveries of one sandbox arrive in order.",
     scope: "sandboxes:write",
     body: WebhookCreate,
     responses: { 201: Webhook },
