@@ -7,6 +7,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
@@ -169,9 +170,12 @@ test("reports a volume whose row exists and whose data is not in the backup", ()
 
 test("reports an unmounted volume that changes each time it is copied", async () => {
   const image = path.join(directory, "volume.ext4");
-  writeFileSync(image, "x");
+  // Large enough that the writer gets a turn during each copy, also on a busy host.
+  const bytes = 64 * 1024 ** 2;
+  writeFileSync(image, Buffer.alloc(bytes, "x"));
   const writer = spawn("sh", ["-c", 'while :; do printf x >>"$0"; done', image], { stdio: "ignore" });
   onTestFinished(() => void writer.kill("SIGKILL"));
+  await expect.poll(() => statSync(image).size).toBeGreaterThan(bytes);
   const copied = await copyVolume(image, path.join(directory, "copy.ext4"));
   expect(copied).toEqual({ failure: "it changed each time it was copied" });
 });
