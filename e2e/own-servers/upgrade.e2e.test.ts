@@ -23,7 +23,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
   `an installation of ${oldest} (skipped if the clone lacks it)`,
   () => {
     const place = mkdtempSync(join(tmpdir(), "kontor-upgrade-"));
-    /** One path before and after, like a checkout that is updated in place. */
+    /** Path of the code before and after the switch, like a checkout that is updated in place. */
     const code = join(place, "code");
     let server: Server;
     let model: ModelServer;

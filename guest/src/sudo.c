@@ -83,7 +83,7 @@ long receive_descriptors(int connection, void *bytes, size_t length, int *descri
 
 // ---- PID 1
 
-// What the kernel says of the sender of the first byte. SO_PEERCRED does not do: gVisor answers it with the asker's own.
+// Credentials of the sender of the first byte, from the kernel. SO_PEERCRED is of no use: gVisor returns the caller's own.
 static bool read_sender(int connection, struct ucred *sender) {
   union {
     struct cmsghdr header;
@@ -149,7 +149,7 @@ static bool start_helper(int connection, const struct ucred *sender) {
 enum { DIALLER_LIMIT = 16 };
 static atomic_int diallers;
 
-// In a thread of its own: whoever dials and sends nothing makes nobody else wait.
+// Runs in its own thread, so that a client that connects and sends nothing delays no other client.
 static void *take(void *argument) {
   int connection = (int)(intptr_t)argument, one = 1;
   const struct timeval patience = {.tv_sec = 2}, none = {0};
@@ -249,7 +249,7 @@ static void set_variable(char *entry) {
   *value = '=';
 }
 
-// Of the caller's environment: what belongs to its terminal, or all with -E.
+// True for the caller's terminal variables, or for its whole environment with -E.
 static bool is_kept(const char *entry, const char *flags) {
   static const char *const NAMES[] = {"TERM=", "COLORTERM=", "LANG=", "LC_", "DISPLAY=", "TZ="};
   if (strchr(flags, 'E')) return strncmp(entry, "SUDO_", 5) != 0;
@@ -269,7 +269,7 @@ static void set_environment(const struct command *command, const struct user *us
   if (command->argv[0]) setenv("SUDO_COMMAND", command->argv[0], 1);
 }
 
-// As sudo does: each argument is one word of the shell, `$` keeps its meaning.
+// Quotes each argument as one word of the shell, as sudo(8) does; `$` keeps its meaning.
 static char *join(char *const *argv) {
   size_t size = 1;
   for (char *const *word = argv; *word; word++) size += 2 * strlen(*word) + 1;

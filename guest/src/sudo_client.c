@@ -154,7 +154,7 @@ static bool send_command(const struct options *options, int count, char **argume
   add(&payload, options->flags);
   add_list(&payload, arguments + variables, count - variables);
   add_list(&payload, arguments + options->first, variables - options->first);
-  // What does not fit is left out: a command gets little of it anyway.
+  // Leaves out variables that do not fit: the command receives few of them.
   for (char **entry = environ; *entry && words < SUDO_LIST_LIMIT; entry++, words++)
     if (payload.length + strlen(*entry) + 1 <= SUDO_PAYLOAD_LIMIT) add(&payload, *entry);
   unsigned length = (unsigned)payload.length;
@@ -181,7 +181,7 @@ static void catch_signals(void) {
   struct sigaction action = {.sa_handler = forward, .sa_flags = SA_RESTART};
   for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++) {
     struct sigaction before;
-    // What the caller ignores (nohup) the command ignores too.
+    // The command ignores the signals that the caller ignores (nohup).
     if (sigaction(SIGNALS[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGNALS[i], &action, NULL);
   }
 }
@@ -209,7 +209,7 @@ static bool copy(int from, int to) {
   return got > 0 && write_exactly(to, bytes, (size_t)got);
 }
 
-// What the command has written and nobody has read.
+// Copies output of the command that was not read yet.
 static void drain_terminal(void) {
   fcntl(master, F_SETFL, O_NONBLOCK);
   char bytes[16 * 1024];
@@ -297,7 +297,7 @@ int sudo_client(int count, char **arguments) {
   }
   if (isatty(0)) add_flag(&options, 't');
   if (!dial()) {
-    fprintf(stderr, "sudo: this machine's first process does not answer: %s\n", strerror(errno));
+    fprintf(stderr, "sudo: this machine's first process does not respond: %s\n", strerror(errno));
     return 1;
   }
   catch_signals();

@@ -36,6 +36,9 @@ const invalidList =
 const cursors =
   "A list with `cursor` returns `next_cursor`: send it as `cursor` to get the next page. It is null on the last page. `limit` is the number of items on a page.";
 
+/** Sections that the sandbox and the agent API share. */
+const commonSections = [siblings, authentication, errors(invalidList), idempotency, pages(cursors), limits];
+
 export const introductions: Readonly<Record<Api, Introduction>> = {
   platform: {
     description: [
@@ -74,12 +77,7 @@ export const introductions: Readonly<Record<Api, Introduction>> = {
   sandbox: {
     description: [
       "Start isolated machines, run code in them, pause and resume them, and reach their ports.",
-      siblings,
-      authentication,
-      errors(invalidList),
-      idempotency,
-      pages(cursors),
-      limits,
+      ...commonSections,
     ].join("\n\n"),
     tags: [
       ["Sandboxes", "Isolated machines: create, list, pause, resume, fork, extend, terminate."],
@@ -99,12 +97,7 @@ export const introductions: Readonly<Record<Api, Introduction>> = {
   agent: {
     description: [
       "Define agents with tools, run them durably, and let people approve single calls.",
-      siblings,
-      authentication,
-      errors(invalidList),
-      idempotency,
-      pages(cursors),
-      limits,
+      ...commonSections,
     ].join("\n\n"),
     tags: [
       ["Model credentials", "Keys of model providers, stored encrypted."],

@@ -9,7 +9,7 @@ import { type ImageProgress, readiness } from "./api.ts";
 
 const pollMs = 300;
 /** Timeout of the question. After it, the start continues and prepares nothing. */
-export const askWithinMs = 10_000;
+const askWithinMs = 10_000;
 
 interface Terminal {
   input: NodeJS.ReadableStream;

@@ -10,7 +10,8 @@ import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
 import pg from "pg";
 import { copyOut } from "./copy.ts";
-import { clientOptions, type Connection } from "./db.ts";
+import type { Connection } from "./db.ts";
+import { withClient } from "./with-client.ts";
 
 export interface DumpedTable {
   schema: string;
@@ -42,10 +43,7 @@ const madeByMigrations = ["public.migrations", "graphile_worker.migrations"];
 
 /** Writes the database into `directory`, which must not exist. */
 export async function dumpDatabase(connection: Connection, directory: string): Promise<Dump> {
-  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
-  client.on("error", () => {});
-  await client.connect();
-  try {
+  return withClient(connection, async (client) => {
     await mkdir(directory, { mode: 0o700 });
     await client.query("begin isolation level repeatable read read only");
     await setFormats(client);
@@ -73,21 +71,12 @@ export async function dumpDatabase(connection: Connection, directory: string): P
     await client.query("commit");
     await writeFile(join(directory, "dump.json"), JSON.stringify(dump, null, 1), { mode: 0o600 });
     return dump;
-  } finally {
-    await client.end().catch(() => {});
-  }
+  });
 }
 
 /** Lists the volumes that have data, by their rows. */
 export async function listVolumes(connection: Connection): Promise<Volume[]> {
-  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
-  client.on("error", () => {});
-  await client.connect();
-  try {
-    return await volumesOf(client);
-  } finally {
-    await client.end().catch(() => {});
-  }
+  return withClient(connection, volumesOf);
 }
 
 /** An add-on's volume has the add-on's id without its dashes (platform/addons/volume.ts). */

@@ -24,8 +24,7 @@ import {
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
-import pg from "pg";
-import { type Connection, clientOptions } from "./db.ts";
+import type { Connection } from "./db.ts";
 import {
   type Account,
   chooseAccount,
@@ -44,6 +43,7 @@ import {
   role,
 } from "./embedded-settings.ts";
 import { exists, findPostmaster, isPostmasterOf, removeForeignLock } from "./postmaster.ts";
+import { withClient } from "./with-client.ts";
 
 export interface EmbeddedPostgres {
   connection: Connection;
@@ -223,18 +223,6 @@ async function refusal(connection: Connection): Promise<string | undefined> {
     return undefined;
   } catch (error) {
     return (error as Error).message;
-  }
-}
-
-async function withClient<T>(connection: Connection, work: (client: pg.Client) => Promise<T>): Promise<T> {
-  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 5_000 });
-  // A connection that breaks rejects its query as well; without a listener it would end the process.
-  client.on("error", () => {});
-  try {
-    await client.connect();
-    return await work(client);
-  } finally {
-    await client.end().catch(() => {});
   }
 }
 

@@ -9,10 +9,11 @@ import { join } from "node:path";
 import { createGunzip } from "node:zlib";
 import pg from "pg";
 import { copyIn } from "./copy.ts";
-import { clientOptions, type Connection } from "./db.ts";
+import type { Connection } from "./db.ts";
 import { described, type Dump, qualified, setFormats, tablesOf, workerMigration } from "./dump.ts";
 import { migrate, readMigrations } from "./migrate.ts";
 import { becomeSoleServer } from "./sole-server.ts";
+import { withClient } from "./with-client.ts";
 
 export class LoadError extends Error {
   override readonly name = "LoadError";
@@ -242,16 +243,5 @@ async function fill(client: pg.Client, dump: Dump, directory: string): Promise<v
   }
   for (const { schema, name, value } of dump.sequences) {
     await client.query("select setval($1::regclass, $2::bigint)", [qualified({ schema, name }), value]);
-  }
-}
-
-async function withClient<T>(connection: Connection, work: (client: pg.Client) => Promise<T>): Promise<T> {
-  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
-  client.on("error", () => {});
-  await client.connect();
-  try {
-    return await work(client);
-  } finally {
-    await client.end().catch(() => {});
   }
 }

@@ -7,10 +7,10 @@
  */
 import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import pg from "pg";
 import { writeStateFile } from "#lib/state-file.ts";
-import { clientOptions, type Connection } from "./db.ts";
+import type { Connection } from "./db.ts";
 import { bringBackDatabase } from "./load.ts";
+import { withClient } from "./with-client.ts";
 
 export interface UpgradeState {
   format: 1;
@@ -157,15 +157,4 @@ export async function databaseActivity(
     );
     return { transactions: Number(rows[0]?.transactions), isBusy: rows[0]?.is_busy === true };
   });
-}
-
-async function withClient<T>(connection: Connection, work: (client: pg.Client) => Promise<T>): Promise<T> {
-  const client = new pg.Client({ ...clientOptions(connection), connectionTimeoutMillis: 10_000 });
-  client.on("error", () => {});
-  await client.connect();
-  try {
-    return await work(client);
-  } finally {
-    await client.end().catch(() => {});
-  }
 }

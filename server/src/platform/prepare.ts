@@ -4,6 +4,7 @@
  * of sandboxes.
  */
 import type { App } from "#app.ts";
+import { siteBase } from "#builds/detection/recipe.ts";
 import type { PrepareGroup } from "#config.ts";
 import type { OnImageProgress } from "#machines/images.ts";
 import type { Engine } from "./addons/engine.ts";
@@ -11,7 +12,7 @@ import { engines } from "./addons/engines.ts";
 import { functionBases } from "./functions/image.ts";
 
 /** Bases of the recipes for repositories without a Dockerfile. */
-const appBases = ["node:22-slim", "python:3.13-slim", "debian:12-slim", "kontor/static-site:1"];
+const appBases = [...functionBases, "debian:12-slim", siteBase];
 
 const bases: Readonly<Record<Exclude<PrepareGroup, "addons">, readonly string[]>> = {
   functions: functionBases,

@@ -21,7 +21,7 @@ export function answerQuestions(client: Client, elicitation: Elicitation): void 
 }
 
 /** Undefined if a required field has none. */
-export function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
+function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
   const { properties, required } = (schema ?? {}) as { properties?: unknown; required?: unknown };
   if (typeof properties !== "object" || properties === null) return undefined;
   const fields = Object.entries(properties);

@@ -2,7 +2,7 @@
 import { ModelFailure } from "./failure.ts";
 
 /** Below the 300 s after which any connection ends. Models that think silently take a minute or two. */
-export const defaultSilenceSeconds = 180;
+const defaultSilenceSeconds = 180;
 
 export class Silence {
   readonly #abort = new AbortController();

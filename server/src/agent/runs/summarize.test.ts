@@ -123,7 +123,7 @@ test("applies the limits of steps and tokens to summaries", async () => {
 
 test.each([
   ["refuses", { status: 400, error: "no summaries here" }, 1],
-  // Its tokens count.
+  // An empty summary is a step with its tokens.
   ["says nothing", { text: [""] }, 2],
   ["is busy", { status: 429, error: "later" }, 1],
 ])(

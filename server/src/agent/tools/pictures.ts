@@ -51,7 +51,7 @@ export function toPicture(bytes: Uint8Array): PicturePart | undefined {
 export const base64Bytes = (data: string): number => Buffer.byteLength(data, "base64");
 
 /** Describes a picture in words. `why` says why the model does not get it. */
-export function inWords({ mediaType, data }: PicturePart, why?: string): string {
+function inWords({ mediaType, data }: PicturePart, why?: string): string {
   const end = why === undefined ? "" : `, ${why}`;
   return `[image of type ${mediaType}, ${base64Bytes(data.data)} bytes${end}]`;
 }

@@ -20,7 +20,7 @@ const user = "1000:1000";
 const siteConfigFile = "/etc/nginx/site.conf";
 
 /** nginx and a shell only (templates/bases/static-site.json): 18 MB, against 200 MB of debian:12-slim with nginx. */
-const siteBase = "kontor/static-site:1";
+export const siteBase = "kontor/static-site:1";
 
 /** True if a command serves a static site by the recipe below. */
 export function isSite(argv: readonly string[]): boolean {
