@@ -24,6 +24,7 @@ export interface Deployment {
   status: string;
   error: string | null;
   steps: { name: string; status: string; duration_ms: number | null }[];
+  image?: { reference: string; digest: string | null } | null;
 }
 
 let made = 0;

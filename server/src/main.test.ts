@@ -1,14 +1,16 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import https from "node:https";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { connect, type Socket } from "node:net";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { programEnv } from "../test/harness.ts";
-import { stopEmbedded } from "./db/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "./db/embedded.ts";
 import { exists, findPostmaster } from "./db/postmaster.ts";
+import { forgetUpgrade, upgradeFiles, workedSince, writeUpgrade } from "./db/upgrade.ts";
+import { withClient } from "./db/with-client.ts";
 
 interface Server {
   child: ChildProcess;
@@ -167,6 +169,28 @@ test("a second signal ends a server at once that waits for a request", async () 
   await draining(server);
   server.child.kill("SIGTERM");
   expect(await server.ended).toBe(1);
+});
+
+test("records that the new server of an upgrade works before its background work begins", async () => {
+  const to = join(import.meta.dirname, "../..");
+  mkdirSync(upgradeFiles(dataDir).directory, { recursive: true });
+  writeUpgrade(dataDir, { format: 1, from: "/code/old", to, started_at: new Date().toISOString() });
+  const startedAt = new Date();
+  await ready(start());
+  const since = workedSince(dataDir)!;
+  const { connection } = await ensureEmbedded(dataDir);
+  // The images of templates are the first background work that leaves its time in the database.
+  const madeAt = async (): Promise<Date[]> =>
+    withClient(connection, async (client) => {
+      const { rows } = await client.query<{ updated_at: Date }>(
+        "select updated_at from host_images where updated_at >= $1 order by 1",
+        [startedAt],
+      );
+      return rows.map((row) => row.updated_at);
+    });
+  await expect.poll(async () => (await madeAt()).length).toBeGreaterThan(0);
+  expect((await madeAt())[0]!.getTime()).toBeGreaterThanOrEqual(since.getTime());
+  forgetUpgrade(dataDir);
 });
 
 test("a setting that does not fit ends the server before it touches anything, and is named", async () => {

@@ -199,6 +199,8 @@ async function start(): Promise<void> {
   const deployments = new Deployments(app, partsOf(apps));
   const functionDeploys = new FunctionDeploys(app, functions);
   await repairVolumes(app);
+  // Before all that removes, makes or ends anything in the background: a rollback reports this time.
+  markWorked(config.dataDir);
   builds.start();
   running.defer(() => builds.stop());
   const prepared = new PreparedImages(app, config.prepareImages);
@@ -215,7 +217,6 @@ async function start(): Promise<void> {
   await sweepCheckouts(app);
   await deployments.resetProgress();
   await functionDeploys.begin();
-  markWorked(config.dataDir);
   // Webhooks mostly wait for somebody else's answer; ten that are slow must not hold up the rest.
   await jobs.startWorker(
     {

@@ -1,12 +1,18 @@
-/** Builds images of nothing: the Dockerfile's last words are what an image runs, and `RUN false` fails. For fast tests. */
+/**
+ * Builds images without content, for fast tests. The last instructions of the Dockerfile configure the image,
+ * and `RUN false` fails.
+ */
 import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { RuntimeError } from "../driver.ts";
-import type { AppBuild, AppBuilder, BuildHooks, BuiltLayers } from "../oci/builder.ts";
+import type { AppBuild, AppBuilder, BuildHooks, BuiltLayers, ImageImport } from "../oci/builder.ts";
 import { readDockerfile } from "../oci/dockerfile.ts";
+import type { ImageConfig } from "../oci/store.ts";
 
 export class FakeBuilder implements AppBuilder {
   readonly #images = new Set<string>();
-  /** Awaited in every build, for a test that wants to come in between. */
+  /** Awaited in every build, for a test that must act during it. */
   during: (build: AppBuild, hooks: BuildHooks) => Promise<void> = async () => {};
 
   async open(): Promise<void> {}
@@ -18,7 +24,7 @@ export class FakeBuilder implements AppBuilder {
     const lines = readDockerfile(build.dockerfile).text.trim().split("\n");
     await this.during(build, hooks);
     for (const [index, line] of lines.entries()) {
-      if (signal.aborted) throw new RuntimeError("interrupted", "the build was ended");
+      if (signal.aborted) throw new RuntimeError("interrupted", "the build was aborted");
       log(`STEP ${index + 1}/${lines.length}: ${line}\n`);
       if (line === "RUN false") throw new RuntimeError("image_failed", `"${line}" exited with 1`);
     }
@@ -33,8 +39,25 @@ export class FakeBuilder implements AppBuilder {
       config: {
         Cmd: JSON.parse(last("CMD") ?? '["true"]') as string[],
         WorkingDir: last("WORKDIR") ?? "",
+        User: last("USER") ?? "",
+        Env: lines.flatMap((line) => (line.startsWith("ENV ") ? [line.slice("ENV ".length)] : [])),
         ...(port === undefined ? {} : { ExposedPorts: { [`${port}/tcp`]: {} } }),
       },
+    };
+  }
+
+  /** Reads the configuration; the layers are not unpacked. */
+  async importImage({ id, directory }: ImageImport): Promise<BuiltLayers> {
+    const manifest = await readFile(join(directory, "manifest.json"));
+    const { config } = JSON.parse(manifest.toString()) as { config: { digest: string } };
+    const text = await readFile(join(directory, config.digest.replace("sha256:", "")), "utf8");
+    const digest = `sha256:${createHash("sha256").update(manifest).digest("hex")}`;
+    this.#images.add(id);
+    return {
+      digest,
+      layers: [],
+      sizeBytes: 1024 ** 2,
+      config: (JSON.parse(text) as { config?: ImageConfig }).config ?? {},
     };
   }
 

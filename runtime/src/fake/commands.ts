@@ -1,4 +1,7 @@
-/** Background commands of a fake machine: kept as the real guest keeps them, but lost with the driver's process. */
+/**
+ * Background commands of a fake machine: kept like those of the real guest, but lost with the driver's
+ * process.
+ */
 import { constants } from "node:os";
 import {
   RuntimeError,
@@ -15,7 +18,7 @@ const RUNNING_LIMIT = 128;
 const FINISHED_LIMIT = 100;
 const FOLLOWER_LIMIT = 16;
 const TERMINAL_LIMIT = 16;
-/** How far a terminal's output runs ahead of its slowest reader. */
+/** Number of bytes by which a terminal's output may lead its slowest reader. */
 const LEAD_BYTES = 256 * 1024;
 const KILL_AFTER_MS = 5000;
 
@@ -23,9 +26,9 @@ interface FakeCommand {
   record: CommandRecord;
   process: FakeProcess;
   chunks: CommandChunk[];
-  /** What each has taken, as an offset. */
+  /** Offset that each follower has read. */
   followers: Set<{ at: number }>;
-  /** Replaced whenever something happened. */
+  /** Replaced after every change. */
   changed: PromiseWithResolvers<void>;
   died: boolean;
 }
@@ -105,7 +108,8 @@ export class FakeCommands {
 
   async writeStdin(id: string, data: Buffer, eof: boolean): Promise<void> {
     const { record, process } = this.#find(id);
-    if (record.status !== "running") throw new RuntimeError("not_running", "the command takes no more input");
+    if (record.status !== "running")
+      throw new RuntimeError("not_running", "the command accepts no more input");
     await process.writeStdin(data);
     if (eof) process.endStdin();
   }
@@ -153,14 +157,14 @@ export class FakeCommands {
         if (next !== undefined) {
           yield next;
           follower.at = next.offset + next.data.length;
-          happened(command);
+          notifyFollowers(command);
         } else if (command.died) throw new RuntimeError("machine_died", "the machine ended");
         else if (command.record.status !== "running") return { ...command.record };
         else await Promise.race([changed.promise, aborted.promise]);
       }
     } finally {
       command.followers.delete(follower);
-      happened(command);
+      notifyFollowers(command);
       signal?.removeEventListener("abort", abort);
     }
   }
@@ -170,7 +174,7 @@ export class FakeCommands {
     let isOver = false;
     void process.ended.then(() => {
       isOver = true;
-      happened(command);
+      notifyFollowers(command);
     });
     try {
       for await (const { stream, data } of process.output) {
@@ -178,7 +182,7 @@ export class FakeCommands {
         record.outputBytes += data.length;
         while (record.outputBytes - record.droppedBytes > RING_BYTES)
           record.droppedBytes += command.chunks.shift()?.data.length ?? 0;
-        happened(command);
+        notifyFollowers(command);
         while (isAhead(command) && !isOver) await command.changed.promise;
       }
       const { code, signal, timedOut } = await process.exit;
@@ -188,7 +192,7 @@ export class FakeCommands {
     } catch {
       command.died = true;
     }
-    happened(command);
+    notifyFollowers(command);
   }
 
   #prune(): void {
@@ -216,7 +220,7 @@ function* from(command: FakeCommand, offset: number): Generator<CommandChunk> {
   }
 }
 
-function happened(command: FakeCommand): void {
+function notifyFollowers(command: FakeCommand): void {
   command.changed.resolve();
   command.changed = Promise.withResolvers();
 }

@@ -1,20 +1,21 @@
 /**
- * A driver for fast tests of everything above the seam; a server that serves people never uses it. A machine is a
- * scratch directory, its processes are ordinary processes of the host and nothing isolates them: run only what a test
- * itself wrote. It needs neither root nor anything installed, but Python for terminals.
+ * A driver for fast tests of everything above the driver interface; a production server never uses it. A
+ * machine is a scratch directory. The processes are ordinary processes of the host without isolation, so run
+ * only commands that a test itself contains. The driver needs no root, and no program except Python for
+ * terminals.
  *
- * Inside paths lie below the scratch directory for `cwd` and the file calls; a program that opens `/workspace/x` itself
- * opens the host's. Names of hosts, limits and network modes are kept and shown by `list`, without effect.
+ * For `cwd` and the file calls, paths are below the scratch directory. A program that opens `/workspace/x`
+ * itself opens the host's path. Host names, limits and network modes are stored and listed, without effect.
  *
- * A checkpoint is a copy of the scratch directory: files come back, processes end. So is a captured image. A volume is
- * a directory that `/persist` leads to; nothing bounds it.
+ * A checkpoint is a copy of the scratch directory: files are restored, processes end. A captured image is a
+ * copy too. `/persist` leads to the directory of a volume, which has no size limit.
  *
- * Isolation is a word here: `native` is kept by `list`, without effect. An imported image is its record alone.
+ * The isolation `native` is stored and listed, without effect. An imported image is its record alone.
  *
- * An image's service is what a test puts in its place: its program would be the host's.
+ * A function of the test plays the service of an image, because the real program would run on the host.
  *
- * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). What exists is in a file of the
- * directory, so that a second driver on the same directory finds what a first one left.
+ * A test can make any verb fail (`fail`) or slow (`slow`), and end a machine (`end`). A file in the directory
+ * records the machines, so that a second driver on the same directory finds those of the first.
  */
 import { createHash } from "node:crypto";
 import { access, cp, lstat, mkdir, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
@@ -45,7 +46,7 @@ import {
   type Resources,
 } from "../driver.ts";
 import { checkPrivateNetwork } from "../network/private.ts";
-import { begin, commit, readManifest } from "../snapshots/manifest.ts";
+import { commit, makeTemporary, readManifest } from "../snapshots/manifest.ts";
 import { Turns } from "../turns.ts";
 import { FakeGuest } from "./guest.ts";
 
@@ -68,22 +69,25 @@ interface FakeMachine {
   spec: MachineSpec;
   guest: FakeGuest;
   exit: MachineExit | null;
-  /** Set while frozen: what waits for the thaw. */
+  /** Set while frozen: callers wait on it for the thaw. */
   frozen: PromiseWithResolvers<void> | undefined;
 }
 
 export interface FakeOptions {
-  /** The test's own; it removes it. */
+  /** Directory of the test, which deletes it. */
   directory: string;
-  /** By what a service speaks: who plays it, a call for each connection. Images are without those nobody plays. */
+  /**
+   * Functions that play services, by protocol; each connection is one call. Other services are left out of
+   * images.
+   */
   services?: Record<string, (connection: Duplex) => void>;
 }
 
 export class FakeDriver implements Driver {
   readonly name = "fake";
-  /** A test may say otherwise. */
+  /** A test may change this. */
   diskFreeBytes = 1024 ** 4;
-  /** Size of the disk that machines share, free bytes and their files together. */
+  /** Size of the disk that machines share: free bytes and files together. */
   diskSizeBytes = Infinity;
   readonly #machines = new Map<MachineId, FakeMachine>();
   readonly #images = new Map<string, Image>();
@@ -93,7 +97,7 @@ export class FakeDriver implements Driver {
   readonly #turns = new Turns<string>();
   readonly #directory: string;
   readonly #services: Record<string, (connection: Duplex) => void>;
-  /** The ports of services, and who plays them. */
+  /** Functions that play services, by port. */
   readonly #played = new Map<number, (connection: Duplex) => void>();
 
   constructor(options: FakeOptions) {
@@ -101,24 +105,24 @@ export class FakeDriver implements Driver {
     this.#services = options.services ?? {};
   }
 
-  /** The next call of the verb fails with this error; calls queue up. */
+  /** Makes the next call of the verb fail with this error. Several calls queue up. */
   fail(verb: FakeVerb, error: unknown): void {
     this.#failures.set(verb, [...(this.#failures.get(verb) ?? []), error]);
   }
 
-  /** Forgets the failures that no call has come for yet. */
+  /** Drops the failures that no call has met yet. */
   heal(): void {
     this.#failures.clear();
   }
 
-  /** Every call of the verb takes this much longer. */
+  /** Delays every call of the verb by this time. */
   slow(verb: FakeVerb, delayMs: number): void {
     this.#delaysMs.set(verb, delayMs);
   }
 
-  /** Ends a machine as the kernel would. */
+  /** Ends a machine as the kernel does. */
   end(id: MachineId, reason: MachineExit["reason"]): void {
-    this.#ended(this.#alive(id), id, reason);
+    this.#reportEnd(this.#alive(id), id, reason);
   }
 
   async open(): Promise<void> {
@@ -126,13 +130,13 @@ export class FakeDriver implements Driver {
     await this.#openImages();
     for (const id of await readdir(join(this.#directory, "machines"))) {
       const spec = await this.#readRecord(id);
-      if (spec) this.#keep(spec);
-      // Its process was killed in the middle of a create: nobody was told of it.
+      if (spec) this.#register(spec);
+      // The machine's process was killed during a create, so no caller knows the machine.
       else await rm(this.#machineDirectory(id), { recursive: true, force: true });
     }
   }
 
-  /** Those that were captured or imported: the others are made again of nothing. */
+  /** Finds captured and imported images. Others are made again on demand. */
   async #openImages(): Promise<void> {
     for (const id of await readdir(join(this.#directory, "images")).catch(() => [])) {
       const text = await readFile(join(this.#imageDirectory(id), "image.json"), "utf8").catch(() => "");
@@ -149,7 +153,7 @@ export class FakeDriver implements Driver {
     }
   }
 
-  /** Processes are children of this process alone: no other driver would find them, and nobody end them. */
+  /** Ends all processes. They are children of this process, so no other driver could find or end them. */
   async close(): Promise<void> {
     await this.#turns.settled();
     const left = [...this.#machines.values()].flatMap(({ guest }) => [...guest.processes]);
@@ -231,7 +235,7 @@ export class FakeDriver implements Driver {
     return made;
   }
 
-  /** Its layers are not looked at. */
+  /** The layers are not read. */
   async importImage({ layers: _layers, ...image }: LayeredImage): Promise<Image> {
     if (this.#images.has(image.id)) {
       throw new RuntimeError("already_exists", `image ${image.id} exists already`);
@@ -278,7 +282,7 @@ export class FakeDriver implements Driver {
       await fill(this.#root(spec.id));
       await this.#attach(spec);
       await this.#write(spec);
-      this.#keep(spec);
+      this.#register(spec);
     });
   }
 
@@ -291,7 +295,7 @@ export class FakeDriver implements Driver {
       }
       if (volume.isNew) await mkdir(volume.directory, { recursive: true });
       await access(volume.directory).catch((error: unknown) => {
-        const message = "the volume's data is not where it should be";
+        const message = "the volume's data is missing";
         throw new RuntimeError("volume_missing", message, { cause: error });
       });
       await rm(join(this.#root(id), "persist"), { recursive: true });
@@ -325,9 +329,9 @@ export class FakeDriver implements Driver {
       await this.#hook("checkpoint");
       this.#freeze(machine);
       try {
-        const at = await begin(directory);
+        const at = await makeTemporary(directory);
         await cp(this.#root(id), join(at, "files"), { recursive: true });
-        if (options.goesOn) this.#thaw(machine);
+        if (options.keepRunning) this.#thaw(machine);
         const made = { runtimeBuild: "fake", cpuClass: "fake", guestBuild: "fake" };
         return await commit(directory, made, options);
       } catch (error) {
@@ -393,7 +397,7 @@ export class FakeDriver implements Driver {
       if (machine === undefined) return;
       await this.#hook("remove");
       this.#machines.delete(id);
-      this.#ended(machine, id, "removed");
+      this.#reportEnd(machine, id, "removed");
       await Promise.all(Array.from(machine.guest.processes, ({ ended }) => ended));
       await rm(this.#machineDirectory(id), { recursive: true, force: true });
     });
@@ -436,7 +440,7 @@ export class FakeDriver implements Driver {
     return machine;
   }
 
-  #keep(spec: MachineSpec): void {
+  #register(spec: MachineSpec): void {
     const machine: FakeMachine = {
       spec,
       exit: null,
@@ -467,12 +471,12 @@ export class FakeDriver implements Driver {
     machine.frozen = undefined;
   }
 
-  /** The image's, with the machine's own on top. */
+  /** Environment of the image, with the machine's own over it. */
   #environment(spec: MachineSpec): Record<string, string> {
     return { ...this.#images.get(spec.image)?.env, ...spec.env };
   }
 
-  #ended(machine: FakeMachine, id: MachineId, reason: MachineExit["reason"]): void {
+  #reportEnd(machine: FakeMachine, id: MachineId, reason: MachineExit["reason"]): void {
     if (machine.exit !== null) return;
     machine.exit = { reason, at: new Date() };
     for (const running of machine.guest.processes) running.machineEnds();

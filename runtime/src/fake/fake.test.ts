@@ -38,7 +38,7 @@ beforeEach(async () => {
 });
 afterEach(() => subject.dispose());
 
-test("a verb that was told to fail fails once, and leaves the machine as it was", async () => {
+test("fails a verb once after fail(), and leaves the machine unchanged", async () => {
   const { driver, image } = subject;
   const spec = machineSpec(image);
   driver.fail("create", new RuntimeError("no_capacity", "full"));
@@ -50,7 +50,7 @@ test("a verb that was told to fail fails once, and leaves the machine as it was"
   expect(await driver.list()).toMatchObject([{ state: "running" }]);
 });
 
-test("a machine that a test ends is dead with that reason until it is removed", async () => {
+test("lists a machine ended by a test as dead with its reason, until it is removed", async () => {
   const { driver, image } = subject;
   const spec = machineSpec(image);
   await driver.create(spec);
@@ -66,13 +66,13 @@ test("a machine that a test ends is dead with that reason until it is removed", 
   expect(exits).toEqual(["out_of_memory"]);
 });
 
-test("two callers of the same image share one build", async () => {
+test("shares one build between two callers of the same image", async () => {
   const { driver } = subject;
   const [first, second] = await Promise.all([driver.ensureImage(recipe), driver.ensureImage({ ...recipe })]);
   expect(first).toBe(second);
 });
 
-test("a create that was cut off by the end of its process is nothing to the next one", async () => {
+test("ignores a create that the end of its process interrupted", async () => {
   const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
   const unfinished = join(directory, "machines", "m0000000000000000000");
   await mkdir(unfinished, { recursive: true });

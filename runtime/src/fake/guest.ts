@@ -1,4 +1,6 @@
-/** The `Guest` of a fake machine: host processes and a scratch directory behind the errors of the real one. */
+/**
+ * The `Guest` of a fake machine: host processes and a scratch directory, with the errors of the real guest.
+ */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { createReadStream, type Stats } from "node:fs";
@@ -47,15 +49,17 @@ const MAX_ENTRIES = 10_000;
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 export class FakeGuest implements Guest {
-  /** What every process starts from; a claim replaces it. */
+  /** Base environment of every process. A claim replaces it. */
   env: Record<string, string> = {};
   hostname = "";
   readonly processes = new Set<FakeProcess>();
   readonly #commands = new FakeCommands();
   readonly #root: string;
-  /** Ports that a test answers itself. */
+  /** Ports that functions of the test serve. */
   readonly #played: ReadonlyMap<number, (connection: Duplex) => void>;
-  /** Awaited before anything is done: it holds calls while the machine is frozen and fails once it has ended. */
+  /**
+   * Awaited before any act: it holds calls while the machine is frozen, and fails once the machine has ended.
+   */
   readonly #gate: () => Promise<void>;
 
   constructor(
@@ -77,7 +81,7 @@ export class FakeGuest implements Guest {
   }
 
   async #start(spec: SpawnSpec & { terminal?: TerminalSize }): Promise<FakeProcess> {
-    // The real guest refuses it in guest/src/frame.c.
+    // The real guest refuses this in guest/src/frame.c.
     if (spec.user?.includes("\0")) throw new RuntimeError("guest_protocol", "user holds a NUL byte");
     const user = await findUser(spec.user ?? "root");
     const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");
@@ -93,7 +97,7 @@ export class FakeGuest implements Guest {
         USER: user.name,
         LOGNAME: user.name,
         HOSTNAME: this.hostname,
-        // Node's pipes are sockets: a bash that counts as a first shell takes them for rshd and reads ~/.bashrc.
+        // Node's pipes are sockets: a bash at shell level 1 would mistake them for rshd and read ~/.bashrc.
         SHLVL: "1",
         ...this.env,
         ...spec.env,
@@ -105,7 +109,7 @@ export class FakeGuest implements Guest {
     });
     this.processes.add(running);
     void running.ended.then(() => this.processes.delete(running));
-    // The machine may have ended while it was being started, and found nothing to take along.
+    // The machine may have ended during the start, before this process was registered with it.
     await this.#gate().catch((error: unknown) => {
       running.machineEnds();
       throw error;
@@ -125,7 +129,7 @@ export class FakeGuest implements Guest {
         throw new RuntimeError("not_permitted", `${path} is not a regular file`);
       }
       if (info.sizeBytes > maxBytes) {
-        throw new RuntimeError("too_large", "the file is larger than was asked for");
+        throw new RuntimeError("too_large", "the file is larger than max_bytes");
       }
       if (length === 0) return { stat: info, content: Readable.from([]) };
       return { stat: info, content: createReadStream(hostPath, { start: offset, end: offset + length - 1 }) };
@@ -347,11 +351,12 @@ async function toArgv(spec: SpawnSpec): Promise<[string, ...string[]]> {
     return [hasBash ? "/bin/bash" : "/bin/sh", "-c", spec.shell];
   }
   const [program, ...args] = spec.argv ?? [];
-  if (program === undefined) throw new RuntimeError("exec_failed", "there is no program to start");
+  if (program === undefined)
+    throw new RuntimeError("exec_failed", "the program to start is missing; set argv or shell");
   return [program, ...args];
 }
 
-/** Looks in the host's passwd. Another user than our own needs root, as it does for anybody. */
+/** Reads the host's passwd. Any user other than this process's own needs root. */
 async function findUser(user: string): Promise<{ name: string; uid: number; gid: number; home: string }> {
   if (user === "root" && process.getuid?.() !== 0) {
     return { name: "root", uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0, home: "/root" };

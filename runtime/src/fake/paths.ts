@@ -1,14 +1,17 @@
-/** Where a fake machine's paths lie on the host: each absolute path inside is the same path below a scratch directory. */
+/**
+ * Maps paths of a fake machine to the host: each absolute path inside is the same path below a scratch
+ * directory.
+ */
 import { lstat, readlink, realpath } from "node:fs/promises";
 import { basename, dirname, join, posix, resolve, sep } from "node:path";
 import { RuntimeError, type RuntimeErrorKind } from "../driver.ts";
 
 const MAX_PATH_BYTES = 4095;
 const MAX_NAME_BYTES = 255;
-/** The kernel's own number. */
+/** The kernel's limit. */
 const MAX_LINKS = 40;
 
-/** Fails with `invalid_path` for what no machine accepts. */
+/** Fails with `invalid_path` for a path that no machine accepts. */
 export function toHostPath(root: string, path: string): string {
   const bad =
     !path.startsWith("/") ||
@@ -19,12 +22,14 @@ export function toHostPath(root: string, path: string): string {
   return join(root, posix.normalize(path));
 }
 
-/** Follows every symlink in the parents of `path`, also where the last of them do not exist yet. */
+/** Follows every symlink in the parents of `path`, even if the last parents do not exist yet. */
 export async function withRealParent(path: string): Promise<string> {
   return join(await realExisting(dirname(path)), basename(path));
 }
 
-/** Where a write to `path` really goes: through the last symlink too, also one that leads to nothing. */
+/**
+ * Returns the real target of a write to `path`. Follows a last symlink too, also one with a missing target.
+ */
 export async function realTarget(path: string): Promise<string> {
   let at = await withRealParent(path);
   for (let links = 0; links < MAX_LINKS; links += 1) {
@@ -64,7 +69,7 @@ const KINDS: Record<string, RuntimeErrorKind> = {
   EAGAIN: "too_many_processes",
 };
 
-/** What a machine would say of an error of the host's filesystem. */
+/** Maps an error of the host's filesystem to the error of a machine. */
 export function toRuntimeError(error: unknown): RuntimeError {
   if (error instanceof RuntimeError) return error;
   const { code, message } = error as NodeJS.ErrnoException;

@@ -1,4 +1,4 @@
-/** A process of a fake machine: an ordinary process of the host in a process group of its own. */
+/** A process of a fake machine: an ordinary process of the host in its own process group. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import { constants } from "node:os";
@@ -13,10 +13,12 @@ import {
   type TerminalSize,
 } from "../driver.ts";
 
-/** What a leader leaves in the pipes is read in one go; a background child that holds them gets no more than this. */
+/**
+ * Time to read the rest of the pipes after the leader's end. A background child that holds them gets no more.
+ */
 const DRAIN_MS = 20;
 
-/** Node makes no terminals. */
+/** Node cannot make terminals. */
 const terminalProgram = join(import.meta.dirname, "terminal.py");
 
 export interface FakeProcessSpec {
@@ -34,7 +36,7 @@ export class FakeProcess implements GuestProcess {
   readonly pid: number;
   readonly output: AsyncIterable<OutputChunk>;
   readonly exit: Promise<ProcessExit>;
-  /** When the leader itself has ended, whether or not anybody read its output. */
+  /** Resolves when the leader has ended, read or unread. */
   readonly ended: Promise<void>;
   readonly #child: ChildProcess;
   readonly #onDisconnect: "kill" | "run_on";
@@ -107,7 +109,7 @@ export class FakeProcess implements GuestProcess {
   async writeStdin(data: Buffer): Promise<void> {
     const { stdin } = this.#child;
     if (stdin === null || !stdin.writable)
-      throw new RuntimeError("not_running", "the process takes no more input");
+      throw new RuntimeError("not_running", "the process accepts no more input");
     if (!stdin.write(data)) await Promise.race([once(stdin, "drain"), once(stdin, "close"), this.ended]);
   }
 
@@ -137,7 +139,7 @@ export class FakeProcess implements GuestProcess {
     this.#outputRead();
   }
 
-  /** The machine is taken away under it. */
+  /** Ends the process because its machine ends. */
   machineEnds(): void {
     this.#machineDied = true;
     this.signal(constants.signals.SIGKILL);
@@ -157,7 +159,7 @@ export class FakeProcess implements GuestProcess {
         ] as const
       ).map(([stream, from]) => [stream, chunkReader(from as Readable)]),
     );
-    const next = new Map(Array.from(readers, ([stream, read]) => [stream, tagged(stream, read())]));
+    const next = new Map(Array.from(readers, ([stream, read]) => [stream, tagChunk(stream, read())]));
     try {
       while (next.size > 0) {
         const drained = this.ended.then(() => sleep(DRAIN_MS)).then(() => undefined);
@@ -166,7 +168,7 @@ export class FakeProcess implements GuestProcess {
         if (first.data === undefined) next.delete(first.stream);
         else {
           yield { stream: first.stream, data: first.data };
-          next.set(first.stream, tagged(first.stream, readers.get(first.stream)?.() ?? noData));
+          next.set(first.stream, tagChunk(first.stream, readers.get(first.stream)?.() ?? noData));
         }
       }
       if (this.#machineDied) throw new RuntimeError("machine_died", "the machine ended");
@@ -178,11 +180,11 @@ export class FakeProcess implements GuestProcess {
 
 const noData = Promise.resolve(undefined);
 
-async function tagged(stream: "stdout" | "stderr", data: Promise<Buffer | undefined>) {
+async function tagChunk(stream: "stdout" | "stderr", data: Promise<Buffer | undefined>) {
   return { stream, data: await data };
 }
 
-/** Reads on demand only, so that what nobody reads stops the process. */
+/** Reads on demand only, so that unread output blocks the process. */
 function chunkReader(from: Readable): () => Promise<Buffer | undefined> {
   const chunks = from.iterator({ destroyOnReturn: false }) as AsyncIterator<Buffer>;
   return () =>

@@ -28,7 +28,7 @@ def write(fd, data):
 def read(fd):
     try:
         return os.read(fd, 65536)
-    except OSError:  # EIO: nobody has the terminal open any more
+    except OSError:  # EIO: no process has the terminal open any more
         return b""
 
 

@@ -1,17 +1,17 @@
-/** A fake machine's watch: looks every few milliseconds and tells what is another than before. */
+/** Watches a directory of a fake machine: scans it every few milliseconds and reports the differences. */
 import { readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError, type FileChange } from "../driver.ts";
 
 const LOOK_EVERY_MS = 20;
-/** What the writes of a fake machine are called before they are whole. */
+/** Names of temporary files during a write of a fake machine. */
 const ASIDE = /^\.kontor-[0-9a-f]{12}$/;
 
-interface Seen {
+interface Entry {
   inode: number;
   isDir: boolean;
-  /** Of a file: its time and size. */
+  /** Modification time and size of a file. */
   state: string;
 }
 
@@ -29,8 +29,8 @@ export async function watchDirectory(
 }
 
 async function* changes(
-  first: Map<string, Seen>,
-  again: () => Promise<Map<string, Seen>>,
+  first: Map<string, Entry>,
+  again: () => Promise<Map<string, Entry>>,
   gate: () => Promise<void>,
   signal: AbortSignal,
 ): AsyncGenerator<FileChange> {
@@ -44,8 +44,11 @@ async function* changes(
   }
 }
 
-/** What is renamed under the look is in neither place: then it is looked again. */
-async function look(hostPath: string, path: string, recursive: boolean): Promise<Map<string, Seen>> {
+/**
+ * Scans a directory. An entry that is renamed during the scan can be missing in both places, so the scan is
+ * repeated.
+ */
+async function look(hostPath: string, path: string, recursive: boolean): Promise<Map<string, Entry>> {
   for (let tries = 1; ; tries += 1) {
     const found = { hasVanished: false };
     const seen = await lookOnce(hostPath, path, recursive, found);
@@ -58,8 +61,8 @@ async function lookOnce(
   path: string,
   recursive: boolean,
   found: { hasVanished: boolean },
-): Promise<Map<string, Seen>> {
-  const seen = new Map<string, Seen>();
+): Promise<Map<string, Entry>> {
+  const seen = new Map<string, Entry>();
   for (const entry of await readdir(hostPath, { withFileTypes: true })) {
     const at = join(hostPath, entry.name);
     const info = await stat(at).catch(() => undefined);
@@ -75,14 +78,14 @@ async function lookOnce(
     if (!isDir || !recursive) continue;
     const below = await lookOnce(at, inside, recursive, found).catch(() => {
       found.hasVanished = true;
-      return new Map<string, Seen>();
+      return new Map<string, Entry>();
     });
     for (const [name, what] of below) seen.set(name, what);
   }
   return seen;
 }
 
-function difference(before: Map<string, Seen>, now: Map<string, Seen>): FileChange[] {
+function difference(before: Map<string, Entry>, now: Map<string, Entry>): FileChange[] {
   const gone = new Map(
     [...before].filter(([path]) => !now.has(path)).map(([path, { inode }]) => [inode, path]),
   );
@@ -93,7 +96,7 @@ function difference(before: Map<string, Seen>, now: Map<string, Seen>): FileChan
     const from = known ? undefined : gone.get(inode);
     if (from !== undefined) {
       moved.add(from);
-      // What lies below a directory moved with it, which is not said again.
+      // Entries below a directory moved with it, and are not reported again.
       if (!moved.has(parent(from))) found.push({ kind: "moved", path, from, isDir });
     } else if (!known) found.push({ kind: "created", path, isDir });
     else if (known.state !== state) found.push({ kind: "modified", path, isDir });

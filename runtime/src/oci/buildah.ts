@@ -162,6 +162,22 @@ export function pullArgv(name: string): string[] {
   ];
 }
 
+/** Imports an image of the `dir:` transport (containers-transports(5)). The store keeps the digest of its manifest. */
+export const importArgv: readonly string[] = [
+  "buildah",
+  "pull",
+  "--quiet",
+  `--signature-policy=${inside.build}/policy.json`,
+  `dir:${inside.context}`,
+];
+
+/** Name that some versions give to an imported image: the directory's path. buildah 1.28 gives none. */
+export const importedName = `localhost${inside.context}:latest`;
+
+export function tagArgv(image: string, name: string): string[] {
+  return ["buildah", "tag", image, name];
+}
+
 export const removeContainersArgv: readonly string[] = ["buildah", "rm", "--all"];
 
 export function removeImagesArgv(ids: readonly string[]): string[] {

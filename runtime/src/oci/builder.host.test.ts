@@ -1,8 +1,10 @@
 /** Builds as they are: buildah, runc, a network that plays the internet. What is tried here is what anybody may write. */
+import { createHash } from "node:crypto";
 import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
 import net from "node:net";
 import { once } from "node:events";
 import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { run } from "../exec.ts";
 import { HostNetwork } from "../network/network.ts";
@@ -312,6 +314,105 @@ describe("a context", () => {
     expect(log).toContain("hello\n");
   });
 });
+
+describe("an imported image", () => {
+  test("keeps its digest, its configuration and its files, and shares its layers with an equal one", async () => {
+    const first = await downloaded("first");
+    const { digest } = first;
+    const one = await imported("app_pulled1", first);
+    expect(one).toMatchObject({ digest, config: { Cmd: ["/hello"], ExposedPorts: { "8000/tcp": {} } } });
+    const texts = await Promise.all(one.layers.map((layer) => readFile(join(layer, "hello.txt"), "utf8")));
+    expect(texts).toEqual(["first\n"]);
+    const two = await imported("app_pulled2", first);
+    expect(two).toMatchObject({ digest, layers: one.layers });
+    const [image] = (await storeOf()).images.filter((each) => each.digest === digest);
+    expect(image?.names.toSorted()).toEqual([
+      "localhost/kontor/app_pulled1:app",
+      "localhost/kontor/app_pulled2:app",
+    ]);
+    await builds.builder.remove("app_pulled1");
+    expect(await builds.builder.layers("app_pulled2")).toEqual(one.layers);
+    await builds.builder.remove("app_pulled2");
+    expect((await storeOf()).images.some((each) => each.digest === digest)).toBe(false);
+    await expectNothingLeft();
+  });
+
+  test("leaves nothing when a layer is damaged or larger than its disk", async () => {
+    const before = (await storeOf()).images;
+    const damaged = await downloaded("second");
+    await writeFile(join(damaged.directory, damaged.layer), "no archive");
+    await expect(imported("app_damaged", damaged)).rejects.toMatchObject({ kind: "image_failed" });
+    // Zeros compress to a thousandth.
+    const bomb = await downloaded("bomb", 400);
+    await expect(imported("app_bomb", bomb, { diskBytes: 50 * 1024 ** 2 })).rejects.toMatchObject({
+      kind: "too_large",
+    });
+    expect((await storeOf()).images).toEqual(before);
+    expect(await builds.builder.images()).not.toContain("app_damaged");
+    await expectNothingLeft();
+  });
+});
+
+function imported(
+  id: string,
+  { directory, config }: { directory: string; config: string },
+  more: { diskBytes?: number } = {},
+) {
+  return builds.builder.importImage(
+    {
+      id,
+      workspace: "one",
+      directory,
+      config,
+      memoryBytes: 1024 ** 3,
+      vcpus: 2,
+      diskBytes: 2 * 1024 ** 3,
+      timeoutMs: 90_000,
+      ...more,
+    },
+    { log: () => {}, signal: new AbortController().signal },
+  );
+}
+
+/** An image of one layer in the layout of a directory, as the server downloads it. */
+async function downloaded(text: string, zerosMb = 0) {
+  const directory = join(builds.directory, `pulled-${text}`);
+  const files = join(builds.directory, `files-${text}`);
+  await mkdir(directory);
+  await mkdir(files);
+  await writeFile(join(files, "hello.txt"), `${text}\n`);
+  await run(["truncate", `--size=${zerosMb}M`, join(files, "zeros")]);
+  const archive = join(builds.directory, `${text}.tar`);
+  await run(["tar", "--create", "--owner=0", "--group=0", "--file", archive, "--directory", files, "."]);
+  const tar = await readFile(archive);
+  const store = async (mediaType: string, bytes: Buffer) => {
+    const hash = createHash("sha256").update(bytes).digest("hex");
+    await writeFile(join(directory, hash), bytes);
+    return { mediaType, digest: `sha256:${hash}`, size: bytes.length };
+  };
+  const layer = await store("application/vnd.oci.image.layer.v1.tar+gzip", gzipSync(tar));
+  const diff = `sha256:${createHash("sha256").update(tar).digest("hex")}`;
+  const config = {
+    architecture: process.arch === "x64" ? "amd64" : process.arch,
+    os: "linux",
+    config: { Cmd: ["/hello"], ExposedPorts: { "8000/tcp": {} } },
+    rootfs: { type: "layers", diff_ids: [diff] },
+  };
+  const configuration = await store(
+    "application/vnd.oci.image.config.v1+json",
+    Buffer.from(JSON.stringify(config)),
+  );
+  const manifest = JSON.stringify({
+    schemaVersion: 2,
+    mediaType: "application/vnd.oci.image.manifest.v1+json",
+    config: configuration,
+    layers: [layer],
+  });
+  await writeFile(join(directory, "manifest.json"), manifest);
+  await writeFile(join(directory, "version"), "Directory Transport Version: 1.1\n");
+  const digest = `sha256:${createHash("sha256").update(manifest).digest("hex")}`;
+  return { directory, digest, config: configuration.digest, layer: layer.digest.slice("sha256:".length) };
+}
 
 test("a base that nobody has is named, with those there are", async () => {
   const { error } = await build("FROM registry.test/nobody/has:this\n");

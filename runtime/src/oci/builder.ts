@@ -19,7 +19,17 @@ import { unmountBelow } from "../mounts.ts";
 import { withoutUser } from "../rootfs/recipes.ts";
 import { Turns } from "../turns.ts";
 import { bases, findBase, type Base } from "./bases.ts";
-import { budArgv, ignoreFile, inside, pullArgv, removeContainersArgv, removeImagesArgv } from "./buildah.ts";
+import {
+  budArgv,
+  ignoreFile,
+  importArgv,
+  importedName,
+  inside,
+  pullArgv,
+  removeContainersArgv,
+  removeImagesArgv,
+  tagArgv,
+} from "./buildah.ts";
 import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
 import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
 import { LogLines } from "./log.ts";
@@ -36,6 +46,8 @@ export interface AppBuilder {
   close(): Promise<void>;
   /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
   build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
+  /** Makes an image of a downloaded one. Fails as `build` does. */
+  importImage(image: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltLayers>;
   /** Makes a base image on this host if it is absent. Fails with `image_failed` for a name that no recipe has. */
   prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
   /** Ids of images that are whole. */
@@ -87,6 +99,17 @@ export interface AppBuild {
   /** What it may write, all in all. */
   diskBytes: number;
   timeoutMs: number;
+}
+
+/** An image that was downloaded into a directory, in the layout of the `dir:` transport (containers-transports(5)). */
+export interface ImageImport extends Pick<
+  AppBuild,
+  "id" | "workspace" | "memoryBytes" | "vcpus" | "diskBytes" | "timeoutMs"
+> {
+  /** Holds `version`, `manifest.json`, and each blob under the hexadecimal digits of its digest. */
+  directory: string;
+  /** Digest of its configuration, `sha256:…`. A store takes it as the id of the image. */
+  config: string;
 }
 
 export interface BuildHooks {
@@ -182,8 +205,7 @@ export class OciBuilder implements AppBuilder {
 
   async build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers> {
     const signal = AbortSignal.any([hooks.signal, this.#closing.signal]);
-    if (!WORKSPACE.test(build.workspace) || !IMAGE_ID.test(build.id))
-      throw new RuntimeError("failed", `"${build.id}" of "${build.workspace}" is no name of a build`);
+    requireNames(build);
     const context = await contextIn(build.checkout, build.context);
     const { env, hidden, authorities } = build.sources;
     const variables = { ...env, ...build.secrets };
@@ -246,6 +268,54 @@ export class OciBuilder implements AppBuilder {
     });
   }
 
+  async importImage(image: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltLayers> {
+    const signal = AbortSignal.any([hooks.signal, this.#closing.signal]);
+    requireNames(image);
+    const { id, workspace, directory, config, ...limits } = image;
+    const [, imported] = /^sha256:([0-9a-f]{64})$/.exec(config) ?? [];
+    if (imported === undefined) throw new RuntimeError("failed", `"${config}" is no digest`);
+    const context = await contextIn(directory, ".");
+    const lines = new LogLines([], [], hooks.log);
+    return this.#turns.take(workspace, async () => {
+      signal.throwIfAborted();
+      const before = new Set((await this.#store(workspace)).images.map(({ id }) => id));
+      // Without a network: the bytes are there, and an image may name other addresses for its layers.
+      const spec = {
+        ...limits,
+        group: id,
+        store: workspace,
+        network: null,
+        files: {},
+        context,
+        signal,
+        lines,
+      };
+      try {
+        await this.#tidy(workspace);
+        await this.#ensureBases();
+        await this.#enclosed(spec, importArgv);
+        await this.#enclosed(spec, tagArgv(imported, nameOf(id)));
+        await this.#untag(workspace, importedName);
+        const made = await this.#finished(image, before);
+        // A fast disk takes more than the limit between two measurements.
+        if (made.sizeBytes > limits.diskBytes)
+          throw new RuntimeError("too_large", "The layers of the image are larger than its disk.");
+        return made;
+      } catch (error) {
+        await rm(this.#path("images", `${id}.json`), { force: true });
+        await this.#forget(workspace, before);
+        // An equal image was there before, and stays under its other names.
+        for (const name of [importedName, nameOf(id)])
+          await this.#untag(workspace, name).catch((failure: unknown) =>
+            this.#notCleanedUp({ workspace, error: failure }),
+          );
+        throw explain(error, lines.last);
+      } finally {
+        lines.flush();
+      }
+    });
+  }
+
   async prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void> {
     const known = findBase(name);
     if (!known) throw new RuntimeError("image_failed", `The base image ${name} is not made on this host.`);
@@ -271,9 +341,7 @@ export class OciBuilder implements AppBuilder {
     const record = await this.#record(id);
     if (!record) return;
     await this.#turns.take(record.workspace, async () => {
-      const { images } = await this.#store(record.workspace);
-      if (images.some(({ names }) => names.includes(nameOf(id))))
-        await this.#housekeep(record.workspace, ["buildah", "rmi", nameOf(id)]);
+      await this.#untag(record.workspace, nameOf(id));
       await rm(this.#path("images", `${id}.json`), { force: true });
     });
   }
@@ -293,7 +361,17 @@ export class OciBuilder implements AppBuilder {
     }
   }
 
-  async #finished(build: AppBuild, before: ReadonlySet<string>): Promise<BuiltLayers> {
+  /** Removes a name, and its image with the last one. */
+  async #untag(workspace: string, name: string): Promise<void> {
+    const { images } = await this.#store(workspace);
+    if (images.some(({ names }) => names.includes(name)))
+      await this.#housekeep(workspace, ["buildah", "rmi", name]);
+  }
+
+  async #finished(
+    build: Pick<AppBuild, "id" | "workspace">,
+    before: ReadonlySet<string>,
+  ): Promise<BuiltLayers> {
     const [own, shared] = await Promise.all([
       this.#store(build.workspace),
       readStore(this.#path(BASES, "store")),
@@ -353,6 +431,7 @@ export class OciBuilder implements AppBuilder {
     const { images } = await this.#store(build.workspace);
     if (images.some(({ names }) => names.includes(full))) return full;
     context.lines.say(`pulling ${full} from its registry`);
+    await this.#ensureBases();
     await this.#enclosed(
       { ...build, group: build.id, store: build.workspace, files: {}, timeoutMs: PULL_MS, ...context },
       pullArgv(full),
@@ -457,6 +536,16 @@ export class OciBuilder implements AppBuilder {
         await rm(context, { recursive: true, force: true });
       }
       return local;
+    });
+  }
+
+  /** Initializes the store of the bases. A builder that reads it cannot, and fails without its lock files. */
+  async #ensureBases(): Promise<void> {
+    const isThere = () =>
+      stat(this.#path(BASES, "store", "overlay-images", "images.lock")).catch(() => undefined);
+    if (await isThere()) return;
+    await this.#turns.take(BASES, async () => {
+      if (!(await isThere())) await this.#housekeep(BASES, [...removeContainersArgv]);
     });
   }
 
@@ -599,6 +688,11 @@ export class OciBuilder implements AppBuilder {
     if (this.#cgroups === undefined) throw new RuntimeError("failed", "the builder is not open");
     return this.#cgroups;
   }
+}
+
+function requireNames({ id, workspace }: Pick<AppBuild, "id" | "workspace">): void {
+  if (!WORKSPACE.test(workspace) || !IMAGE_ID.test(id))
+    throw new RuntimeError("failed", `"${id}" of "${workspace}" is no name of a build`);
 }
 
 /** By name in a store. */

@@ -32,6 +32,8 @@ import {
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
 export interface ImageRequest {
+  /** Id of the image. Default: a new one. */
+  id?: string;
   workspaceId: string;
   /** Directory of the checkout on this host. It must not change meanwhile. */
   context: string;
@@ -112,22 +114,28 @@ export async function buildAppImage(
   request: AppBuildRequest,
   hooks: BuildHooks,
 ): Promise<BuiltImage> {
-  const { projectId, deploymentId, buildKey } = request;
-  const row = await buildImage(app, request, hooks, async (tx, { id, digest, sizeBytes, config }) =>
+  return toBuiltImage(await buildImage(app, request, hooks, keepAppImage(app, request)));
+}
+
+/** Inserts the row of an image; `digest` is the one of its registry, if it has one. */
+function keepAppImage(
+  app: Needs,
+  { projectId, deploymentId, buildKey }: Pick<AppBuildRequest, "projectId" | "deploymentId" | "buildKey">,
+  digest?: string,
+) {
+  return async (tx: Transaction, image: MadeImage): Promise<AppImageRow> =>
     insertImage(tx, {
-      id,
+      id: image.id,
       project_id: projectId,
       host_id: app.machines.host.id,
       number: await nextNumber(tx, projectId),
-      digest,
-      size_bytes: sizeBytes,
-      run: JSON.stringify(runOf(config)),
+      digest: digest ?? image.digest,
+      size_bytes: image.sizeBytes,
+      run: JSON.stringify(runOf(image.config)),
       deployment_id: deploymentId,
       build_key: buildKey ?? null,
       created_at: app.clock.now(),
-    }),
-  );
-  return toBuiltImage(row);
+    });
 }
 
 /**
@@ -137,22 +145,73 @@ export async function buildAppImage(
 export async function buildImage<T>(
   app: Needs,
   request: ImageRequest,
+  hooks: BuildHooks,
+  keep: Keep<T>,
+): Promise<T> {
+  return inTurn(app, request.workspaceId, hooks, (work) => build(app, request, work, keep));
+}
+
+type Keep<T> = (tx: Transaction, image: MadeImage) => Promise<T>;
+
+interface TurnWork {
+  output: Output;
+  progress: BuildProgress;
+  signal: AbortSignal;
+}
+
+async function inTurn<T>(
+  app: Needs,
+  workspaceId: string,
   { log, progress: report, signal }: BuildHooks,
-  keep: (tx: Transaction, image: MadeImage) => Promise<T>,
+  work: (work: TurnWork) => Promise<T>,
 ): Promise<T> {
   const queue = queueOf(app);
   const output = new Output(log);
   const progress = new BuildProgress((line) => output.write(line), report);
-  const payer = await payerOf(app.db, request.workspaceId);
-  return queue.run(payer, () => build(app, request, { output, progress, signal }, keep), {
+  const payer = await payerOf(app.db, workspaceId);
+  return queue.run(payer, () => work({ output, progress, signal }), {
     signal,
     // Builds of one workspace share a store, so they run one at a time.
-    key: request.workspaceId,
+    key: workspaceId,
     onWait: () => {
       output.write(`${waiting}\n`);
       progress.wait(waiting);
     },
   });
+}
+
+export interface AppImportRequest extends Omit<
+  AppBuildRequest,
+  "context" | "rootDirectory" | "recipe" | "secrets"
+> {
+  /** Directory of the downloaded image on this host, in the layout of `ImageImport`. */
+  directory: string;
+  /** Digest of its manifest. */
+  digest: string;
+  /** Digest of its configuration. */
+  config: string;
+}
+
+/** Makes an image of a downloaded one, in turn with builds. Fails as `buildAppImage` does. */
+export async function importAppImage(
+  app: Needs,
+  request: AppImportRequest,
+  hooks: BuildHooks,
+): Promise<BuiltImage> {
+  const { workspaceId, directory, config, plan, digest } = request;
+  const row = await inTurn(app, workspaceId, hooks, ({ output, signal }) =>
+    make(
+      app,
+      { output, signal },
+      (id) =>
+        app.machines.host.importImage(
+          { id, workspace: workspaceId, directory, config, ...limitsOf(app, plan) },
+          { log: (text) => output.write(text), signal },
+        ),
+      keepAppImage(app, request, digest),
+    ),
+  );
+  return toBuiltImage(row);
 }
 
 /** Undefined once it is pruned, or where there was none. */
@@ -211,46 +270,72 @@ export async function dropProjectImages(app: Needs, projectId: string): Promise<
 
 /** Removes images that no row wants and nothing stands on, and caches past what they may take. */
 export async function sweepAppImages(app: Needs): Promise<void> {
-  const wanted = () => wantedAppImages(app.db, app.machines.host.id);
-  await dropUnusedAppImages(app, wanted, (id) => underWay.has(id));
+  await removeUnwantedImages(app);
   await app.machines.host.pruneBuildCaches();
 }
 
-async function build<T>(
+/** Removes images that no row wants and nothing stands on. */
+export function removeUnwantedImages(app: Pick<Needs, "db" | "machines" | "log">): Promise<void> {
+  const wanted = () => wantedAppImages(app.db, app.machines.host.id);
+  return dropUnusedAppImages(app, wanted, (id) => underWay.has(id));
+}
+
+function build<T>(
   app: Needs,
   request: ImageRequest,
-  { output, progress, signal }: { output: Output; progress: BuildProgress; signal: AbortSignal },
-  keep: (tx: Transaction, image: MadeImage) => Promise<T>,
+  { output, progress, signal }: TurnWork,
+  keep: Keep<T>,
 ): Promise<T> {
-  const { db, machines, config } = app;
   const { workspaceId, context, rootDirectory, recipe, secrets, plan } = request;
-  const id = newId("app_");
+  const hooks = {
+    log: (text: string) => {
+      progress.read(text);
+      output.write(text);
+    },
+    onBase: (name: string, made: { fraction: number; step: string }) => progress.base(name, made),
+    signal,
+  };
+  return make(
+    app,
+    { output, signal, id: request.id },
+    (id) =>
+      app.machines.host.buildImage(
+        {
+          id,
+          workspace: workspaceId,
+          checkout: context,
+          context: rootDirectory,
+          dockerfile: recipe,
+          secrets,
+          ...limitsOf(app, plan),
+        },
+        hooks,
+      ),
+    keep,
+  );
+}
+
+function limitsOf({ config }: Pick<App, "config">, plan: ImageRequest["plan"]) {
+  return {
+    memoryBytes: Math.min(memoryMb[plan], config.buildMemoryMb) * 1024 ** 2,
+    vcpus: config.buildCpus,
+    diskBytes: config.machineDiskGb * 1024 ** 3,
+    timeoutMs: config.buildTimeoutMinutes * 60_000,
+  };
+}
+
+/** Makes an image on the host and keeps it. */
+async function make<T>(
+  app: Needs,
+  { output, signal, id = newId("app_") }: Pick<TurnWork, "output" | "signal"> & { id?: string | undefined },
+  onHost: (id: string) => Promise<BuiltAppImage>,
+  keep: Keep<T>,
+): Promise<T> {
   underWay.add(id);
   try {
-    const made = await machines.host.buildImage(
-      {
-        id,
-        workspace: workspaceId,
-        checkout: context,
-        context: rootDirectory,
-        dockerfile: recipe,
-        secrets,
-        memoryBytes: Math.min(memoryMb[plan], config.buildMemoryMb) * 1024 ** 2,
-        vcpus: config.buildCpus,
-        diskBytes: config.machineDiskGb * 1024 ** 3,
-        timeoutMs: config.buildTimeoutMinutes * 60_000,
-      },
-      {
-        log: (text) => {
-          progress.read(text);
-          output.write(text);
-        },
-        onBase: (name, made) => progress.base(name, made),
-        signal,
-      },
-    );
+    const made = await onHost(id);
     await reached("app_build.made");
-    return await transaction(db, async (tx) => {
+    return await transaction(app.db, async (tx) => {
       const runAt = new Date(app.clock.now().getTime() + sweepAfterMs);
       await addJob(tx, sweepTask, {}, { key: sweepTask, runAt });
       return keep(tx, { id, ...made });

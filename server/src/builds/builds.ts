@@ -1,7 +1,8 @@
 /**
- * Builds: an image made of another one and shell steps. The steps are anybody's, so they run where anybody's code runs:
+ * Builds: an image made of another one and shell steps, or of a Dockerfile. The steps are anybody's, so they run where anybody's code runs:
  * in a machine of the build's own, on the base image, under the same isolation, limits and ways out as a sandbox; and
- * what they leave is read out of it as data. This folder owns the queue, the run, its log, and how long an image is
+ * what they leave is read out of it as data. A Dockerfile goes to the enclosed builder of apps (app-images.ts), and the
+ * image boots once before it counts. This folder owns the queue, the run, its log, and how long an image is
  * wanted. It promises that a build which was queued ends, as an image or with a reason, whatever becomes of the server
  * meanwhile; that a failed one leaves nothing but its reason; and that dropping one ends it wherever it is.
  */
@@ -23,6 +24,8 @@ import {
   statesOf,
   wantedImages,
 } from "./store.ts";
+import { removeUnwantedImages } from "./app-images.ts";
+import type { ProcessDefaults } from "./tables.ts";
 
 export interface BuildRequest {
   /** Of the build and of the image it makes: `[a-z0-9][a-z0-9_.-]*`. */
@@ -35,9 +38,18 @@ export interface BuildRequest {
   /** Each is run by `/bin/sh -c` as root. */
   steps: readonly string[];
   network: BuildRow["network"];
+  /** Text of a Dockerfile to build instead of the steps; `base` is then a name for people. */
+  dockerfile?: string | undefined;
 }
 
-export type BuildEnd = { status: "succeeded"; image: HostImage } | { status: "failed"; error: string };
+export type BuildEnd =
+  | {
+      status: "succeeded";
+      image: HostImage;
+      /** Undefined for a build of steps, whose image has those of its base. */
+      defaults?: ProcessDefaults | undefined;
+    }
+  | { status: "failed"; error: string };
 
 /** Who hears how a build ended, in the transaction that says so. */
 export interface BuildOwner {
@@ -59,6 +71,7 @@ export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: Bu
     base: request.base,
     steps: JSON.stringify(request.steps),
     network: request.network,
+    dockerfile: request.dockerfile ?? null,
   });
   await addJob(tx, runTask, {});
 }
@@ -81,8 +94,9 @@ export async function dropBuild(
 }
 
 /** Removes the images that no build's row wants and nothing stands on. */
-export function sweepImages(app: Pick<App, "db" | "machines" | "log">): Promise<void> {
-  return dropUnusedImages(app, () => wantedImages(app.db, app.machines.host.id));
+export async function sweepImages(app: Pick<App, "db" | "machines" | "log">): Promise<void> {
+  await dropUnusedImages(app, () => wantedImages(app.db, app.machines.host.id));
+  await removeUnwantedImages(app);
 }
 
 export interface BuildLog {
@@ -119,6 +133,7 @@ export function watchLog(db: Db, id: string): Watch<never> {
 /** How far it is, for one who waits. */
 export async function progressOf(db: Db, id: string): Promise<{ fraction: number; step: string }> {
   const build = await findBuild(db, id);
+  if (build?.status === "running" && build.progress !== null) return build.progress;
   if (!build || build.status === "queued" || build.step === null) return { fraction: 0, step: "waiting" };
   const { step, steps } = build;
   return { fraction: (step - 1) / (steps.length + 1), step: `step ${step} of ${steps.length}` };

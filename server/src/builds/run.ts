@@ -18,7 +18,9 @@ import type { MachineOwner } from "#machines/owners.ts";
 import { orderFor, place, release, releaseAll } from "#machines/placement.ts";
 import { withRoom } from "#machines/room.ts";
 import { type BuildEnd, type BuildOwners, runTask, sweepImages } from "./builds.ts";
+import { BuildFailed, Dropped, sentence } from "./failures.ts";
 import { BuildLog } from "./log.ts";
+import { buildDockerfile, inspectImage } from "./dockerfile.ts";
 import {
   type BuildRow,
   endBuild,
@@ -51,12 +53,8 @@ const endedKinds = new Set(["machine_died", "not_running", "not_found"]);
 /** As much of a command as a reason repeats. */
 const commandChars = 200;
 
-/** A reason to end a build that its owner may read. */
-class BuildFailed extends Error {}
 /** The server stops. */
 class Interrupted extends Error {}
-/** Its row is gone, and with it everything it was for. */
-class Dropped extends Error {}
 
 interface Running {
   exit: PromiseWithResolvers<MachineExit | null>;
@@ -120,7 +118,7 @@ export class Builds {
 
   /** Builds whose process is gone are begun again, or ended where that happened too often. */
   async #recover(): Promise<void> {
-    for (const { id, owner_kind, attempts } of await interruptedBuilds(
+    for (const { id, owner_kind, dockerfile, attempts } of await interruptedBuilds(
       this.#app.db,
       this.#app.machines.host.id,
     )) {
@@ -128,7 +126,7 @@ export class Builds {
       if (attempts < attemptsMax) await requeue(this.#app.db, id);
       else {
         const error = `The server ended ${attempts} times while this was built; it is not tried again.`;
-        await this.#end({ id, owner_kind }, { status: "failed", error });
+        await this.#end({ id, owner_kind, dockerfile }, { status: "failed", error });
       }
     }
   }
@@ -138,9 +136,12 @@ export class Builds {
     const running: Running = { exit: Promise.withResolvers() };
     this.#running.set(build.id, running);
     try {
-      const image = await this.#build(build, running, signal);
+      const made =
+        build.dockerfile === null
+          ? { image: await this.#build(build, running, signal) }
+          : await this.#buildDockerfile(build, build.dockerfile, running, signal);
       await reached("build.captured");
-      await this.#end(build, { status: "succeeded", image });
+      await this.#end(build, { status: "succeeded", ...made });
       return true;
     } catch (error) {
       return await this.#failed(build, error);
@@ -176,7 +177,7 @@ export class Builds {
   }
 
   /** The build's row, its owner's record and the machine's fate commit together. */
-  async #end(build: Pick<BuildRow, "id" | "owner_kind">, end: BuildEnd): Promise<void> {
+  async #end(build: Pick<BuildRow, "id" | "owner_kind" | "dockerfile">, end: BuildEnd): Promise<void> {
     const { db, machines, clock } = this.#app;
     const ended = await db.transaction().execute(async (tx) => {
       const machine = await release(tx, { ownerKind: "build", ownerId: build.id });
@@ -185,7 +186,9 @@ export class Builds {
       return { machine, isWanted: true };
     });
     if (ended.machine) machines.destroyLater(ended.machine);
-    if (!ended.isWanted && end.status === "succeeded") await machines.host.removeImage(build.id);
+    if (ended.isWanted || end.status !== "succeeded") return;
+    // An image of a Dockerfile goes with the next sweep, once its machine is gone.
+    if (build.dockerfile === null) await machines.host.removeImage(build.id);
   }
 
   async #letGo(id: string): Promise<void> {
@@ -222,6 +225,29 @@ export class Builds {
       return await machines.host.captureImage(order, build.id, { timeoutMs: Math.ceil(timeoutMs) });
     } catch (error) {
       await log.flush();
+      throw await this.#explain(build.id, error, running);
+    }
+  }
+
+  /** The enclosed builder makes the image; then a machine boots from it, so that a ready template is known to boot. */
+  async #buildDockerfile(build: BuildRow, dockerfile: string, running: Running, signal: AbortSignal) {
+    const { machines } = this.#app;
+    // An earlier attempt may have come as far as this.
+    await machines.host.removeAppImage(build.id);
+    const log = new BuildLog(this.#app, build.id);
+    try {
+      const { sizeBytes, defaults } = await buildDockerfile(this.#app, build, dockerfile, { log, signal });
+      await reached("build.stepped");
+      signal.throwIfAborted();
+      const image = { id: build.id, sizeBytes, contents: {}, substituted: false, substitute: null };
+      const { guest } = await this.#boot(build, image);
+      await reached("build.started");
+      await inspectImage(guest, defaults, log);
+      await log.flush();
+      return { image, defaults };
+    } catch (error) {
+      await log.flush();
+      if (signal.aborted) throw new Interrupted();
       throw await this.#explain(build.id, error, running);
     }
   }
@@ -360,11 +386,6 @@ function shorten(command: string): string {
 
 function saidLast(log: BuildLog): string {
   return log.last === "" ? "" : ` It said last:\n${log.last}`;
-}
-
-function sentence(error: unknown): string {
-  const { message } = error as Error;
-  return `${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
 }
 
 function after(ms: number): Promise<undefined> {

@@ -3,7 +3,7 @@ import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
 import type { App } from "#app.ts";
 import { type Db, transaction } from "#db/db.ts";
 import { findAppImageRow } from "./app-images.ts";
-import { saveScan } from "./store.ts";
+import { listOtherScans, saveScan } from "./store.ts";
 
 export interface ImageScan {
   tag: string;
@@ -20,8 +20,17 @@ export interface ImageScan {
 
 type Needs = Pick<App, "db" | "machines" | "clock">;
 
-/** Called in the transaction that stores a scan, with the scan that it replaces. */
-export type OnScanned = (tx: Db, scan: ImageScan, before: ImageScan | null) => Promise<void>;
+/** A scan in the image's row. */
+export type StoredScan = Omit<ImageScan, "scannedAt" | "sourceDate"> & { scannedAt: string };
+
+/**
+ * Called in the transaction that stores a scan, with earlier scans of the project's images, the newest first. The scan
+ * that it replaces is one of them.
+ */
+export type OnScanned = (tx: Db, scan: ImageScan, earlier: readonly StoredScan[]) => Promise<void>;
+
+/** More scans than images that are kept. */
+const earlierMax = 50;
 
 /** Image by project and tag. */
 const underWay = new Map<string, Promise<ImageScan | undefined>>();
@@ -80,7 +89,13 @@ async function scanOnce(
   };
   await transaction(app.db, async (tx) => {
     const before = await saveScan(tx, row.id, JSON.stringify(scan));
-    await onScanned(tx, scan, before as ImageScan | null);
+    const others = await listOtherScans(tx, { projectId, exceptId: row.id, limit: earlierMax });
+    const earlier = [...(before === null ? [] : [before]), ...others] as StoredScan[];
+    await onScanned(
+      tx,
+      scan,
+      earlier.toSorted((a, b) => b.scannedAt.localeCompare(a.scannedAt)),
+    );
   });
   return scan;
 }

@@ -2,7 +2,7 @@
 import { type Insertable, type Selectable, sql } from "kysely";
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { nextInTurn } from "#jobs/next-in-turn.ts";
-import type { AppImagesTable, BuildLogsTable, BuildsTable } from "./tables.ts";
+import type { AppImagesTable, BuildLogsTable, BuildsTable, BuildStep } from "./tables.ts";
 
 export type BuildRow = Selectable<BuildsTable>;
 export type BuildLogRow = Selectable<BuildLogsTable>;
@@ -14,7 +14,7 @@ export async function insertBuild(
   tx: Db,
   build: Pick<
     Insertable<BuildsTable>,
-    "id" | "workspace_id" | "owner_kind" | "host_id" | "base" | "steps" | "network"
+    "id" | "workspace_id" | "owner_kind" | "host_id" | "base" | "steps" | "network" | "dockerfile"
   >,
 ): Promise<void> {
   await tx
@@ -64,6 +64,7 @@ export function takeNext(
           attempts: eb("attempts", "+", 1),
           started_at: now,
           step: null,
+          progress: null,
           log_bytes: 0,
           log_truncated: false,
         }))
@@ -118,6 +119,16 @@ export async function noteStep(db: Db, id: string, step: number): Promise<boolea
     .where("status", "=", "running")
     .executeTakeFirst();
   return numUpdatedRows > 0n;
+}
+
+/** Stores the progress of a running build. */
+export async function saveProgress(db: Db, id: string, progress: BuildStep): Promise<void> {
+  await db
+    .updateTable("builds")
+    .set({ progress: JSON.stringify(progress) })
+    .where("id", "=", id)
+    .where("status", "=", "running")
+    .execute();
 }
 
 /** False where it was dropped; else whoever drops it waits for this transaction, and finds what it made. */
@@ -289,7 +300,7 @@ export async function markPruned(tx: Db, ids: readonly string[], now: Date): Pro
     .execute();
 }
 
-/** Of a host: those of projects, and those that versions of functions hold. */
+/** Of a host: images of projects, of function versions, of templates, and bases of unfinished template builds. */
 export async function wantedAppImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("app_images")
@@ -301,6 +312,21 @@ export async function wantedAppImages(db: Db, hostId: string): Promise<Set<strin
         .selectFrom("function_versions")
         .select((of) => of.ref("image_id").$notNull().as("id"))
         .where("image_id", "is not", null),
+    )
+    .unionAll((eb) =>
+      eb
+        .selectFrom("builds")
+        .select("id")
+        .where("host_id", "=", hostId)
+        .where("dockerfile", "is not", null)
+        .where("status", "<>", "failed"),
+    )
+    .unionAll((eb) =>
+      eb
+        .selectFrom("builds")
+        .select("base as id")
+        .where("host_id", "=", hostId)
+        .where("status", "in", ["queued", "running"]),
     )
     .execute();
   return new Set(rows.map(({ id }) => id));
@@ -316,4 +342,25 @@ export async function saveScan(tx: Transaction, id: string, scan: string): Promi
     .executeTakeFirst();
   await tx.updateTable("app_images").set({ scan }).where("id", "=", id).execute();
   return row?.scan ?? null;
+}
+
+/**
+ * Scans of the project's other images, the newest first. Locks until the transaction ends, so that of two scans that end
+ * at the same time one sees the other.
+ */
+export async function listOtherScans(
+  tx: Transaction,
+  { projectId, exceptId, limit }: { projectId: string; exceptId: string; limit: number },
+): Promise<unknown[]> {
+  await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 18))`.execute(tx);
+  const rows = await tx
+    .selectFrom("app_images")
+    .select("scan")
+    .where("project_id", "=", projectId)
+    .where("id", "!=", exceptId)
+    .where("scan", "is not", null)
+    .orderBy(sql`scan ->> 'scannedAt'`, "desc")
+    .limit(limit)
+    .execute();
+  return rows.map(({ scan }) => scan);
 }

@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0009_templates.sql and 0062_builds_of_workspaces.sql for what they mean. */
+/** Columns as they are stored; see migrations/0009_templates.sql, 0062_builds_of_workspaces.sql and 0097_templates_of_images.sql. */
 export interface BuildsTable {
   id: string;
   workspace_id: string | null;
@@ -9,6 +9,8 @@ export interface BuildsTable {
   base: string;
   steps: ColumnType<string[], string, never>;
   network: "restricted" | "open";
+  dockerfile: ColumnType<string | null, string | null | undefined, never>;
+  progress: ColumnType<BuildStep | null, undefined, string | null>;
   status: "queued" | "running" | "succeeded" | "failed";
   attempts: Generated<number>;
   step: number | null;
@@ -18,6 +20,22 @@ export interface BuildsTable {
   created_at: Generated<Date>;
   started_at: Date | null;
   ended_at: Date | null;
+}
+
+/** Defaults of processes in a machine of an image: its WORKDIR and USER. */
+export interface ProcessDefaults {
+  /** Null for the machine's own default. */
+  cwd: string | null;
+  /** A name or a number, with or without `:group`; null for root. */
+  user: string | null;
+}
+
+/** Progress of a build of a Dockerfile. */
+export interface BuildStep {
+  /** From 0 to 1. */
+  fraction: number;
+  /** Text for people. */
+  step: string;
 }
 
 export interface BuildLogsTable {

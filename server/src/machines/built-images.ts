@@ -14,11 +14,15 @@ export async function dropUnusedAppImages(
   wanted: () => Promise<ReadonlySet<string>>,
   isUnderWay: (id: string) => boolean,
 ): Promise<void> {
-  const { host } = app.machines;
+  const { host, pool } = app.machines;
   const there = (await host.appImages()).filter((id) => !isUnderWay(id));
-  const [keep, used] = [await wanted(), await imagesInUse(app.db, host.id)];
-  for (const id of there) {
-    if (keep.has(id) || used.has(id)) continue;
+  const keep = await wanted();
+  const unwanted = there.filter((id) => !keep.has(id));
+  // Warm machines of a template would keep its image.
+  for (const id of unwanted) await pool.forget(id);
+  const used = await imagesInUse(app.db, host.id);
+  for (const id of unwanted) {
+    if (used.has(id)) continue;
     await host.removeAppImage(id);
     app.log.info({ image: id }, "an app's image that nobody wants any more was removed");
   }

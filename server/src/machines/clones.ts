@@ -70,12 +70,12 @@ export type Bytes = Omit<
   | "damaged"
 >;
 
-/** Writes a machine down, which goes on. Fails with the runtime's own errors. `isLasting`: the bytes are to be kept. */
+/** Writes a machine down, which goes on. Fails with the runtime's own errors. `isDurable`: the bytes are to be kept. */
 export async function capture(
   app: Pick<App, "machines">,
   machine: MachineRow,
   bytes: string,
-  options: { isLasting: boolean },
+  options: { isDurable: boolean },
 ): Promise<Bytes> {
   return bytesOf(machine, await app.machines.host.capture(orderFor(machine), bytes, options));
 }

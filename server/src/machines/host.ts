@@ -17,7 +17,7 @@ import type {
   Progress,
   Resources,
 } from "@kontor/runtime/driver.ts";
-import type { AppBuild, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import type { AppBuild, BuildHooks, ImageImport } from "@kontor/runtime/oci/builder.ts";
 import type { Scan } from "@kontor/runtime/oci/scan.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 
@@ -100,6 +100,8 @@ export interface Host {
   innerImageNames(): string[];
   /** The images that were built here, of machines. */
   builtImages(): Promise<HostImage[]>;
+  /** An image of any origin, or undefined. */
+  findImage(id: string): Promise<HostImage | undefined>;
   /** Makes an image of a machine's files as they are now; ends its processes. On failure nothing of it is left. */
   captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage>;
   /** No machine and no snapshot needs it. Also of what is not there. */
@@ -109,6 +111,8 @@ export interface Host {
    * `image_failed`, `too_large`, `no_capacity` and `timeout` for what its owner can mend; on failure nothing is left.
    */
   buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage>;
+  /** Makes the same of an image that was downloaded into a directory. Fails as `buildImage` does. */
+  importImage(spec: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltAppImage>;
   /** Makes a base image of builds if it is absent. Fails with `image_failed`, also for a name that no recipe has. */
   prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
   /** Ids of the images that were built so, halves of a removal included. */
@@ -138,10 +142,10 @@ export interface Host {
   /** Writes a machine to this host's disk and holds it: `remove` frees its memory, `thaw` lets it go on. */
   pause(order: Order, snapshot: string): Promise<SnapshotFacts>;
   /**
-   * Writes a machine to this host's disk while it goes on, but for the moment that takes. Unless it `isLasting` it is
+   * Writes a machine to this host's disk while it goes on, but for the moment that takes. Unless it `isDurable` it is
    * good for restores by this process alone.
    */
-  capture(order: Order, snapshot: string, options: { isLasting: boolean }): Promise<SnapshotFacts>;
+  capture(order: Order, snapshot: string, options: { isDurable: boolean }): Promise<SnapshotFacts>;
   /** Gives a snapshot's bytes another name, under which they stay when the first is dropped. False where they are gone. */
   share(snapshot: string, as: string): Promise<boolean>;
   /**

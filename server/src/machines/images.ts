@@ -7,6 +7,7 @@ import type { Logger } from "pino";
 import type { Db } from "#db/db.ts";
 import { templateFailed, templatePreparing } from "./errors.ts";
 import type { Host, HostImage } from "./host.ts";
+import { describeImageFailure } from "./image-failure.ts";
 import { saveImage } from "./store.ts";
 
 /** Receives the progress of an image that is made. */
@@ -68,7 +69,7 @@ export class HostImages {
 
   /**
    * The image of that name, made now if need be; callers at once share one build. The one of that id where it was built
-   * of a machine, which cannot be made again. `progress` is called at once, and with each change until the image is made.
+   * of a machine or a Dockerfile, which is not made again. `progress` is called at once, and with each change until the image is made.
    */
   async ensure(name: string, progress?: Progress): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
@@ -94,7 +95,7 @@ export class HostImages {
   }
 
   async #built(id: string): Promise<HostImage> {
-    const image = (await this.#host.builtImages()).find((each) => each.id === id);
+    const image = await this.#host.findImage(id);
     if (!image) throw new Error(`this host has no image ${id}`);
     return image;
   }
@@ -111,7 +112,7 @@ export class HostImages {
       this.#log.info({ template: name, ms: Date.now() - startedAt, ...image }, "template ready");
       return image;
     } catch (error) {
-      this.#set(name, { state: "failed", error: sentence(error) });
+      this.#set(name, { state: "failed", error: describeImageFailure(error) });
       this.#log.error({ template: name, err: error }, "template could not be made");
       await this.#save(name, "failed", null, sentence(error));
       throw error;

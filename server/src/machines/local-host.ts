@@ -16,10 +16,10 @@ import type {
   Resources,
 } from "@kontor/runtime/driver.ts";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
-import type { AppBuilder, BuildHooks } from "@kontor/runtime/oci/builder.ts";
+import type { AppBuilder, BuildHooks, BuiltLayers, ImageImport } from "@kontor/runtime/oci/builder.ts";
 import type { PackageSources } from "@kontor/runtime/oci/registries.ts";
 import { type Scan, Scanner } from "@kontor/runtime/oci/scan.ts";
-import { share } from "@kontor/runtime/snapshots/manifest.ts";
+import { shareCheckpoint } from "@kontor/runtime/snapshots/manifest.ts";
 import { copyVolume } from "@kontor/runtime/volumes/copy.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type {
@@ -117,6 +117,11 @@ export class LocalHost implements Host {
     return images.filter(({ base }) => base !== undefined).map(toHostImage);
   }
 
+  async findImage(id: string): Promise<HostImage | undefined> {
+    const image = (await this.#driver.images()).find((each) => each.id === id);
+    return image && toHostImage(image);
+  }
+
   async captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage> {
     this.#fence(order);
     return toHostImage(await this.#driver.captureImage(order.machine, { id: image, name: image }, options));
@@ -127,10 +132,18 @@ export class LocalHost implements Host {
   }
 
   async buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage> {
-    const { layers, digest, sizeBytes, config } = await this.#builder.build(
-      { ...spec, sources: this.#packageSources },
-      hooks,
+    return this.#register(
+      spec.id,
+      await this.#builder.build({ ...spec, sources: this.#packageSources }, hooks),
     );
+  }
+
+  async importImage(spec: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltAppImage> {
+    return this.#register(spec.id, await this.#builder.importImage(spec, hooks));
+  }
+
+  /** Makes it an image that machines boot from. */
+  async #register(id: string, { layers, digest, sizeBytes, config }: BuiltLayers): Promise<BuiltAppImage> {
     const env = Object.fromEntries(
       (config.Env ?? []).flatMap((pair) => {
         const at = pair.indexOf("=");
@@ -138,9 +151,9 @@ export class LocalHost implements Host {
       }),
     );
     try {
-      await this.#driver.importImage({ id: spec.id, name: spec.id, layers, env, sizeBytes });
+      await this.#driver.importImage({ id, name: id, layers, env, sizeBytes });
     } catch (error) {
-      await this.#builder.remove(spec.id);
+      await this.#builder.remove(id);
       throw error;
     }
     return { digest, sizeBytes, config };
@@ -193,12 +206,12 @@ export class LocalHost implements Host {
     return this.#checkpoint(order, snapshot, {});
   }
 
-  capture(order: Order, snapshot: string, { isLasting }: { isLasting: boolean }): Promise<SnapshotFacts> {
-    return this.#checkpoint(order, snapshot, { goesOn: true, isLasting });
+  capture(order: Order, snapshot: string, { isDurable }: { isDurable: boolean }): Promise<SnapshotFacts> {
+    return this.#checkpoint(order, snapshot, { keepRunning: true, isDurable });
   }
 
   share(snapshot: string, as: string): Promise<boolean> {
-    return share(join(this.#snapshots, snapshot), join(this.#snapshots, as));
+    return shareCheckpoint(join(this.#snapshots, snapshot), join(this.#snapshots, as));
   }
 
   async #checkpoint(order: Order, snapshot: string, options: CheckpointOptions): Promise<SnapshotFacts> {

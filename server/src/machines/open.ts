@@ -8,7 +8,7 @@ import type { Driver, ImageRecipe } from "@kontor/runtime/driver.ts";
 import { FakeBuilder } from "@kontor/runtime/fake/builder.ts";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
-import type { EgressDoor } from "@kontor/runtime/network/egress.ts";
+import type { EgressServices } from "@kontor/runtime/network/egress.ts";
 import { type AppBuilder, OciBuilder } from "@kontor/runtime/oci/builder.ts";
 import { hostPackageSources, noSources } from "@kontor/runtime/oci/registries.ts";
 import { Images } from "@kontor/runtime/rootfs/images.ts";
@@ -36,7 +36,7 @@ export async function openMachines(deps: {
   clock: Clock;
   log: Logger;
   /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
-  egress?: EgressDoor & MachineEgress;
+  egress?: EgressServices & MachineEgress;
   /** Record that `egress` writes to. */
   denials?: Denials;
   /** A test's own; that of the configuration where absent. */
@@ -150,7 +150,7 @@ async function makeBuilder(
   });
 }
 
-function makeDriver(config: Config, instance: number, log: Logger, egress: EgressDoor | undefined): Driver {
+function makeDriver(config: Config, instance: number, log: Logger, egress: EgressServices | undefined): Driver {
   const stateDir = stateDirectory(config);
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new LinuxDriver({

@@ -10,11 +10,14 @@
 import { randomBytes } from "node:crypto";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isNestedDeeper } from "#lib/json-depth.ts";
 import { type Guest, type ImageService, RuntimeError } from "@kontor/runtime/driver.ts";
 
 /** Above the longest line a service of ours says, 16 MiB of results; and all the lines of one answer. */
 const lineMaxBytes = 24 * 1024 ** 2;
 const answerMaxBytes = 128 * 1024 ** 2;
+/** Nesting of a line. A service of ours leaves deeper results out. */
+const lineMaxDepth = 512;
 /** From its start until it listens, on a host that starts many at once. */
 const listensWithinMs = 30_000;
 const warmWithinMs = 120_000;
@@ -147,6 +150,7 @@ async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: 
 }
 
 function parse(line: Buffer): unknown {
+  if (isNestedDeeper(line, lineMaxDepth)) throw unexpected("a line that is nested too deep");
   try {
     return JSON.parse(line.toString("utf8"));
   } catch (error) {

@@ -14,7 +14,7 @@ import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
 import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
 import { describedScan } from "./deployments/parts.ts";
-import { finishLateScan, lateScanTask } from "./deployments/scan-step.ts";
+import { LateScans, lateScanTask } from "./deployments/scan-step.ts";
 import {
   carryOutDeletion as removeEnvironment,
   type EnvironmentParts,
@@ -38,21 +38,24 @@ export interface Runners {
   functions: FunctionParts;
 }
 
-export const platformTasks = (app: App, runners: Runners): Tasks => ({
-  ...runners.backups.tasks,
-  [removeAddonTask]: ({ addon }: { addon: string }) =>
-    removeAddon(runners.addons, addon, addonParts(runners)),
-  [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
-    removeEnvironment(app, environment, partsOf(app, runners)),
-  [recheckTask]: () => recheck(app),
-  [removeProjectTask]: ({ project }: { project: string }) =>
-    removeProject(app, project, partsOf(app, runners)),
-  [removeFunctionTask]: (payload: { function: string }) =>
-    removeFunction(app, payload.function, runners.functions),
-  [sweepTask]: () => sweepImages(app),
-  [lateScanTask]: ({ deployment }: { deployment: string }, { signal }: JobContext) =>
-    finishLateScan(app, describedScan, deployment, signal),
-});
+export function platformTasks(app: App, runners: Runners): Tasks {
+  const lateScans = new LateScans(app, describedScan);
+  return {
+    ...runners.backups.tasks,
+    [removeAddonTask]: ({ addon }: { addon: string }) =>
+      removeAddon(runners.addons, addon, addonParts(runners)),
+    [removeEnvironmentTask]: ({ environment }: { environment: string }) =>
+      removeEnvironment(app, environment, partsOf(app, runners)),
+    [recheckTask]: () => recheck(app),
+    [removeProjectTask]: ({ project }: { project: string }) =>
+      removeProject(app, project, partsOf(app, runners)),
+    [removeFunctionTask]: (payload: { function: string }) =>
+      removeFunction(app, payload.function, runners.functions),
+    [sweepTask]: () => sweepImages(app),
+    [lateScanTask]: ({ deployment }: { deployment: string }, { signal }: JobContext) =>
+      lateScans.finish(deployment, signal),
+  };
+}
 
 /** What goes with a project or an environment beside its rows. */
 function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {

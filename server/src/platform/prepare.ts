@@ -6,6 +6,7 @@
 import type { App } from "#app.ts";
 import { siteBase } from "#builds/detection/recipe.ts";
 import type { PrepareGroup } from "#config.ts";
+import { describeImageFailure } from "#machines/image-failure.ts";
 import type { OnImageProgress } from "#machines/images.ts";
 import type { Engine } from "./addons/engine.ts";
 import { engines } from "./addons/engines.ts";
@@ -58,8 +59,7 @@ export class PreparedImages {
         await this.#make(image.name, progress, signal);
         Object.assign(image, { state: "ready", fraction: 1, step: "ready" });
       } catch (error) {
-        const why = error instanceof Error ? error.message : String(error);
-        Object.assign(image, { state: "failed", error: why });
+        Object.assign(image, { state: "failed", error: describeImageFailure(error) });
         if (!signal.aborted)
           this.#app.log.error({ image: image.name, err: error }, "an image could not be prepared");
       }

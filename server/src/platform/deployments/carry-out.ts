@@ -11,18 +11,20 @@ import { isSite, recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
 import { reached } from "#lib/kill-points.ts";
 import { variablesOf } from "../environments/variables.ts";
-import { waitForRetention } from "../images/retention.ts";
 import { overridesOf } from "../projects/overrides.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import { buildKey } from "./build-key.ts";
 import { imagePruned } from "./errors.ts";
 import type { BuiltImage, Candidate, Work } from "./pipeline.ts";
+import { pullImage } from "./pull-image.ts";
 import { DeploymentFailed, Dropped } from "./reasons.ts";
+import { holdEqual } from "./reuse.ts";
+import { runOf } from "./run-record.ts";
 import { leftScan, Scan } from "./scan-step.ts";
 import { sealEnv, openEnv } from "./sealed-env.ts";
 import { newSteps } from "./states.ts";
 import { type Context, Steps } from "./steps.ts";
-import { findSubject } from "./store.ts";
+import { findSubject, type Subject } from "./store.ts";
 import type { RunRecord } from "./tables.ts";
 
 /** The checkouts of this server, each in a directory of its deployment's id. */
@@ -57,18 +59,18 @@ export async function carryOut(context: Context, id: string): Promise<void> {
   if (isRollback && deployment.image_tag !== null && !kept && !deployment.allow_rebuild)
     throw new DeploymentFailed(imagePruned().detail);
 
-  const steps = new Steps(context, deployment, newSteps());
+  const steps = new Steps(context, deployment, newSteps(deployment));
   if (kept && deployment.run) {
     await steps.goOnFrom(deployment, isRollback);
     return start(context, steps, { image: kept, run: deployment.run, isScanned: !isRollback }, subject);
   }
   await steps.begin("building");
-  const built = await build(context, steps, subject);
+  const isImage = deployment.image_reference !== null;
+  const built = isImage
+    ? await pullImage(context, steps, subject, workDirectory(app, id))
+    : await build(context, steps, subject);
   return start(context, steps, { ...built, isScanned: true }, subject);
 }
-
-/** What a deployment is of, as it is when it is carried out. */
-type Subject = NonNullable<Awaited<ReturnType<typeof findSubject>>>;
 
 function variables({ app }: Context, { deployment, environment }: Subject) {
   return deployment.restore_env ? openEnv(app, deployment) : variablesOf(app, app.db, environment.id);
@@ -132,23 +134,6 @@ async function build(
   }
 }
 
-/**
- * Finds an image of the same build. Retention keeps an image that a deployment names, so the tag is recorded first. The
- * image is then checked again, after any retention that had already started.
- */
-async function holdEqual(
-  { app, pipeline }: Context,
-  steps: Steps,
-  { id }: ProjectRow,
-  key: Buffer,
-): Promise<BuiltImage | undefined> {
-  const found = await pipeline.findEqualImage(app, id, key);
-  if (!found) return undefined;
-  await steps.note({ image_tag: found.tag, image_id: found.imageId });
-  await waitForRetention(app, id);
-  return pipeline.findAppImage(app, id, found.tag);
-}
-
 const reused = ({ tag }: BuiltImage): string =>
   `Nothing is built: image ${tag} was built from the same commit, settings and variables. Deploy with rebuild=true to build it again.`;
 
@@ -186,16 +171,6 @@ async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
   } catch (error) {
     throw error instanceof RangeError ? new DeploymentFailed(`${error.message}.`) : error;
   }
-}
-
-/** As the project's owner says, else as the image does. */
-function runOf(project: ProjectRow, { run }: BuiltImage, { port, isOwnRecipe }: Detected): RunRecord {
-  const { start_command: command, health_check_path: path } = project;
-  return {
-    argv: isOwnRecipe && command !== null ? ["/bin/sh", "-c", command] : run.argv,
-    port: project.port ?? run.port ?? port ?? 8080,
-    health_check_path: path === "/" ? (run.healthCheckPath ?? path) : path,
-  };
 }
 
 const visiting = "Switching the address to the app, and visiting it there.";

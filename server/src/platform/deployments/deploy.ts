@@ -28,7 +28,10 @@ type Needs = Pick<App, "db" | "clock">;
 /** Why one that waited never began. */
 const replacedByPush = "A newer push came.";
 
-/** Queues a deployment of the given commit or tag, or of the newest commit of the environment's branch. */
+/**
+ * Queues a deployment of the given image, commit or tag, or of the newest commit of the environment's branch. An image is
+ * a reference as `parseReference` returns it.
+ */
 export function deploy(
   app: Needs,
   actor: Actor,
@@ -38,16 +41,18 @@ export function deploy(
     trigger: Trigger;
     sha?: string;
     tag?: string;
+    image?: string;
     rebuild?: boolean;
   },
 ): Promise<DeploymentRow> {
-  const { project, environmentId, trigger, sha, tag, rebuild } = request;
+  const { project, environmentId, trigger, sha, tag, image, rebuild } = request;
   return queueAlone(app, actor, {
     project_id: project.id,
     environment_id: environmentId,
     trigger_kind: trigger,
     wanted_sha: sha ?? null,
     wanted_tag: tag ?? null,
+    image_reference: image ?? null,
     rebuild: rebuild ?? false,
   });
 }
@@ -113,7 +118,7 @@ async function lock(tx: Transaction, projectId: string) {
 async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: Queued): Promise<DeploymentRow> {
   const id = await insertDeployment(tx, {
     ...wanted,
-    steps: newSteps(),
+    steps: newSteps(wanted),
     ...triggerColumns(actor),
     created_at: app.clock.now(),
   });

@@ -18,9 +18,9 @@ import { deploymentStats, getDeployment } from "./deployments.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
 import { restart } from "./restart.ts";
 import { rollback } from "./rollback.ts";
-import { finishLateScan, lateScanTask } from "./scan-step.ts";
+import { finishLateScan, LateScans, lateScanTask } from "./scan-step.ts";
 import { toDeployment, toStats } from "./schema.ts";
-import { stepNames } from "./states.ts";
+import { stepsOf } from "./states.ts";
 import { listDeployments, takeNext } from "./store.ts";
 import {
   ask,
@@ -52,7 +52,7 @@ const push = (actor: Actor, project: TestProject, sha: string) =>
 /** The scan is beside the others, and has a test of its own. */
 const statusesOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.filter(({ name }) => name !== "scan").map(({ name, status }) => `${name} ${status}`);
-const allSucceeded = stepNames.filter((name) => name !== "scan").map((name) => `${name} succeeded`);
+const allSucceeded = stepsOf.commit.filter((name) => name !== "scan").map((name) => `${name} succeeded`);
 const scanOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.find(({ name }) => name === "scan")?.status;
 
@@ -420,6 +420,33 @@ describe("a failure", () => {
     expect(scans).toEqual([]);
   });
 
+  test("starts a late scan of another payer before the second one of the same payer", async () => {
+    const [many, one] = [await start(), await start()];
+    const ids: string[] = [];
+    for (const { actor, project } of [many, many, many, one]) {
+      host.pipeline.during.scan = () => new Promise(() => {});
+      ids.push((await deployed(host, actor, project)).id);
+    }
+    const begun: string[] = [];
+    const ends = Promise.withResolvers<string>();
+    const lateScans = new LateScans(app, async (_, projectId) => {
+      begun.push(projectId);
+      return ends.promise;
+    });
+    const { signal } = new AbortController();
+    const first = lateScans.finish(ids[0]!, signal);
+    await expect.poll(() => begun).toEqual([many.project.id]);
+    // A scan that waits frees its worker, and is in the job table for the next server.
+    await lateScans.finish(ids[1]!, signal);
+    await lateScans.finish(ids[2]!, signal);
+    expect(await hasJob(db, `${lateScanTask}:${ids[1]}`)).toBe(true);
+    const other = lateScans.finish(ids[3]!, signal);
+    await expect.poll(() => begun).toEqual([many.project.id, one.project.id]);
+    ends.resolve("0 known faults.");
+    await Promise.all([first, other]);
+    expect(begun).toHaveLength(4);
+  });
+
   test("scans again for a server that died after the switch", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
@@ -471,7 +498,7 @@ test("leaves no step pending or running after a deployment ends, and fails no ca
   const running = await ask(host, actor, project);
   await host.run();
   expect(statusesOf(await get(actor, waiting))).toEqual(
-    stepNames.filter((name) => name !== "scan").map((name) => `${name} skipped`),
+    stepsOf.commit.filter((name) => name !== "scan").map((name) => `${name} skipped`),
   );
   const row = await get(actor, running);
   expect(row.status).toBe("cancelled");

@@ -31,5 +31,5 @@ export const imagePruned = defineError(
   "image_pruned",
   409,
   () =>
-    "The deployment's image is not kept any more. With allow_rebuild=true its commit is fetched and built again.",
+    "The deployment's image is not kept any more. With allow_rebuild=true its commit is built again, or its image is pulled again by digest.",
 );

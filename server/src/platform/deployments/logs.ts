@@ -22,7 +22,7 @@ export async function readBuildLog(
   id: string,
 ): Promise<{ text: string; truncated: boolean }> {
   const { log_truncated } = await getDeployment(app, actor, id);
-  const pieces = (await wholeLog(app.db, id)).filter(({ step }) => step === "build");
+  const pieces = (await wholeLog(app.db, id)).filter(({ step }) => step === "build" || step === "pull");
   return { text: pieces.map(({ text }) => text).join(""), truncated: log_truncated };
 }
 

@@ -2,13 +2,14 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { buildAppImage, findAppImage, findEqualAppImage } from "#builds/app-images.ts";
 import type { App } from "#app.ts";
+import { findRegistryImage, pullAppImage, type PullHooks } from "#builds/pulled-images.ts";
 import { describeScan } from "#builds/scan.ts";
 import type { Apps } from "../apps/apps.ts";
 import { release } from "../apps/release.ts";
 import type { AppSize } from "../environments/sizes.ts";
 import { checkout } from "../git/checkout.ts";
 import { scanAndNotify } from "../images/scan.ts";
-import type { Pipeline } from "./pipeline.ts";
+import type { Pipeline, Work } from "./pipeline.ts";
 
 /** A server that has just begun takes no visitors yet, and its apps may be starting: they are asked again. */
 const askAgainMs = 500;
@@ -23,6 +24,10 @@ export async function describedScan(
   return scan ? describeScan(scan) : "The image is gone.";
 }
 
+function pullHooks({ progress, ...hooks }: Work): PullHooks {
+  return { ...hooks, progress: ({ fraction, message }) => progress(fraction, message) };
+}
+
 export function partsOf(apps: Apps): Pipeline {
   return {
     checkout,
@@ -31,6 +36,8 @@ export function partsOf(apps: Apps): Pipeline {
         ...hooks,
         progress: ({ fraction, message }) => progress(fraction, message),
       }),
+    findRegistryImage: (app, request, work) => findRegistryImage(app, request, pullHooks(work)),
+    pullAppImage: (app, request, work) => pullAppImage(app, request, pullHooks(work)),
     findAppImage,
     findEqualImage: (app, projectId, buildKey) => findEqualAppImage(app, projectId, buildKey),
     scanImage: describedScan,

@@ -4,6 +4,9 @@
  */
 import type { Plan } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
+import type { FoundImage } from "#builds/pulled-images.ts";
+import type { RegistryCredential } from "#builds/registry/client.ts";
+import type { ImageReference } from "#builds/registry/reference.ts";
 import type { EnvironmentRow } from "../environments/environments.ts";
 import type { ProjectRow } from "../projects/projects.ts";
 import type { DeploymentRow } from "./store.ts";
@@ -58,6 +61,16 @@ export interface BuildRequest {
   buildKey: Buffer;
 }
 
+/** An image of a registry, in place of a build. */
+export interface PullRequest {
+  workspaceId: string;
+  projectId: string;
+  deploymentId: string;
+  reference: ImageReference;
+  credential: RegistryCredential | null;
+  plan: Plan;
+}
+
 export interface ReleaseRequest {
   environment: EnvironmentRow;
   deployment: DeploymentRow;
@@ -90,6 +103,14 @@ export interface Pipeline {
     what: { branch: string; sha: string | null; tag: string | null; into: string } & Work,
   ): Promise<Commit>;
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
+  /** Asks the registry which image the reference names. */
+  findRegistryImage(app: App, request: PullRequest, work: Work): Promise<FoundImage>;
+  /** Downloads it into the directory, which is removed afterwards. */
+  pullAppImage(
+    app: App,
+    request: PullRequest & { found: FoundImage; into: string },
+    work: Work,
+  ): Promise<BuiltImage>;
   /** Undefined once it is not kept any more. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
   /** Finds the newest kept image with this build key. */

@@ -5,7 +5,7 @@ import { testDatabase } from "../../../test/harness.ts";
 import { getDeployment } from "./deployments.ts";
 import { readLogs } from "./logs.ts";
 import { toDeployment } from "./schema.ts";
-import { stepNames } from "./states.ts";
+import { stepsOf } from "./states.ts";
 import { ask, deployed, makeProject, personWithPlan, testDeployments } from "./testing/deployments-app.ts";
 import { untilAborted } from "./testing/played.ts";
 
@@ -35,7 +35,7 @@ test("shows queued, then each step with a percent that rises, and nothing after 
   await host.run();
   expect(seen.map((progress) => progress?.step)).toEqual([
     "queued",
-    ...stepNames.filter((name) => name !== "detect" && name !== "scan"),
+    ...stepsOf.commit.filter((name) => name !== "detect" && name !== "scan"),
   ]);
   const percents = seen.map((progress) => progress?.percent ?? -1);
   expect(percents[0]).toBe(0);

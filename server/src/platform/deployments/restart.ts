@@ -21,7 +21,18 @@ export function restart(
   return queueAlone(app, actor, wanted, async (tx) => {
     const live = await findServed(tx, of.environmentId);
     if (!live) throw nothingDeployed();
-    const { commit_sha, commit_message, commit_author, image_tag, image_id, run } = live;
-    return { wanted_sha: commit_sha, commit_sha, commit_message, commit_author, image_tag, image_id, run };
+    const { commit_sha, commit_message, commit_author } = live;
+    const { image_reference, image_digest, image_tag, image_id, run } = live;
+    return {
+      wanted_sha: commit_sha,
+      commit_sha,
+      commit_message,
+      commit_author,
+      image_reference,
+      image_digest,
+      image_tag,
+      image_id,
+      run,
+    };
   });
 }

@@ -37,6 +37,8 @@ export async function rollback(
     commit_sha: to.commit_sha,
     commit_message: to.commit_message,
     commit_author: to.commit_author,
+    image_reference: to.image_reference,
+    image_digest: to.image_digest,
     image_tag: image ? to.image_tag : null,
     image_id: image ? to.image_id : null,
     run: to.run,

@@ -59,7 +59,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     operationId: "createDeployment",
     summary: "Deploy a project",
     description:
-      "Deploys the newest commit, or the one given by `commit` or `tag`. Reuses the image of a commit that was built with the same settings and variables. Returns at once with `status: queued`; poll the deployment or follow its log. The previous version stays live until the new one is healthy.",
+      "Deploys the newest commit, or the one given by `commit` or `tag`, or an `image` of a registry. Reuses the image of a commit that was built with the same settings and variables, and an image with the same digest. A private registry needs the project's `registry_credential`. Returns at once with `status: queued`; poll the deployment or follow its log. The previous version stays live until the new one is healthy.",
     scope: "platform:write",
     params: ProjectParams,
     query: DeployQuery,
@@ -74,7 +74,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     handler: async ({ actor, params, query }) => {
       const found = await getEnvironment(app, actor, params.project_id, query.environment_id);
       const { project, environment } = found;
-      const { commit: sha, tag, rebuild } = query;
+      const { commit: sha, tag, image, rebuild } = query;
       const request = {
         project,
         environmentId: environment.id,
@@ -82,6 +82,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
         rebuild,
         ...(sha !== undefined && { sha }),
         ...(tag !== undefined && { tag }),
+        ...(image !== undefined && { image }),
       };
       return toDeployment(app, await deploy(app, actor, request));
     },
@@ -203,7 +204,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     operationId: "rollBackDeployment",
     summary: "Roll back to a deployment",
     description:
-      "Creates a deployment with the same image, command and port, and with the environment's current variables. Only a deployment that was live can be restored, else 409 `not_rollbackable`. If its image is deleted, the response is 409 `image_pruned`; send `allow_rebuild=true` to build again. Requires plan pro or team.",
+      "Creates a deployment with the same image, command and port, and with the environment's current variables. Only a deployment that was live can be restored, else 409 `not_rollbackable`. If its image is deleted, the response is 409 `image_pruned`; send `allow_rebuild=true` to build it again, or to pull it again by its digest. Requires plan pro or team.",
     scope: "platform:write",
     params: DeploymentParams,
     query: RollbackQuery,

@@ -2,8 +2,10 @@
  * The scan of a deployment's image. It runs beside the other steps, and the deployment does not wait for it. A scan that
  * is not over when its deployment ends is finished by a job, so that a restart of the server does not lose it.
  */
+import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
-import { transaction } from "#db/db.ts";
+import { type Db, transaction } from "#db/db.ts";
+import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Pipeline } from "./pipeline.ts";
 import { told } from "./reasons.ts";
@@ -22,6 +24,7 @@ export class Scan {
   readonly #steps: Steps;
   readonly #deploymentId: string;
   #isOver = false;
+  #starting: Promise<void> = Promise.resolve();
 
   constructor(context: Context, steps: Steps, deployment: { id: string; project_id: string }, tag: string) {
     this.#context = context;
@@ -35,7 +38,8 @@ export class Scan {
   async #run(projectId: string, tag: string): Promise<void> {
     const { app, pipeline, log } = this.#context;
     if (!pipeline.scanImage) return this.#end("skipped", null);
-    await this.#steps.mark("scan", "running");
+    this.#starting = this.#steps.mark("scan", "running");
+    await this.#starting;
     try {
       const found = await pipeline.scanImage(app, projectId, tag);
       if (!this.#isOver) await log.say("scan", found);
@@ -51,14 +55,11 @@ export class Scan {
     if (this.#isOver) return;
     this.#isOver = true;
     const deployment = this.#deploymentId;
+    // A `running` that is written after this would hide that the scan continues.
+    await this.#starting.catch(() => {});
     await transaction(this.#context.app.db, async (tx) => {
       await this.#steps.mark("scan", "skipped", late, tx);
-      await addJob(
-        tx,
-        lateScanTask,
-        { deployment },
-        { key: `${lateScanTask}:${deployment}`, queue: lateScanTask },
-      );
+      await queueLateScan(tx, deployment);
     });
   }
 
@@ -76,6 +77,44 @@ export function leftScan(context: Context, steps: Steps, deployment: DeploymentR
     ({ name, status }) => name === "scan" && (status === "running" || status === "pending"),
   );
   return isLeft && tag !== null ? new Scan(context, steps, deployment, tag) : undefined;
+}
+
+/** Scans mostly wait for sources of advisories, and unpack an image before that. */
+const lateScansAtOnce = 2;
+/** Delay before a waiting scan runs from the job table, in case this process died. */
+const deferMs = 60_000;
+
+async function queueLateScan(db: Db, deployment: string, runAt?: Date): Promise<void> {
+  const key = `${lateScanTask}:${deployment}`;
+  await addJob(db, lateScanTask, { deployment }, { key, ...(runAt && { runAt }) });
+}
+
+/** Queue in which the deployments' payers take turns; one for each server. */
+export class LateScans {
+  readonly #turns = new FairJobs({ limit: lateScansAtOnce, perOwner: 1 });
+  readonly #app: App;
+  readonly #scanImage: NonNullable<Pipeline["scanImage"]>;
+
+  constructor(app: App, scanImage: NonNullable<Pipeline["scanImage"]>) {
+    this.#app = app;
+    this.#scanImage = scanImage;
+  }
+
+  /** Finishes the scan of one deployment when its turn comes. */
+  async finish(deploymentId: string, signal: AbortSignal): Promise<void> {
+    const { db, clock } = this.#app;
+    const wanted = await findLateScan(db, deploymentId, late);
+    if (!wanted) return;
+    await this.#turns.run(
+      {
+        owner: await payerOf(db, wanted.workspaceId),
+        id: deploymentId,
+        work: (stops) => finishLateScan(this.#app, this.#scanImage, deploymentId, stops),
+        defer: () => queueLateScan(db, deploymentId, new Date(clock.now().getTime() + deferMs)),
+      },
+      signal,
+    );
+  }
 }
 
 /**

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { PersonBehind } from "#accounts/users/person.ts";
 import type { App } from "#app.ts";
+import { parseReference, referenceMaxLength } from "#builds/registry/reference.ts";
 import { commitFields, deploymentTimes, urlOf } from "../environments/schema.ts";
 import { isBranchName, isCommitId } from "../git/names.ts";
 import { EnvironmentId, pageFields, pageQuery, ProjectId } from "../input/schema.ts";
@@ -11,6 +12,8 @@ import { progressSchema } from "../progress.ts";
 import { isOver, statuses, stepNames, stepStatuses } from "./states.ts";
 import type { DeploymentRow } from "./store.ts";
 
+const noReference =
+  "must name an image as docker pull does, in lower case: registry.example.com/team/app:1.2, or with @sha256: and 64 hexadecimal digits";
 const timestamp = z.iso.datetime();
 
 const DeploymentId = z.guid().describe("Id (UUID) of the deployment.");
@@ -29,12 +32,30 @@ export const DeployQuery = z
       .refine(isBranchName, { error: "must be the name of a tag, without refs/tags/" })
       .optional()
       .describe("Name of the tag to deploy. Not allowed together with `commit`. Extension."),
+    image: z
+      .string()
+      .min(1)
+      .max(referenceMaxLength)
+      .transform((text, context) => {
+        const reference = parseReference(text);
+        if (reference) return reference.text;
+        context.issues.push({ code: "custom", input: text, message: noReference });
+        return z.NEVER;
+      })
+      .optional()
+      .describe(
+        "Image of a registry to deploy in place of a commit: `ghcr.io/team/app:1.2` or `ghcr.io/team/app@sha256:…`. Default registry: `docker.io`. Default tag: `latest`. Not allowed together with `commit` or `tag`. Extension.",
+      ),
     rebuild: z
       .boolean()
       .default(false)
       .describe(
-        "Build even if an image with the same commit, settings and variables exists. Gets newer base images and packages. Default: false. Extension.",
+        "Build even if an image with the same commit, settings and variables exists, or download an image that the project already has. Gets newer base images and packages. Default: false. Extension.",
       ),
+  })
+  .refine(({ commit, tag, image }) => image === undefined || (commit === undefined && tag === undefined), {
+    path: ["image"],
+    error: "is given in place of commit and tag, not beside them",
   })
   .refine(({ commit, tag }) => commit === undefined || tag === undefined, {
     path: ["tag"],
@@ -77,7 +98,9 @@ export const DeploymentStep = z
   .object({
     name: z
       .enum(stepNames)
-      .describe("Name of the step. `scan` runs in parallel; the deployment does not wait for it."),
+      .describe(
+        "Name of the step. The first is `clone` for a commit and `pull` for an image. `scan` runs in parallel; the deployment does not wait for it.",
+      ),
     status: z
       .enum(stepStatuses)
       .describe("Status of the step. `skipped`: not needed, or the deployment ended first."),
@@ -138,13 +161,29 @@ export const DeploymentResponse = z
         tag: z.string().nullable().describe("Requested tag. Null if the request had none."),
       })
       .describe("Commit of the deployment."),
+    image: z
+      .object({
+        reference: z
+          .string()
+          .describe(
+            "Reference of the image, with registry and tag or digest: `docker.io/library/nginx:1.29`.",
+          ),
+        digest: z
+          .string()
+          .nullable()
+          .describe("Digest that the reference led to, `sha256:…`. Null until the registry responds."),
+      })
+      .nullable()
+      .describe("Image of a registry that is deployed. Null for a deployment of a commit. Extension."),
     image_tag: z
       .string()
       .nullable()
-      .describe("Tag of the image, such as `b12`. Null until the image is built."),
+      .describe("Tag of the image in the project, such as `b12`. Null until it is built or pulled."),
     image_reused: z
       .boolean()
-      .describe("True if an earlier build's image was reused: same commit, settings and variables."),
+      .describe(
+        "True if an image of the project was reused: same commit, settings and variables, or same digest.",
+      ),
     url: z.string().describe("HTTPS address of the environment, such as `https://shop.apps.example.com`."),
     steps: z.array(DeploymentStep).describe("Steps of the deployment, in order."),
     progress: DeploymentProgress.nullable().describe(
@@ -242,6 +281,7 @@ export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): Depl
       author: row.commit_author,
       tag: row.wanted_tag,
     },
+    image: row.image_reference === null ? null : { reference: row.image_reference, digest: row.image_digest },
     image_tag: row.image_tag,
     image_reused: row.image_reused,
     url: urlOf(app, row.host_label),

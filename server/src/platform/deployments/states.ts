@@ -11,8 +11,12 @@ export const statuses = [
   "superseded",
 ] as const satisfies readonly DeploymentStatus[];
 
-/** In the order they are taken. The scan is beside the others: nothing waits for it. */
+/**
+ * Names of all steps, in their order. A deployment of a commit begins with `clone`, one of an image with `pull`. The scan
+ * runs in parallel: nothing waits for it.
+ */
 export const stepNames = [
+  "pull",
   "clone",
   "detect",
   "build",
@@ -24,10 +28,25 @@ export const stepNames = [
 export type Step = StepRecord;
 export type StepName = Step["name"];
 
+/** Names of the steps of one deployment, by their position in its row. */
+export const stepsOf = {
+  commit: stepNames.filter((name) => name !== "pull"),
+  image: stepNames.filter((name) => name !== "clone"),
+} as const;
+
+/** Position in the row: `pull` and `clone` share the first. */
+export function stepPosition(name: StepName): number {
+  return name === "pull" ? 0 : stepsOf.commit.indexOf(name);
+}
+
+/** A prebuilt image has no repository and no recipe. */
+const unused: ReadonlySet<StepName> = new Set(["detect", "build"]);
+
 export const stepStatuses = ["pending", "running", "succeeded", "failed", "skipped"] as const;
 
 /** What a failure is called by where it is told in a sentence. */
 export const failures: Readonly<Record<StepName, string>> = {
+  pull: "The image could not be pulled",
   clone: "The repository could not be fetched",
   detect: "The repository could not be made into an image",
   build: "The build failed",
@@ -43,10 +62,11 @@ export function isOver(status: DeploymentStatus): boolean {
   return !underWay.has(status);
 }
 
-export function newSteps(): Step[] {
-  return stepNames.map((name) => ({
+export function newSteps({ image_reference }: { image_reference?: string | null | undefined }): Step[] {
+  const source = image_reference ? "image" : "commit";
+  return stepsOf[source].map((name) => ({
     name,
-    status: "pending",
+    status: source === "image" && unused.has(name) ? "skipped" : "pending",
     started_at: null,
     finished_at: null,
     error: null,

@@ -19,8 +19,8 @@ import {
 
 const minuteMs = 60_000;
 /**
- * Longest time of a step without output or progress. The whole deployment has a limit of its own. A build waits in its
- * queue, and the health check has its own deadlines, so they have none here.
+ * Longest time of a step without output or progress. The whole deployment has a limit of its own. A build and
+ * a pull wait in their queue, and the health check has its own deadlines, so they have none here.
  */
 const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
   clone: 10 * minuteMs,
@@ -30,6 +30,7 @@ const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
 };
 /** Parts of the whole deployment, in percent. Nothing waits for the scan. */
 const spans: Readonly<Record<StepName, Span>> = {
+  pull: { from: 0, to: 80 },
   clone: { from: 0, to: 5 },
   detect: { from: 5, to: 8 },
   build: { from: 8, to: 80 },
@@ -73,7 +74,7 @@ export class Steps {
 
   /** The image is there: what led to it stands as it was, and what comes after it is done again. */
   async goOnFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
-    const made: ReadonlySet<StepName> = new Set(["clone", "detect", "build"]);
+    const made: ReadonlySet<StepName> = new Set(["pull", "clone", "detect", "build"]);
     this.#steps = this.#steps.map((fresh, index) => {
       if (isRollback && (made.has(fresh.name) || fresh.name === "scan"))
         return { ...fresh, status: "skipped" };

@@ -7,7 +7,7 @@ import type { EnvironmentsTable } from "../environments/tables.ts";
 import type { ProjectsTable } from "../projects/tables.ts";
 import { interrupted, queued } from "../progress.ts";
 import type { StepLogPiece } from "../step-log.ts";
-import { type Step, type StepName, stepNames } from "./states.ts";
+import { type Step, type StepName, stepNames, stepPosition } from "./states.ts";
 import type {
   DeploymentLogsTable,
   DeploymentProgress,
@@ -83,19 +83,16 @@ export function findById(db: Db, id: string): Promise<DeploymentRow | undefined>
   return deployments(db).where("deployments.id", "=", id).executeTakeFirst();
 }
 
-/** What it is of; undefined where that is gone. */
-export async function findSubject(
-  db: Db,
-  id: string,
-): Promise<
-  | {
-      deployment: DeploymentRow;
-      project: Selectable<ProjectsTable>;
-      environment: Selectable<EnvironmentsTable>;
-      plan: Plan;
-    }
-  | undefined
-> {
+/** A deployment with its project and environment, as they are when it runs. */
+export interface Subject {
+  deployment: DeploymentRow;
+  project: Selectable<ProjectsTable>;
+  environment: Selectable<EnvironmentsTable>;
+  plan: Plan;
+}
+
+/** Undefined if the deployment, its project or its environment is gone. */
+export async function findSubject(db: Db, id: string): Promise<Subject | undefined> {
   const deployment = await findById(db, id);
   if (!deployment) return undefined;
   const [project, environment, workspace] = await Promise.all([
@@ -300,7 +297,7 @@ export async function cancelQueued(tx: Db, id: string, reason: string | null, at
   return numUpdatedRows > 0n;
 }
 
-const routeIndex = sql.lit(stepNames.indexOf("route"));
+const routeIndex = sql.lit(stepPosition("route"));
 
 /** Has one that runs ended, while it is not being switched to; false where that is too late. */
 export async function askCancel(tx: Db, id: string): Promise<boolean> {
@@ -437,6 +434,7 @@ export type Progress = Partial<
     | "commit_sha"
     | "commit_message"
     | "commit_author"
+    | "image_digest"
     | "image_tag"
     | "image_id"
     | "image_reused"
@@ -476,7 +474,7 @@ export async function noteStep(db: Db, id: string, step: Step): Promise<void> {
   await writeStep(db, id, step).execute();
 }
 
-const scanIndex = sql.lit(stepNames.indexOf("scan"));
+const scanIndex = sql.lit(stepPosition("scan"));
 const isLateScan = (late: string) => sql<boolean>`steps->${scanIndex}->>'error' = ${late}`;
 
 /** Image that a job has to scan after its deployment. Undefined once it is scanned, or the project is deleted. */
@@ -484,16 +482,17 @@ export async function findLateScan(
   db: Db,
   id: string,
   late: string,
-): Promise<{ projectId: string; tag: string } | undefined> {
+): Promise<{ projectId: string; workspaceId: string; tag: string } | undefined> {
   const row = await db
     .selectFrom("deployments")
     .innerJoin("projects", "projects.id", "deployments.project_id")
-    .select(["deployments.project_id", "deployments.image_tag"])
+    .select(["deployments.project_id", "projects.workspace_id", "deployments.image_tag"])
     .where("deployments.id", "=", id)
     .where("projects.deleted_at", "is", null)
     .where(isLateScan(late))
     .executeTakeFirst();
-  return row?.image_tag ? { projectId: row.project_id, tag: row.image_tag } : undefined;
+  if (!row?.image_tag) return undefined;
+  return { projectId: row.project_id, workspaceId: row.workspace_id, tag: row.image_tag };
 }
 
 export async function endLateScan(
@@ -526,7 +525,7 @@ function writeStep(db: Db, id: string, step: Step) {
   return db
     .updateTable("deployments")
     .set({
-      steps: sql<string>`jsonb_set(steps, array[${String(stepNames.indexOf(step.name))}],
+      steps: sql<string>`jsonb_set(steps, array[${String(stepPosition(step.name))}],
         ${JSON.stringify(step)}::jsonb)`,
     })
     .where("id", "=", id)

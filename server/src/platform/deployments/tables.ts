@@ -11,7 +11,7 @@ export type DeploymentStatus =
   | "superseded";
 
 export interface StepRecord {
-  name: "clone" | "detect" | "build" | "scan" | "release" | "health" | "route";
+  name: "pull" | "clone" | "detect" | "build" | "scan" | "release" | "health" | "route";
   status: "pending" | "running" | "succeeded" | "failed" | "skipped";
   started_at: string | null;
   finished_at: string | null;
@@ -35,7 +35,7 @@ export interface TriggerActor {
 /** Progress of a deployment until its end. */
 export type DeploymentProgress = Progress<"queued" | StepRecord["name"]>;
 
-/** Columns as they are stored; see migrations/0011_platform.sql, 0018, 0073 and 0084 for what they mean. */
+/** Columns as they are stored; see migrations/0011_platform.sql, 0018, 0073, 0084 and 0094 for what they mean. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;
@@ -51,6 +51,9 @@ export interface DeploymentsTable {
   commit_sha: string | null;
   commit_message: string | null;
   commit_author: string | null;
+  /** Image of a registry that is deployed in place of a commit: 0094_deployments_of_images.sql. */
+  image_reference: Generated<string | null>;
+  image_digest: Generated<string | null>;
   image_tag: string | null;
   image_id: string | null;
   run: ColumnType<RunRecord | null, string | null | undefined, string | null>;

@@ -12,16 +12,12 @@ export function triggerKind({ kind }: Pick<Actor, "kind">): "console" | "agent" 
   return kinds[kind];
 }
 
-export function triggerActor({ kind, id, label }: Actor): TriggerActor {
-  return { kind, id, label };
-}
-
-/** Person and actor as a deployment stores them. The label of a session is an address, which is read from `users`. */
+/** Person and actor as a deployment and a version of a function store them. The label of a session is an address, which is read from `users`. */
 export function triggerColumns(actor: Actor): {
   trigger_actor: TriggerActor;
   trigger_user_id: string | null;
 } {
-  const { kind, id, label } = triggerActor(actor);
+  const { kind, id, label } = actor;
   return {
     trigger_actor: { kind, id, label: kind === "user" ? deletedLabel : label },
     trigger_user_id: kind === "system" ? null : actor.userId,

@@ -75,15 +75,22 @@ export type EnvironmentUpdate = z.output<typeof EnvironmentUpdate>;
 
 /** Fields of a deployment's commit. */
 export const commitFields = {
-  sha: z.string().nullable().describe("Full commit id, 40 or 64 hexadecimal digits. Null until it is known."),
+  sha: z
+    .string()
+    .nullable()
+    .describe("Full commit id, 40 or 64 hexadecimal digits. Null until it is known, and for an image."),
   message: z
     .string()
     .nullable()
-    .describe("Commit message, at most 4,000 characters. Null until the commit is fetched."),
+    .describe(
+      "Commit message, at most 4,000 characters. Null until the commit is fetched, and for an image.",
+    ),
   author: z
     .string()
     .nullable()
-    .describe("Author of the commit, as `Name <address>`. Null until the commit is fetched."),
+    .describe(
+      "Author of the commit, as `Name <address>`. Null until the commit is fetched, and for an image.",
+    ),
 };
 
 /** Times of a deployment. */

@@ -8,7 +8,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { type Transaction, transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { newId } from "#lib/ids.ts";
-import { triggerActor, triggerKind } from "../deployments/triggers.ts";
+import { triggerColumns, triggerKind } from "../deployments/triggers.ts";
 import { deployInProgress } from "./errors.ts";
 import { type FunctionRow, get, lockWritableFunction, type Needs, target } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";
@@ -59,7 +59,7 @@ export async function insertQueued(
     id: newId("fnv_"),
     function_id: row.id,
     trigger_kind: trigger,
-    trigger_actor: triggerActor(actor),
+    ...triggerColumns(actor),
     created_at: app.clock.now(),
     content,
     ...(from && { from }),

@@ -14,7 +14,7 @@ import { maxDependencies, problemIn } from "./dependencies.ts";
 import type { FunctionParts } from "./parts.ts";
 import { maxMemoryMb, minMemoryMb } from "./limits.ts";
 import type { StepLogPiece } from "../step-log.ts";
-import type { FunctionRow, VersionRow, VersionSummaryRow } from "./store.ts";
+import type { FunctionRow, ShownVersionRow, VersionSummaryRow } from "./store.ts";
 import { type VersionStep, versionSteps } from "./tables.ts";
 import type { VersionNews } from "./versions.ts";
 
@@ -510,14 +510,17 @@ export const FunctionBuildEvent = z
   .meta({ id: "FunctionBuildEvent" });
 
 export function toVersionSummary(row: VersionSummaryRow): FunctionVersionSummary {
-  const { trigger_kind: kind, trigger_actor: by } = row;
+  const { trigger_kind: kind, trigger_actor: by, trigger_user_email: email } = row;
   return {
     id: row.id,
     function_id: row.function_id,
     number: row.number,
     status: row.state,
     runtime: row.runtime,
-    trigger: kind === null || by === null ? null : { kind, actor: by },
+    trigger:
+      kind === null || by === null
+        ? null
+        : { kind, actor: by.kind === "user" && email !== null ? { ...by, label: email } : by },
     rolled_back_from: row.rolled_back_from,
     image_kept: row.image_id !== null,
     image_reused: row.image_reused,
@@ -528,7 +531,7 @@ export function toVersionSummary(row: VersionSummaryRow): FunctionVersionSummary
   };
 }
 
-export function toVersion(row: VersionRow): z.output<typeof FunctionVersion> {
+export function toVersion(row: ShownVersionRow): z.output<typeof FunctionVersion> {
   const { handler_code, dependencies } = row;
   return { ...toVersionSummary(row), handler_code, dependencies };
 }

@@ -164,11 +164,18 @@ export async function isName(db: Db, name: string): Promise<boolean> {
 
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
+/** Address of the person behind the trigger. Null if there is none, or the account is deleted. */
+interface TriggerEmail {
+  trigger_user_email: string | null;
+}
+export type ShownVersionRow = VersionRow & TriggerEmail;
+
 export interface NewVersion {
   id: string;
   function_id: string;
   trigger_kind: VersionRow["trigger_kind"];
   trigger_actor: TriggerActor;
+  trigger_user_id: string | null;
   created_at: Date;
   content: Pick<VersionRow, "runtime" | "handler_code" | "dependencies">;
   /** Source version of a rollback, with its image if that is kept. */
@@ -214,12 +221,14 @@ export function findVersionOf(
   db: Db,
   functionId: string,
   versionId: string,
-): Promise<VersionRow | undefined> {
+): Promise<ShownVersionRow | undefined> {
   return db
     .selectFrom("function_versions")
-    .selectAll()
+    .leftJoin("users", "users.id", "function_versions.trigger_user_id")
+    .selectAll("function_versions")
+    .select("users.email as trigger_user_email")
     .where("function_id", "=", functionId)
-    .where("id", "=", versionId)
+    .where("function_versions.id", "=", versionId)
     .executeTakeFirst();
 }
 
@@ -227,7 +236,9 @@ export function findVersionOf(
 export function listVersions(db: Db, functionId: string): Promise<VersionSummaryRow[]> {
   return db
     .selectFrom("function_versions")
-    .select(summaryColumns)
+    .leftJoin("users", "users.id", "function_versions.trigger_user_id")
+    .select(summaryColumns.map((column) => `function_versions.${column}` as const))
+    .select("users.email as trigger_user_email")
     .where("function_id", "=", functionId)
     .orderBy("number", "desc")
     .execute();
@@ -249,7 +260,7 @@ const summaryColumns = [
   "created_at",
   "finished_at",
 ] as const satisfies readonly (keyof VersionRow)[];
-export type VersionSummaryRow = Pick<VersionRow, (typeof summaryColumns)[number]>;
+export type VersionSummaryRow = Pick<VersionRow, (typeof summaryColumns)[number]> & TriggerEmail;
 
 /** Finds a version with the same content and a kept image, which replaces a build. */
 export function findKeptEqual(

@@ -49,6 +49,7 @@ export interface FunctionVersionsTable {
   error: string | null;
   trigger_kind: "api" | "console" | "agent" | "rollback" | null;
   trigger_actor: ColumnType<TriggerActor | null, string | null, string | null>;
+  trigger_user_id: ColumnType<string | null, string | null | undefined, never>;
   rolled_back_from: string | null;
   image_reused: Generated<boolean>;
   progress: ColumnType<VersionProgress | null, string | null, string | null>;

@@ -94,6 +94,31 @@ describe("a list of versions", () => {
     expect(JSON.stringify(list)).not.toContain("export default");
   });
 
+  test("shows the address behind a session's deploy until the account is deleted, and stores none", async () => {
+    const made = await make();
+    const person = await personOn(db, "pro");
+    const by: Actor = {
+      ...made.actor,
+      kind: "user",
+      id: person.userId,
+      userId: person.userId,
+      label: person.label,
+    };
+    const versionId = await queueDeploy(app, by, made.id);
+    await run();
+    const shown = async () => {
+      const [listed] = (await getVersions(app, made.actor, made.id)).map(toVersionSummary);
+      const read = toVersion(await getVersion(app, made.actor, { id: made.id, versionId }));
+      expect(read.trigger).toEqual(listed!.trigger);
+      return read.trigger!.actor;
+    };
+    expect(await shown()).toEqual({ kind: "user", id: person.userId, label: person.label });
+    const stored = await db.selectFrom("function_versions").selectAll().where("id", "=", versionId).execute();
+    expect(JSON.stringify(stored)).not.toContain(person.label);
+    await db.deleteFrom("users").where("id", "=", person.userId).execute();
+    expect(await shown()).toMatchObject({ label: "deleted account" });
+  });
+
   test("is not found by another workspace, and a version is not found under another function", async () => {
     const made = await make();
     const { id: versionId } = await deploy(made);

@@ -12,6 +12,7 @@ import {
   listVersions,
   versionLogAfter,
   versionStatesOf,
+  type ShownVersionRow,
   type VersionRow,
   type VersionSummaryRow,
 } from "./store.ts";
@@ -28,7 +29,11 @@ export async function getVersions(app: Needs, actor: Actor, id: string): Promise
   return listVersions(app.db, (await getFunction(app, actor, id)).id);
 }
 
-export async function getVersion(app: Needs, actor: Actor, { id, versionId }: Which): Promise<VersionRow> {
+export async function getVersion(
+  app: Needs,
+  actor: Actor,
+  { id, versionId }: Which,
+): Promise<ShownVersionRow> {
   const version = await findVersionOf(app.db, (await getFunction(app, actor, id)).id, versionId);
   if (!version) throw versionNotFound();
   return version;

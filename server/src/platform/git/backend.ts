@@ -3,7 +3,7 @@
  * the body is piped in as it comes, and what it answers is its head and a stream.
  */
 import type { Readable } from "node:stream";
-import { type Started, start } from "@kontor/runtime/exec.ts";
+import { type RunningProgram, start } from "@kontor/runtime/exec.ts";
 import { gitArgv, gitEnvironment, type GitSettings } from "./git.ts";
 
 export const services = ["git-upload-pack", "git-receive-pack"] as const;
@@ -36,7 +36,7 @@ export interface BackendAnswer {
 const headMaxBytes = 8 * 1024;
 const passedOn = ["content-type", "cache-control", "expires", "pragma"];
 
-export function startBackend(request: BackendRequest): Started {
+export function startBackend(request: BackendRequest): RunningProgram {
   const { headers, service, isAnnouncement, name } = request;
   const env = gitEnvironment(
     [
@@ -64,7 +64,7 @@ export function startBackend(request: BackendRequest): Started {
 }
 
 /** The head is read when this returns; the body is to be read. Rejects where the program answers nothing. */
-export async function readAnswer({ stdout }: Started): Promise<BackendAnswer> {
+export async function readAnswer({ stdout }: RunningProgram): Promise<BackendAnswer> {
   let bytes = Buffer.alloc(0);
   for (;;) {
     const end = bytes.indexOf("\r\n\r\n");

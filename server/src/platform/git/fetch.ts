@@ -7,6 +7,7 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
 import { type OpenedHosts, parseOpenedHosts } from "#lib/addresses.ts";
+import { allowedAddresses } from "#lib/allowed-addresses.ts";
 import {
   branchNotFound,
   commitNotFound,
@@ -17,7 +18,7 @@ import {
   repositoryUnavailable,
   tagNotFound,
 } from "./errors.ts";
-import { Gate, judged } from "./gate.ts";
+import { Gate } from "./gate.ts";
 import { git, type GitSettings, isLate, mebibyte } from "./git.ts";
 import type { HttpRemote, Remote, SshRemote } from "./remotes.ts";
 import { openGitSecret } from "./sealed.ts";
@@ -202,11 +203,11 @@ export class Fetcher {
 
   async #bySsh(remote: SshRemote): Promise<Path> {
     const { project, scratch } = this.#context;
-    const addresses = await judged(this.#opened, remote.host, { owner: project.workspace_id }).catch(
-      (error: Error) => {
-        throw repositoryRefused(error.message);
-      },
-    );
+    const addresses = await allowedAddresses(this.#opened, remote.host, {
+      owner: project.workspace_id,
+    }).catch((error: Error) => {
+      throw repositoryRefused(error.message);
+    });
     const directory = join(scratch, `ssh-${this.#sshCount++}`);
     await mkdir(directory, { mode: 0o700 });
     const sealed = project.deploy_key_sealed;

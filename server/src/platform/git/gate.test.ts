@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { ownAddresses, parseOpenedHosts } from "#lib/addresses.ts";
-import { judged } from "./gate.ts";
+import { allowedAddresses } from "#lib/allowed-addresses.ts";
 
 const address = "93.184.215.14";
 const own = new Set([address]);
@@ -8,10 +8,12 @@ const owner = "workspace";
 const nothing = parseOpenedHosts([]);
 
 test("refuses a public address of this server unless the operator allowed it", async () => {
-  await expect(judged(nothing, address, { owner, own })).rejects.toThrow("an address of this server");
+  await expect(allowedAddresses(nothing, address, { owner, own })).rejects.toThrow(
+    "an address of this server",
+  );
   for (const opened of [address, "93.184.215.0/24"])
-    expect(await judged(parseOpenedHosts([opened]), address, { owner, own })).toEqual([address]);
-  expect(await judged(nothing, address, { owner, own: new Set() })).toEqual([address]);
+    expect(await allowedAddresses(parseOpenedHosts([opened]), address, { owner, own })).toEqual([address]);
+  expect(await allowedAddresses(nothing, address, { owner, own: new Set() })).toEqual([address]);
 });
 
 test("lists the addresses of this server's interfaces", () => {

@@ -7,8 +7,8 @@
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import net, { type AddressInfo, type Socket } from "node:net";
-import { mayConnect, type OpenedHosts, ownAddresses } from "#lib/addresses.ts";
-import { hostResolver } from "#lib/name-resolver.ts";
+import type { OpenedHosts } from "#lib/addresses.ts";
+import { allowedAddresses } from "#lib/allowed-addresses.ts";
 
 export interface GateOptions {
   /** Workspace that look-ups of names count for. */
@@ -92,7 +92,7 @@ export class Gate {
     const { opened, owner, onlyOpened } = this.#options;
     let addresses: string[];
     try {
-      addresses = await judged(opened, host, { owner, onlyOpened });
+      addresses = await allowedAddresses(opened, host, { owner, onlyOpened });
     } catch (error) {
       this.refusal = (error as Error).message;
       return void client.end(reply(refusedByRules));
@@ -125,32 +125,6 @@ export class Gate {
     socket.on("error", () => socket.destroy());
     socket.setTimeout(idleMs, () => socket.destroy());
   }
-}
-
-/**
- * Returns the addresses of `host`; throws an Error with the reason if any of them is forbidden. `own` holds this
- * server's public addresses: a connection from here could bypass the firewall in front of their services.
- */
-export async function judged(
-  opened: OpenedHosts,
-  host: string,
-  options: { owner: string; onlyOpened?: boolean; own?: ReadonlySet<string> },
-): Promise<string[]> {
-  const { owner, onlyOpened = false, own = ownAddresses() } = options;
-  const found = await hostResolver.resolve(host, { owner }).catch(() => []);
-  const addresses = found.map(({ address }) => address);
-  if (addresses.length === 0) throw new Error(`${host} has no address.`);
-  if (!addresses.every((address) => mayConnect(opened, host, address))) {
-    throw new Error(`${host} resolves to a private or internal address.`);
-  }
-  const isOpened = (address: string) =>
-    opened.names.has(host.toLowerCase()) ||
-    opened.ranges.check(address, net.isIPv4(address) ? "ipv4" : "ipv6");
-  if (addresses.some((address) => own.has(address) && !isOpened(address))) {
-    throw new Error(`${host} resolves to an address of this server.`);
-  }
-  if (onlyOpened && !addresses.every(isOpened)) throw new Error(`${host} is only fetched from by https.`);
-  return addresses;
 }
 
 async function dial(addresses: readonly string[], port: number): Promise<Socket | undefined> {

@@ -305,7 +305,7 @@ test("a viewer of the team fetches, and pushes nothing", async () => {
   const directory = await work();
   for (const secret of [held, bound]) {
     const push = ["push", urlOf(project, secret), "main"];
-    expect((await userGit(directory, push, { okCodes: [128] })).stderr).toContain("A viewer reads only");
+    expect((await userGit(directory, push, { okCodes: [128] })).stderr).toContain("A viewer can only read");
     const { code, stdout } = await userGit(directory, ["ls-remote", urlOf(project, secret)]);
     expect([code, stdout]).toEqual([0, ""]);
   }

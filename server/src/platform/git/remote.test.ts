@@ -27,10 +27,11 @@ const forge = {
   token: null as string | null,
   redirect: null as string | null,
   stalls: false,
+  drips: false,
   requests: [] as string[],
 };
 beforeEach(() => {
-  Object.assign(forge, { token: null, redirect: null, stalls: false, requests: [] });
+  Object.assign(forge, { token: null, redirect: null, stalls: false, drips: false, requests: [] });
 });
 const server = createTlsServer(authority, (request, response) => void serve(request, response));
 await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -47,6 +48,7 @@ const app = await gitApp(db, opened);
 async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
   forge.requests.push(request.url ?? "");
   if (forge.stalls) return;
+  if (forge.drips) return drip(response);
   if (forge.redirect !== null) return void response.writeHead(302, { location: forge.redirect }).end();
   const [, name = "", rest = ""] = /^\/([\w-]+\.git)\/([\w/-]+)/.exec(request.url ?? "") ?? [];
   const sent = request.headers.authorization;
@@ -74,6 +76,13 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   await pipeline(answer.body, response).catch(() => {});
   await sentOn;
   await backend.ended;
+}
+
+/** An answer that never ends. Every byte of it is progress for git. */
+function drip(response: ServerResponse): void {
+  response.writeHead(200, { "content-type": "application/x-git-upload-pack-advertisement" });
+  const timer = setInterval(() => response.write("0"), 20);
+  response.once("close", () => clearInterval(timer));
 }
 
 /** A certificate for localhost that vouches for itself. */
@@ -284,6 +293,15 @@ describe("by https", () => {
     expect(await refusal(checkout(small, project, input(await temporary())))).toMatch(
       /^repository_too_large/,
     );
+  });
+
+  test("gives up a forge that sends a byte now and then, at the limit of the whole checkout", async () => {
+    forge.drips = true;
+    const hasty = { ...app, config: { ...app.config, gitTimeoutMinutes: 1 / 30 } };
+    const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
+    const refused = await refusal(checkout(hasty, project, input(await temporary())));
+    expect(refused).toMatch(/^repository_unavailable.*it took too long/s);
+    expect(forge.requests).toHaveLength(1);
   });
 
   test("a forge that never answers is given up at once when nobody waits any more", async () => {

@@ -9,6 +9,9 @@ import { scanAndNotify } from "./scan.ts";
 const { db } = await testDatabase();
 const base = await projectsApp(db);
 let severities: Severity[] = [];
+/** Findings of one package each; the others are of the package p. */
+let packages: string[] = [];
+let isAnswered = true;
 let scans = 0;
 /** A host with fixed scan results, because real advisories come from outside. */
 const host = {
@@ -16,14 +19,16 @@ const host = {
     scans += 1;
     const findings = severities.map((severity, index) => ({
       id: `CVE-${index}`,
-      package: "p",
+      package: packages[index] ?? "p",
       installed: "1",
       fixedIn: null,
       severity,
       title: "A fault",
       source: "npm-audit",
     }));
-    const source = { source: "npm-audit", findings, unavailable: null, dataOf: null };
+    const source = isAnswered
+      ? { source: "npm-audit", findings, unavailable: null, dataOf: null }
+      : { source: "npm-audit", findings: null, unavailable: "503", dataOf: null };
     return { scanner: "kontor", sources: [source] };
   },
 };
@@ -52,13 +57,18 @@ async function imageOf(actor: Awaited<ReturnType<typeof personOn>>) {
     })
     .onConflict((conflict) => conflict.doNothing())
     .execute();
+  await addImage(project.id, 1);
+  return project;
+}
+
+async function addImage(projectId: string, number: number): Promise<void> {
   await db
     .insertInto("app_images")
     .values({
-      id: `app_${project.id}`,
-      project_id: project.id,
+      id: `app_${projectId}_${number}`,
+      project_id: projectId,
       host_id: "host_scan",
-      number: 1,
+      number,
       digest: "sha256:0",
       size_bytes: 1,
       run: JSON.stringify({ argv: [], port: null, health_check_path: null, user: null, cwd: "/", env: {} }),
@@ -67,7 +77,6 @@ async function imageOf(actor: Awaited<ReturnType<typeof personOn>>) {
       pruned_at: null,
     })
     .execute();
-  return project;
 }
 
 test("notifies once of an image with critical or high findings, with the counts", async () => {
@@ -90,6 +99,34 @@ test("notifies once of an image with critical or high findings, with the counts"
     },
   ]);
   expect(await listNotifications(app, stranger)).toEqual([]);
+});
+
+test("notifies again only of findings that are new since the project's last scan", async () => {
+  const owner = await personOn(db, "team");
+  const { id, name } = await imageOf(owner);
+  for (const number of [2, 3, 4, 5, 6]) await addImage(id, number);
+  const told = async () => (await listNotifications(app, owner)).map(({ title }) => title);
+  const scanned = async (tag: string, found: string[]) => {
+    severities = found.map(() => "high");
+    packages = found;
+    base.clock.advance(1000);
+    await scanAndNotify(app, id, tag);
+    return told();
+  };
+  const first = `Image b1 of ${name} has 2 critical or high findings`;
+  expect(await scanned("b1", ["zlib", "tar"])).toEqual([first]);
+  expect(await scanned("b2", ["zlib", "tar"])).toEqual([first]);
+  const second = `Image b3 of ${name} has 1 new critical or high finding`;
+  expect(await scanned("b3", ["zlib", "tar", "xz"])).toEqual([second, first]);
+  isAnswered = false;
+  expect(await scanned("b4", [])).toEqual([second, first]);
+  isAnswered = true;
+  expect(await scanned("b5", ["zlib", "tar", "xz"])).toEqual([second, first]);
+  // One that was fixed and is there again is new.
+  expect(await scanned("b6", [])).toEqual([second, first]);
+  const third = `Image b1 of ${name} has 1 critical or high finding`;
+  expect(await scanned("b1", ["zlib"])).toEqual([third, second, first]);
+  packages = [];
 });
 
 test("joins a scan of the same image that is under way", async () => {

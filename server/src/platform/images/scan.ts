@@ -1,7 +1,10 @@
-/** The scan of a project's image. The first one with critical or high findings notifies the workspace. */
+/**
+ * The scan of a project's image. Critical and high findings notify the workspace if they are new since the project's last
+ * scan, so that each deployment of the same packages does not notify again.
+ */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
-import { type ImageScan, scanImage } from "#builds/scan.ts";
+import { type ImageScan, scanImage, type StoredScan } from "#builds/scan.ts";
 import type { Db } from "#db/db.ts";
 import { target } from "../projects/projects.ts";
 import { findOwner } from "./store.ts";
@@ -12,27 +15,45 @@ export function scanAndNotify(
   projectId: string,
   tag: string,
 ): Promise<ImageScan | undefined> {
-  return scanImage(app, projectId, tag, (tx, scan, before) => notifyOfFindings(tx, projectId, scan, before));
+  return scanImage(app, projectId, tag, (tx, scan, earlier) =>
+    notifyOfFindings(tx, projectId, scan, earlier),
+  );
 }
 
-/** Runs in the transaction that stores the scan, so each image notifies once. */
 async function notifyOfFindings(
   tx: Db,
   projectId: string,
-  { tag, summary }: ImageScan,
-  before: ImageScan | null,
+  scan: ImageScan,
+  earlier: readonly StoredScan[],
 ): Promise<void> {
-  const severe = ({ critical, high }: ImageScan["summary"]) => critical + high;
-  const found = severe(summary);
-  if (found === 0 || (before && severe(before.summary) > 0)) return;
+  const known = knownOf(earlier);
+  const found = severe(scan);
+  const fresh = found.filter((one) => !known.has(one));
+  if (fresh.length === 0) return;
   const project = await findOwner(tx, projectId);
   if (!project) return;
-  const counts = Object.entries(summary).map(([severity, count]) => `${count} ${severity}`);
+  const counts = Object.entries(scan.summary).map(([severity, count]) => `${count} ${severity}`);
+  const isFirst = fresh.length === found.length;
   await notify(tx, {
     workspaceId: project.workspace_id,
     kind: "image_findings",
-    title: `Image ${tag} of ${project.name} has ${found} critical or high ${found === 1 ? "finding" : "findings"}`,
+    title: `Image ${scan.tag} of ${project.name} has ${fresh.length} ${isFirst ? "" : "new "}critical or high ${fresh.length === 1 ? "finding" : "findings"}`,
     body: `The scan found ${counts.join(", ")}. Scan the image again for the list, update the packages and deploy.`,
     target: target(project),
   });
+}
+
+/**
+ * Findings of the last scan with all sources and of the later ones. A source that did not respond in one scan would
+ * otherwise notify of everything again in the next.
+ */
+function knownOf(earlier: readonly StoredScan[]): Set<string> {
+  const last = earlier.findIndex(({ status }) => status === "complete");
+  return new Set(earlier.slice(0, last === -1 ? earlier.length : last + 1).flatMap(severe));
+}
+
+function severe({ findings }: Pick<ImageScan, "findings">): string[] {
+  return findings
+    .filter(({ severity }) => severity === "critical" || severity === "high")
+    .map(({ id, package: name }) => `${id} ${name}`);
 }

@@ -12,6 +12,7 @@ import { createRepository } from "../git/repositories.ts";
 import { sealGitSecret } from "../git/sealed.ts";
 import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { render, target } from "./projects.ts";
+import { sealRegistryCredential } from "./registry-credential.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import { hookUrl, type ProjectCreate, type ProjectCreated } from "./schema.ts";
 import { insertRow, lockAndCount } from "./store.ts";
@@ -50,6 +51,7 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       region,
       env_sealed: sealVariables(app, "projects", id, input.env_vars),
       git_token_sealed: input.git_token ? sealGitSecret(app, "git_token", id, input.git_token) : null,
+      registry_sealed: sealRegistryCredential(app, id, input.registry_credential),
       deploy_key_public: deployKey?.publicKey ?? null,
       deploy_key_sealed: deployKey ? sealGitSecret(app, "deploy_key", id, deployKey.privateKey) : null,
       hook_id: hook.id,

@@ -7,6 +7,7 @@ import type { App } from "#app.ts";
 import { maxCommandLength } from "#builds/detection/dockerfile.ts";
 import { frameworks, pythonFrameworks } from "#builds/detection/frameworks.ts";
 import { plainPath } from "#builds/detection/inspection.ts";
+import { parseRegistry } from "#builds/registry/reference.ts";
 import { baseUrl, hostname } from "#config.ts";
 import {
   Branch,
@@ -133,6 +134,31 @@ const settings = {
   git_token: line(4096)
     .nullish()
     .describe("Token for a private https repository. Stored encrypted; no response contains it. Null: none."),
+  registry_credential: z
+    .strictObject({
+      registry: z
+        .string()
+        .max(260)
+        .transform((text, context) => {
+          const registry = parseRegistry(text);
+          if (registry !== undefined) return registry;
+          context.issues.push({
+            code: "custom",
+            input: text,
+            message: "must be the host of a registry such as ghcr.io, with its port if it has one",
+          });
+          return z.NEVER;
+        })
+        .describe("Host of the registry, such as `ghcr.io`; `docker.io` for Docker Hub."),
+      username: line(256)
+        .refine((name) => !name.includes(":"), { error: "must not contain a colon" })
+        .describe("User name at the registry."),
+      password: line(16_384).describe("Password or access token of the user, with the right to pull."),
+    })
+    .nullish()
+    .describe(
+      "Credential for images of a private registry. Stored encrypted; no response contains it. Null: none. Extension.",
+    ),
   workspace: z
     .string()
     .max(64)

@@ -27,6 +27,7 @@ export interface ProjectsTable {
   region: string;
   env_sealed: Buffer | null;
   git_token_sealed: Buffer | null;
+  registry_sealed: Generated<Buffer | null>;
   deploy_key_public: string | null;
   deploy_key_sealed: Buffer | null;
   hook_id: string;

@@ -14,6 +14,7 @@ import { deployKeyFor } from "./create.ts";
 import { invalidField } from "../input/schema.ts";
 import { projectDeployed, projectHasAddons } from "./errors.ts";
 import { lockWritableProject, type ProjectRow, render, target } from "./projects.ts";
+import { sealRegistryCredential } from "./registry-credential.ts";
 import { parseRepositoryUrl } from "./repository-url.ts";
 import { isHttps, type ProjectResponse, type ProjectUpdate } from "./schema.ts";
 import { changeRow, type ProjectChange as Change } from "./store.ts";
@@ -40,6 +41,7 @@ export async function updateProject(
       ...(await source(app, project, input)),
       ...(await domain(app, tx, project, input)),
       ...variables(app, project, input.env_vars),
+      ...registry(app, project, input.registry_credential),
       updated_at: now,
     });
     await recordActivity(tx, actor, "project.updated", target(row), row.workspace_id, {
@@ -127,6 +129,11 @@ async function domain(app: Needs, tx: Db, project: ProjectRow, input: ProjectUpd
     domain_checked_at: null,
     domain_error: null,
   };
+}
+
+function registry(app: Needs, { id }: ProjectRow, credential: ProjectUpdate["registry_credential"]): Change {
+  if (credential === undefined) return {};
+  return { registry_sealed: sealRegistryCredential(app, id, credential) };
 }
 
 function variables(app: Needs, project: ProjectRow, change: ProjectUpdate["env_vars"]): Change {

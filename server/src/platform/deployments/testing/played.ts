@@ -2,7 +2,7 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
-import type { BuiltImage, Candidate, Pipeline, Work } from "../pipeline.ts";
+import type { BuiltImage, Candidate, Pipeline, PullRequest, Work } from "../pipeline.ts";
 import type { StepName } from "../states.ts";
 
 type Played = Exclude<StepName, "detect"> | "proof";
@@ -45,6 +45,8 @@ export class PlayedPipeline implements Pipeline {
   status = 200;
   /** Command of the built images. */
   argv = ["serve"];
+  /** Port of the built images. */
+  port: number | null = 3000;
   /** True if images are found by their build key. */
   reuses = false;
 
@@ -63,12 +65,37 @@ export class PlayedPipeline implements Pipeline {
     this.#stage.builds += 1;
     await this.during.build?.(work);
     const tag = `d-${request.deploymentId}`;
-    const run = { argv: this.argv, port: 3000, healthCheckPath: null, user: null, cwd: "/app", env: {} };
+    const run = { argv: this.argv, port: this.port, healthCheckPath: null, user: null, cwd: "/app", env: {} };
     const image = { imageId: `img_${tag}`, tag, digest: "sha256:0", sizeBytes: 1, run };
     this.#stage.images.set(tag, image);
     this.#stage.byKey.set(keyOf(request.projectId, request.buildKey), tag);
     return image;
   };
+
+  /** Digest that the registry has for every reference. */
+  digest = `sha256:${"1".repeat(64)}`;
+  /** References and credentials that were sent to the registry. */
+  readonly pulls: Pick<PullRequest, "reference" | "credential">[] = [];
+
+  readonly findRegistryImage: Pipeline["findRegistryImage"] = async (
+    _app,
+    { reference, credential },
+    work,
+  ) => {
+    await this.during.pull?.(work);
+    this.pulls.push({ reference, credential });
+    const { digest } = this;
+    const manifest = { config: { mediaType: "", digest, size: 0 }, layers: [] };
+    const bytes = Buffer.from("");
+    return { reference, digest, manifestDigest: digest, bytes, manifest, key: Buffer.from(digest) };
+  };
+
+  readonly pullAppImage: Pipeline["pullAppImage"] = async (app, { found, ...request }, work) =>
+    this.buildAppImage(
+      app,
+      { ...request, context: "", rootDirectory: "", recipe: "", secrets: {}, buildKey: found.key },
+      work,
+    );
 
   readonly findEqualImage: Pipeline["findEqualImage"] = async (_app, project, key) => {
     const tag = this.#stage.byKey.get(keyOf(project, key));

@@ -1,0 +1,49 @@
+/** Check of a Dockerfile that is built without a context, before its build is queued. Pure. */
+import { RuntimeError } from "@kontor/runtime/driver.ts";
+import { readDockerfile } from "@kontor/runtime/oci/dockerfile.ts";
+
+/** Text for the owner of a refused Dockerfile, or the image that its last stage stands on. */
+export function checkDockerfile(source: string): { refused: string } | { base: string } {
+  try {
+    const lines = readDockerfile(source).text.trim().split("\n");
+    const copy = lines.find(isFromContext);
+    if (copy !== undefined) {
+      const [keyword = ""] = copy.split(" ");
+      const cure = "Write or fetch the files in a RUN step, or use COPY --from with an image or a stage";
+      return {
+        refused: `${keyword} needs files of a build context, and a template is built without one. ${cure}.`,
+      };
+    }
+    return { base: baseOfLastStage(lines) };
+  } catch (error) {
+    if (error instanceof RuntimeError && error.kind === "image_failed") return { refused: error.message };
+    throw error;
+  }
+}
+
+function isFromContext(line: string): boolean {
+  const [, keyword, flags = "", rest = ""] = /^(COPY|ADD) ((?:--\S+\s+)*)(.*)$/.exec(line) ?? [];
+  if (keyword === undefined || /(?:^|\s)--from=/.test(flags)) return false;
+  const sources = rest
+    .replaceAll(/[[\]",]/g, " ")
+    .trim()
+    .split(/\s+/)
+    .slice(0, -1);
+  return keyword === "COPY" || !sources.every((word) => /^https?:\/\//.test(word));
+}
+
+/** Stages are named by alias and by number. */
+function baseOfLastStage(lines: readonly string[]): string {
+  const bases = new Map<string, string>();
+  let last = "";
+  let count = 0;
+  for (const line of lines) {
+    const [, name, alias] = /^FROM (\S+)(?: AS (\S+))?$/.exec(line) ?? [];
+    if (name === undefined) continue;
+    last = bases.get(name) ?? name;
+    bases.set(String(count), last);
+    if (alias !== undefined) bases.set(alias, last);
+    count += 1;
+  }
+  return last;
+}

@@ -1,0 +1,138 @@
+/**
+ * Queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same fences, limits and caches;
+ * there is no context, so nothing can be copied from one. The log and the progress go to the build's row.
+ */
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { RuntimeError } from "@kontor/runtime/driver.ts";
+import type { App } from "#app.ts";
+import type { Guest } from "#machines/guest.ts";
+import { BuildFailed as ImageBuildFailed, buildImage, type MadeImage, runOf } from "./app-images.ts";
+import { BuildFailed, Dropped, sentence } from "./failures.ts";
+import type { BuildLog } from "./log.ts";
+import { type BuildRow, findBuild, saveProgress } from "./store.ts";
+import type { ProcessDefaults } from "./tables.ts";
+
+type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
+
+/** A dropped build ends within this time. */
+const dropCheckMs = 500;
+/** Characters of a step that the progress repeats. */
+const stepChars = 200;
+/** Characters of output that the reason of a failure repeats. */
+const lastChars = 2000;
+const inspectMs = 30_000;
+
+/** Fails with `BuildFailed`, with `Dropped`, or with the signal's reason. */
+export async function buildDockerfile(
+  app: Needs,
+  build: BuildRow,
+  dockerfile: string,
+  { log, signal }: { log: BuildLog; signal: AbortSignal },
+): Promise<{ sizeBytes: number; defaults: ProcessDefaults }> {
+  const dropped = new AbortController();
+  const timer = setInterval(
+    () =>
+      findBuild(app.db, build.id).then(
+        (row) => row ?? dropped.abort(new Dropped()),
+        () => {},
+      ),
+    dropCheckMs,
+  );
+  let saved: Promise<void> = Promise.resolve();
+  const context = join(app.config.dataDir, "work", "templates", build.id);
+  try {
+    await rm(context, { recursive: true, force: true });
+    await mkdir(context, { recursive: true, mode: 0o700 });
+    const { sizeBytes, config } = await buildImage(
+      app,
+      {
+        id: build.id,
+        workspaceId: build.workspace_id ?? "",
+        context,
+        rootDirectory: ".",
+        recipe: dockerfile,
+        secrets: {},
+        // The limit of template builds, `buildMemoryMb`, is the smaller one.
+        plan: "team",
+      },
+      {
+        log: (text) => writeLog(log, text),
+        progress: ({ fraction, message }) => {
+          // In order. Progress is for clients that wait; a lost update is followed by another.
+          saved = saved
+            .then(() => saveProgress(app.db, build.id, { fraction, step: message.slice(0, stepChars) }))
+            .catch(() => {});
+        },
+        signal: AbortSignal.any([signal, dropped.signal]),
+      },
+      // The build's row keeps the image from the sweep.
+      async (_tx, image: MadeImage) => image,
+    );
+    return { sizeBytes, defaults: defaultsOf(runOf(config)) };
+  } catch (error) {
+    if (!(error instanceof ImageBuildFailed)) throw error;
+    const last = error.last.slice(-lastChars);
+    throw new BuildFailed(last === "" ? sentence(error) : `${sentence(error)} It printed last:\n${last}`);
+  } finally {
+    clearInterval(timer);
+    await saved;
+    await rm(context, { recursive: true, force: true });
+  }
+}
+
+/** The configuration may come from a registry, so its values are checked. "/" is the builder's own default. */
+function defaultsOf({ user, cwd }: { user: string | null; cwd: string }): ProcessDefaults {
+  if (user !== null && !/^[\w.-]{1,32}(?::[\w.-]{1,32})?$/.test(user)) {
+    throw new BuildFailed(
+      `USER ${JSON.stringify(user.slice(0, 80))} is not supported: use a name or a number, and a group after a colon.`,
+    );
+  }
+  const isUsable = /^\/[^\0]{1,4094}$/.test(cwd);
+  return { user, cwd: isUsable ? cwd : null };
+}
+
+/** Pieces carry the number of the instruction in its stage, from the builder's lines "[1/2] STEP 2/7: …". */
+async function writeLog(log: BuildLog, text: string): Promise<void> {
+  const step = /^(?:\[\d{1,3}\/\d{1,3}\] )?STEP (\d{1,4})\//m.exec(text)?.[1];
+  if (step !== undefined) await log.begin(Number(step), "");
+  await log.write(Buffer.from(text));
+}
+
+/** Checks that the image's user exists, and logs a warning for an image without a shell. */
+export async function inspectImage(guest: Guest, { user }: ProcessDefaults, log: BuildLog): Promise<void> {
+  const hasShell = await exits(guest, {});
+  if (!hasShell) {
+    await log.write(
+      Buffer.from(
+        "Warning: the image has no working /bin/sh. Commands, terminals and start_command need one; exec with `args` works without.\n",
+      ),
+    );
+  }
+  if (!hasShell || user === null || (await exits(guest, { user }))) return;
+  throw new BuildFailed(
+    `USER ${user}: the image has no such user. Create it in a RUN step before USER, or use a number.`,
+  );
+}
+
+async function exits(guest: Guest, options: { user?: string }): Promise<boolean> {
+  try {
+    const child = await guest.spawn({
+      argv: ["/bin/sh", "-c", ":"],
+      cwd: "/",
+      timeoutMs: inspectMs,
+      onDisconnect: "kill",
+      ...options,
+    });
+    try {
+      child.endStdin();
+      for await (const _ of child.output);
+      return (await child.exit).code === 0;
+    } finally {
+      child.close();
+    }
+  } catch (error) {
+    if (error instanceof RuntimeError && error.kind === "exec_failed") return false;
+    throw error;
+  }
+}

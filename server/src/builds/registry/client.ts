@@ -1,0 +1,283 @@
+/**
+ * A client of container registries (OCI distribution-spec 1.1), for one repository and one pull. The caller chose the
+ * registry, so every request, redirect and token service is checked by address before the connection. Credentials go
+ * to the registry that they are for, and to the token service that it names, never with a redirect. Requests are
+ * https; plain http is tried only for a host that the operator opened (`allow_private_hosts`).
+ */
+import { once } from "node:events";
+import http, { type IncomingMessage } from "node:http";
+import https from "node:https";
+import { isIP, type LookupFunction } from "node:net";
+import { z } from "zod";
+import type { OpenedHosts } from "#lib/addresses.ts";
+import { allowedAddresses } from "#lib/allowed-addresses.ts";
+import { accepted } from "./manifest.ts";
+import { apiHostOf, type ImageReference } from "./reference.ts";
+import { RegistryError } from "./registry-error.ts";
+
+export interface RegistryCredential {
+  /** Host of the registry, with its port. */
+  registry: string;
+  username: string;
+  password: string;
+}
+
+export interface ClientOptions {
+  opened: OpenedHosts;
+  /** Workspace that look-ups of names count for. */
+  owner: string;
+  credential: RegistryCredential | null;
+  signal: AbortSignal;
+}
+
+/** Registries must accept manifests of 4 MiB (distribution-spec, "Pushing Manifests"). */
+export const manifestMaxBytes = 4 * 1024 ** 2;
+const tokenMaxBytes = 256 * 1024;
+const errorMaxBytes = 64 * 1024;
+const maxRedirects = 5;
+const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
+/** Errors of a TLS handshake with a server that speaks plain http. */
+const notTls: ReadonlySet<string> = new Set(["EPROTO", "ECONNRESET", "ERR_SSL_WRONG_VERSION_NUMBER"]);
+
+export class RegistryClient implements Disposable {
+  readonly #reference: ImageReference;
+  readonly #options: ClientOptions;
+  readonly #agents = {
+    "http:": new http.Agent({ keepAlive: true }),
+    "https:": new https.Agent({ keepAlive: true }),
+  };
+  #origin: string | undefined;
+  #authorization: string | undefined;
+
+  constructor(reference: ImageReference, options: ClientOptions) {
+    this.#reference = reference;
+    this.#options = options;
+  }
+
+  [Symbol.dispose](): void {
+    for (const agent of Object.values(this.#agents)) agent.destroy();
+  }
+
+  /** Manifest of a tag or digest, with the type that the registry gives it. */
+  async manifest(version: string): Promise<{ bytes: Buffer; type: string }> {
+    const response = await this.#get(`manifests/${version}`, { accept: accepted });
+    const bytes = await readAll(response, manifestMaxBytes, "its manifest");
+    return { bytes, type: response.headers["content-type"] ?? "" };
+  }
+
+  /** Returns the body of a blob. The caller checks size and digest. */
+  blob(digest: string): Promise<IncomingMessage> {
+    return this.#get(`blobs/${digest}`, {});
+  }
+
+  /** Authenticates after a 401: with the first request, and again when a token expires during a long pull. */
+  async #get(path: string, headers: Record<string, string>): Promise<IncomingMessage> {
+    const origin = (this.#origin ??= await this.#findOrigin());
+    const url = new URL(`${origin}/v2/${this.#reference.repository}/${path}`);
+    let response = await this.#follow(url, headers, this.#authorization);
+    if (response.statusCode === 401) {
+      const challenge = response.headers["www-authenticate"] ?? "";
+      response.destroy();
+      this.#authorization = await this.#authorize(challenge);
+      response = await this.#follow(url, headers, this.#authorization);
+    }
+    if (response.statusCode === 200) return response;
+    throw await this.#refusal(response);
+  }
+
+  async #findOrigin(): Promise<string> {
+    const host = apiHostOf(this.#reference);
+    const url = new URL(`https://${host}/v2/`);
+    try {
+      (await this.#request(url, {})).destroy();
+      return url.origin;
+    } catch (error) {
+      const code = ((error as Error).cause as NodeJS.ErrnoException | undefined)?.code ?? "";
+      if (!notTls.has(code) || !(await this.#isOpened(url.hostname))) throw error;
+      return `http://${host}`;
+    }
+  }
+
+  async #isOpened(host: string): Promise<boolean> {
+    const { opened, owner } = this.#options;
+    const addresses = await allowedAddresses(opened, host, { owner, onlyOpened: true }).catch(() => []);
+    return addresses.length > 0;
+  }
+
+  async #follow(
+    from: URL,
+    headers: Record<string, string>,
+    authorization: string | undefined,
+  ): Promise<IncomingMessage> {
+    let url = from;
+    for (let hops = 0; hops <= maxRedirects; hops += 1) {
+      const isOwn = url.origin === from.origin;
+      const response = await this.#request(url, {
+        ...headers,
+        ...(isOwn && authorization !== undefined ? { authorization } : {}),
+      });
+      if (!redirects.has(response.statusCode ?? 0)) return response;
+      response.destroy();
+      const next = URL.parse(response.headers.location ?? "", url.href);
+      if (!next || !/^https?:$/.test(next.protocol))
+        throw new RegistryError(`${url.host} redirects to no address.`);
+      // Storage behind a registry of the operator's network may be plain http as well; elsewhere it is https.
+      if (next.protocol === "http:" && !(await this.#isOpened(bare(next))))
+        throw new RegistryError(`${url.host} redirects to an address without https.`);
+      next.username = "";
+      next.password = "";
+      url = next;
+    }
+    throw new RegistryError(`${from.host} redirects more than ${maxRedirects} times.`);
+  }
+
+  /** Sends a request to an address that is checked. The caller reads or destroys the body. */
+  async #request(url: URL, headers: Record<string, string>): Promise<IncomingMessage> {
+    const { opened, owner, signal } = this.#options;
+    signal.throwIfAborted();
+    const addresses = await allowedAddresses(opened, bare(url), { owner }).catch((error: unknown) => {
+      throw new RegistryError((error as Error).message);
+    });
+    const protocol = url.protocol === "https:" ? "https:" : "http:";
+    const request = (protocol === "https:" ? https : http).get(url, {
+      agent: this.#agents[protocol],
+      lookup: lookupIn(addresses),
+      headers: { ...headers, "user-agent": "kontor" },
+      signal,
+    });
+    try {
+      const [response] = (await once(request, "response")) as [IncomingMessage];
+      // The reader of the body gets its errors; without a reader they must not end the process.
+      response.on("error", () => {});
+      return response;
+    } catch (error) {
+      signal.throwIfAborted();
+      const { code } = error as NodeJS.ErrnoException;
+      throw new RegistryError(`${url.host} cannot be reached${code === undefined ? "" : ` (${code})`}.`, {
+        cause: error,
+      });
+    } finally {
+      request.on("error", () => {});
+    }
+  }
+
+  /** The header that answers a challenge (RFC 9110, 11.6.1; distribution's token authentication). */
+  async #authorize(challenge: string): Promise<string | undefined> {
+    const { registry } = this.#reference;
+    const { credential } = this.#options;
+    const own = credential?.registry === registry ? credential : null;
+    const basic = own && `Basic ${Buffer.from(`${own.username}:${own.password}`).toString("base64")}`;
+    const [, scheme = "", rest = ""] = /^\s*(\w+)\s*(.*)$/s.exec(challenge.slice(0, 4096)) ?? [];
+    if (scheme.toLowerCase() === "basic") {
+      if (basic === null) throw this.#unauthorized();
+      return basic;
+    }
+    if (scheme.toLowerCase() !== "bearer") throw this.#unauthorized();
+    const parameters = new Map(
+      [...rest.matchAll(/(\w+)="([^"]*)"/g)].map(([, name = "", value = ""]) => [name.toLowerCase(), value]),
+    );
+    const realm = URL.parse(parameters.get("realm") ?? "");
+    if (!realm || !/^https?:$/.test(realm.protocol) || realm.username !== "")
+      throw new RegistryError(`${registry} names no address that gives tokens.`);
+    if (realm.protocol === "http:" && !(await this.#isOpened(bare(realm))))
+      throw new RegistryError(`${registry} gives tokens at an address without https.`);
+    const service = parameters.get("service");
+    if (service !== undefined) realm.searchParams.set("service", service);
+    realm.searchParams.set("scope", `repository:${this.#reference.repository}:pull`);
+    const response = await this.#follow(realm, {}, basic ?? undefined);
+    if (response.statusCode === 401 || response.statusCode === 403) {
+      response.destroy();
+      throw this.#unauthorized();
+    }
+    if (response.statusCode !== 200) throw await this.#refusal(response);
+    const body = await readAll(response, tokenMaxBytes, "its token");
+    const answer = Token.safeParse(parse(body));
+    const token = answer.data?.token ?? answer.data?.access_token;
+    if (token === undefined) throw new RegistryError(`${registry} gives no token.`);
+    return `Bearer ${token}`;
+  }
+
+  #unauthorized(): RegistryError {
+    const { registry } = this.#reference;
+    const isKnown = this.#options.credential?.registry === registry;
+    return new RegistryError(
+      isKnown
+        ? `${registry} refuses the project's registry_credential. Set one whose user may pull the image.`
+        : `${registry} requires a login, or has no such image. Correct the reference, or set the project's registry_credential for ${registry}.`,
+    );
+  }
+
+  async #refusal(response: IncomingMessage): Promise<RegistryError> {
+    const { registry } = this.#reference;
+    const { statusCode = 0 } = response;
+    const body = await readAll(response, errorMaxBytes, "its error").catch(() => Buffer.alloc(0));
+    if (statusCode === 401 || statusCode === 403) return this.#unauthorized();
+    if (statusCode === 404) return new RegistryError(`${registry} has no such image or tag.`);
+    if (statusCode === 429)
+      return new RegistryError(
+        `${registry} limits the number of pulls. Try again later, or set the project's registry_credential, which may have a higher limit.`,
+      );
+    const detail = Refusal.safeParse(parse(body)).data?.errors?.[0]?.message;
+    const said = detail === undefined ? "" : `: ${plain(detail)}`;
+    return new RegistryError(`${registry} responds with status ${statusCode}${said}.`);
+  }
+}
+
+const Token = z.object({
+  token: headerValue().optional(),
+  access_token: headerValue().optional(),
+});
+const Refusal = z.object({ errors: z.array(z.object({ message: z.string().optional() })).optional() });
+
+function headerValue() {
+  return z
+    .string()
+    .min(1)
+    .max(64 * 1024)
+    .regex(/^[\x21-\x7e]+$/);
+}
+
+function parse(body: Buffer): unknown {
+  try {
+    return JSON.parse(body.toString()) as unknown;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Text of another server as a line without control characters. */
+function plain(text: string): string {
+  return text
+    .toWellFormed()
+    .replaceAll(/\p{C}+/gu, " ")
+    .trim()
+    .slice(0, 200)
+    .replace(/\.$/, "");
+}
+
+function bare(url: URL): string {
+  return url.hostname.replace(/^\[|\]$/g, "");
+}
+
+/** The connection goes to an address that was checked. */
+function lookupIn(addresses: readonly string[]): LookupFunction {
+  const all = addresses.map((address) => ({ address, family: isIP(address) }));
+  return (_host, options, callback) => {
+    if (options.all) callback(null, all);
+    else callback(null, all[0]!.address, all[0]!.family);
+  };
+}
+
+async function readAll(response: IncomingMessage, maxBytes: number, noun: string): Promise<Buffer> {
+  const pieces: Buffer[] = [];
+  let bytes = 0;
+  for await (const piece of response as AsyncIterable<Buffer>) {
+    bytes += piece.length;
+    if (bytes > maxBytes) {
+      response.destroy();
+      throw new RegistryError(`${noun} is larger than ${maxBytes} bytes.`);
+    }
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces);
+}

@@ -1,0 +1,229 @@
+/**
+ * Pulls an image from a registry into a directory, in the layout of the `dir:` transport (containers-transports(5)).
+ * The registry is hostile: sizes are known and bounded before a download, each blob has exactly the size and digest
+ * that its manifest names, and a download that stalls ends. Layers are not unpacked here; the enclosed builder does it.
+ */
+import { createHash } from "node:crypto";
+import { createWriteStream } from "node:fs";
+import { mkdir, statfs, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { pipeline } from "node:stream/promises";
+import { DeadlineOver, ProgressDeadline } from "#lib/progress-deadline.ts";
+import { type ClientOptions, manifestMaxBytes, RegistryClient } from "./client.ts";
+import {
+  chooseImage,
+  type Descriptor,
+  type ImageManifest,
+  readManifest,
+  requireOwnPlatform,
+  toMiB,
+  typeOf,
+} from "./manifest.ts";
+import { digestPattern, type ImageReference } from "./reference.ts";
+import { RegistryError } from "./registry-error.ts";
+
+export interface PullLimits {
+  /** Limit for all layers together, as they are transferred. */
+  maxBytes: number;
+  /** Longest time of the whole pull. */
+  wholeMs: number;
+  /** Longest time without a byte. Default: one minute. */
+  quietMs?: number;
+}
+
+/** An image as its registry describes it, before the download. */
+export interface ResolvedImage {
+  reference: ImageReference;
+  /** Digest that the reference leads to: of an index, if the image has one for several platforms. */
+  digest: string;
+  /** Digest of the manifest for this host's processors. */
+  manifestDigest: string;
+  bytes: Buffer;
+  manifest: ImageManifest;
+}
+
+export interface PullProgress {
+  bytes: number;
+  of: number;
+}
+
+const quietMs = 60_000;
+const configMaxBytes = 4 * 1024 ** 2;
+/** Registries limit connections; more of them do not fill a usual line better. */
+const downloadsAtOnce = 3;
+/** Free bytes of the disk that a download never takes. */
+const diskLeftBytes = 1024 ** 3;
+
+/** Fails with `RegistryError`, or with the signal's reason. */
+export async function resolveImage(
+  reference: ImageReference,
+  options: ClientOptions,
+  limits: PullLimits,
+): Promise<ResolvedImage> {
+  return withDeadline(options, limits, async (ends) => {
+    using client = new RegistryClient(reference, ends);
+    const named = await client.manifest(reference.version);
+    const digest = digestOf(named.bytes);
+    if (digestPattern.test(reference.version) && digest !== reference.version)
+      throw new RegistryError(`${reference.registry} responds with another image than ${reference.version}.`);
+    if (typeOf(named.bytes, named.type) === "image")
+      return {
+        reference,
+        digest,
+        manifestDigest: digest,
+        bytes: named.bytes,
+        manifest: readManifest(named.bytes, limits.maxBytes),
+      };
+    const chosen = chooseImage(named.bytes);
+    if (chosen.size > manifestMaxBytes) throw new RegistryError("its manifest is too large.");
+    const { bytes } = await client.manifest(chosen.digest);
+    if (digestOf(bytes) !== chosen.digest)
+      throw new RegistryError(`${reference.registry} responds with another image than ${chosen.digest}.`);
+    if (typeOf(bytes, chosen.mediaType) !== "image")
+      throw new RegistryError("its index leads to another index.");
+    const manifest = readManifest(bytes, limits.maxBytes);
+    return { reference, digest, manifestDigest: chosen.digest, bytes, manifest };
+  });
+}
+
+/** Downloads into an empty directory, which is made if it is absent. Fails as `resolveImage` does. */
+export async function downloadImage(
+  { reference, bytes, manifest }: ResolvedImage,
+  into: string,
+  options: ClientOptions,
+  limits: PullLimits,
+  onProgress: (progress: PullProgress) => void = () => {},
+): Promise<void> {
+  await mkdir(into, { recursive: true, mode: 0o700 });
+  const { config, layers } = manifest;
+  if (config.size > configMaxBytes) throw new RegistryError("its configuration is too large.");
+  // An image may name a layer twice.
+  const blobs = [...new Map(layers.map((layer) => [layer.digest, layer])).values()];
+  const of = blobs.reduce((sum, { size }) => sum + size, 0);
+  await requireRoom(into, of);
+  await withDeadline(options, limits, async ({ progressed, ...ends }) => {
+    const stop = new AbortController();
+    const signal = AbortSignal.any([ends.signal, stop.signal]);
+    using client = new RegistryClient(reference, { ...ends, signal });
+    let done = 0;
+    const count = (piece: number) => {
+      progressed();
+      done += piece;
+      onProgress({ bytes: Math.min(done, of), of });
+    };
+    requireOwnPlatform(await download(client, config, into, { count: progressed, signal }));
+    const queue = blobs.values();
+    const work = async () => {
+      for (const blob of queue) await save(client, blob, into, { count, signal });
+    };
+    const workers = Array.from({ length: downloadsAtOnce }, () =>
+      work().catch((error: unknown) => {
+        // The first failure ends the others.
+        stop.abort(error);
+        throw error;
+      }),
+    );
+    const ended = await Promise.allSettled(workers);
+    ends.signal.throwIfAborted();
+    if (stop.signal.aborted) throw stop.signal.reason;
+    return ended;
+  });
+  await writeFile(join(into, "manifest.json"), bytes, { mode: 0o600 });
+  await writeFile(join(into, "version"), "Directory Transport Version: 1.1\n", { mode: 0o600 });
+}
+
+interface Transfer {
+  count: (bytes: number) => void;
+  signal: AbortSignal;
+}
+
+/** The configuration: small, and checked before the layers are downloaded. */
+async function download(
+  client: RegistryClient,
+  config: Descriptor,
+  into: string,
+  transfer: Transfer,
+): Promise<Buffer> {
+  const pieces: Buffer[] = [];
+  for await (const piece of checked(await client.blob(config.digest), config, transfer)) pieces.push(piece);
+  const bytes = Buffer.concat(pieces);
+  await writeFile(fileOf(into, config), bytes, { mode: 0o600 });
+  return bytes;
+}
+
+async function save(
+  client: RegistryClient,
+  blob: Descriptor,
+  into: string,
+  transfer: Transfer,
+): Promise<void> {
+  const response = await client.blob(blob.digest);
+  const file = createWriteStream(fileOf(into, blob), { flags: "wx", mode: 0o600 });
+  await pipeline(checked(response, blob, transfer), file, { signal: transfer.signal });
+}
+
+/** Passes on the bytes of a blob, and fails at the first that is too many, and at an end with another digest. */
+async function* checked(
+  response: AsyncIterable<Buffer>,
+  { digest, size }: Descriptor,
+  { count }: Transfer,
+): AsyncGenerator<Buffer> {
+  const hash = createHash("sha256");
+  let bytes = 0;
+  try {
+    for await (const piece of response) {
+      bytes += piece.length;
+      if (bytes > size) break;
+      hash.update(piece);
+      count(piece.length);
+      yield piece;
+    }
+  } catch (error) {
+    throw new RegistryError(`the download of ${short(digest)} broke off.`, { cause: error });
+  }
+  if (bytes !== size || `sha256:${hash.digest("hex")}` !== digest)
+    throw new RegistryError(
+      `the download of ${short(digest)} has other bytes than its manifest names; push the image again.`,
+    );
+}
+
+async function requireRoom(directory: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(directory);
+  if (bavail * bsize - bytes < diskLeftBytes)
+    throw new RegistryError(
+      `its layers are ${toMiB(bytes)} MiB, and the server's disk has no room for them. Ask the operator for room, or deploy a smaller image.`,
+    );
+}
+
+/** `signal` of the options also ends at the deadline. */
+async function withDeadline<T>(
+  options: ClientOptions,
+  limits: PullLimits,
+  work: (options: ClientOptions & { progressed: () => void }) => Promise<T>,
+): Promise<T> {
+  using deadline = new ProgressDeadline({ quietMs: limits.quietMs ?? quietMs, wholeMs: limits.wholeMs });
+  const signal = AbortSignal.any([options.signal, deadline.signal]);
+  try {
+    return await work({ ...options, signal, progressed: () => deadline.progressed() });
+  } catch (error) {
+    options.signal.throwIfAborted();
+    if (deadline.signal.reason instanceof DeadlineOver)
+      throw new RegistryError(
+        `its registry was too slow: the pull had no progress, or was not over after ${deadline.seconds} s.`,
+        { cause: error },
+      );
+    throw error;
+  }
+}
+
+function fileOf(directory: string, { digest }: Descriptor): string {
+  return join(directory, digest.slice("sha256:".length));
+}
+
+function digestOf(bytes: Buffer): string {
+  return `sha256:${createHash("sha256").update(bytes).digest("hex")}`;
+}
+
+function short(digest: string): string {
+  return digest.slice(0, "sha256:".length + 12);
+}
