@@ -1,13 +1,16 @@
-/** Leftovers of earlier processes in the machines' control groups never stop the start of the driver. */
+/**
+ * Tests that leftovers of earlier processes in the machines' control groups never stop the start of the
+ * driver.
+ */
 import { spawn } from "node:child_process";
 import { mkdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { Cgroups } from "../cgroup/cgroups.ts";
 import { machineId } from "../conformance.ts";
-import { INSTANCE, leftOf, makeDriver } from "./testing/driver.ts";
+import { INSTANCE, listLeftovers, makeDriver } from "./testing/driver.ts";
 
-/** A frozen, sleeping process in `group`. */
+/** Starts a sleeping process in `group` and freezes it. */
 async function frozenIn(group: string, freeze: [file: string, value: string]) {
   const child = spawn("sleep", ["600"], { stdio: "ignore" });
   const exit = new Promise((resolve) => child.once("exit", (_, signal) => resolve(signal)));
@@ -18,7 +21,7 @@ async function frozenIn(group: string, freeze: [file: string, value: string]) {
   return { pid: String(child.pid), exit };
 }
 
-test("opens with a frozen process in a group that only the freezer tree has, and removes it", async () => {
+test("opens with a frozen process in a group that only the freezer tree has, and kills it", async () => {
   const subject = await makeDriver();
   onTestFinished(subject.dispose);
   const { layout } = await Cgroups.detect("");
@@ -30,12 +33,12 @@ test("opens with a frozen process in a group that only the freezer tree has, and
   const driver = await subject.again();
   expect(await exit).toBe("SIGKILL");
   expect(await driver.list()).toEqual([]);
-  expect(await leftOf(subject.stateDir, INSTANCE)).toEqual([]);
+  expect(await listLeftovers(subject.stateDir, INSTANCE)).toEqual([]);
 });
 
-test("opens while a process cannot be killed, and removes its group once it can be", async () => {
+test("opens while a process cannot be killed, and removes its group once it has ended", async () => {
   const { layout } = await Cgroups.detect("");
-  // On v2, frozen tasks die too.
+  // On v2, frozen tasks can be killed too.
   if (layout.version === "v2") return;
   const logged: string[] = [];
   const subject = await makeDriver({ log: (event) => logged.push(event) });
@@ -53,5 +56,5 @@ test("opens while a process cannot be killed, and removes its group once it can 
   expect(logged).toContain("leftover_set_aside");
   await writeFile(join(outside, "freezer.state"), "THAWED");
   expect(await exit).toBe("SIGKILL");
-  await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 60_000 }).toEqual([]);
+  await expect.poll(() => listLeftovers(subject.stateDir, INSTANCE), { timeout: 60_000 }).toEqual([]);
 });

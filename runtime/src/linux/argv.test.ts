@@ -6,7 +6,7 @@ import { freeSlot } from "./records.ts";
 
 const id = "m0123456789abcdefghi";
 
-test("the shim masks /proc/sys/net only where the kernel needs it", () => {
+test("masks /proc/sys/net only if the kernel needs it", () => {
   expect(shimArgv("shim", { maskProcSysNet: false }, ["runsc", "x"])).toEqual([
     "shim",
     "run",
@@ -28,7 +28,7 @@ test("the shim masks /proc/sys/net only where the kernel needs it", () => {
   ]);
 });
 
-test("the disk image is one filesystem for one file, mounted without devices and setuid", () => {
+test("makes the disk image a filesystem for one file, mounted without devices and setuid", () => {
   expect(mkfsArgv("/d.img", "one file").join(" ")).toBe(
     "mkfs.ext4 -q -F -m0 -N16 -O ^has_journal,^resize_inode -E lazy_itable_init=1,nodiscard /d.img",
   );
@@ -37,13 +37,13 @@ test("the disk image is one filesystem for one file, mounted without devices and
   );
 });
 
-test("a native machine's disk has an inode for each 16 KiB", () => {
+test("gives a native machine's disk an inode for each 16 KiB", () => {
   const argv = mkfsArgv("/d.img", "many files");
   expect(argv).toContain("-i16384");
   expect(argv).not.toContain("-N16");
 });
 
-test("a root is layers, the lowest first, and what is a machine's own", () => {
+test("stacks a root from its layers, the lowest first, and the machine's own mounts", () => {
   const root = { at: "/at", layers: ["/low", "/-high:with,signs"] };
   expect(sharedRootArgv("shim", root)).toEqual(["shim", "root", "--at", "/at", "--", ...root.layers]);
   const own = {
@@ -64,26 +64,26 @@ test("a root is layers, the lowest first, and what is a machine's own", () => {
   ]);
 });
 
-test("socket paths fit the kernel's 107 bytes whatever the state directory is called", () => {
+test("keeps socket paths within the kernel's 107 bytes for any state directory", () => {
   const deep = machinePaths(hostPaths(`/${"x".repeat(300)}`, 63), id);
   expect(Buffer.byteLength(deep.guestSocket)).toBeLessThanOrEqual(107);
   expect(Buffer.byteLength(`${deep.engineRoot}/runsc-${id}.sock`)).toBeLessThanOrEqual(107);
 });
 
-test("only an id of the fixed shape becomes a path", () => {
+test("makes a path only from an id of the fixed form", () => {
   expect(isMachineId(id)).toBe(true);
   for (const bad of ["m1", "../../etc", `${id}/..`, `x${id.slice(1)}`, `${id}a`, id.toUpperCase()]) {
     expect(isMachineId(bad)).toBe(false);
   }
 });
 
-test("the last error of runsc is read from its log", () => {
+test("reads the last error of runsc from its log", () => {
   const log = '{"msg":"first","level":"error"}{"msg":"it said \\"no\\"","level":"error"}';
   expect(lastError(log)).toBe('it said "no"');
   expect(lastError("")).toBeUndefined();
 });
 
-test("mounts below a directory are found the deepest first, and no others", () => {
+test("finds the mounts below a directory, the deepest first, and no others", () => {
   const mountinfo = [
     "1 0 0:1 / / rw - ext4 /dev/vda rw",
     "2 1 7:0 / /state/machines/m1/disk rw - ext4 /dev/loop0 rw",
@@ -96,7 +96,7 @@ test("mounts below a directory are found the deepest first, and no others", () =
   ]);
 });
 
-test("the smallest slot nobody has is taken", () => {
+test("returns the smallest free slot", () => {
   expect(freeSlot([])).toBe(0);
   expect(freeSlot([0, 1, 3])).toBe(2);
 });

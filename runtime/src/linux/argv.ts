@@ -1,7 +1,7 @@
-/** The command lines of the shim and the disk image: pure, and tested as text. */
+/** Command lines of the shim and for the disk image: pure, and tested as text. */
 import { splitLayer } from "../oci/store.ts";
 
-/** The descriptor the shim writes its status line to. */
+/** Descriptor for the shim's status line. */
 export const SHIM_STATUS_FD = 3;
 
 export function shimArgv(shim: string, options: { maskProcSysNet: boolean }, program: string[]): string[] {
@@ -16,12 +16,12 @@ export function shimArgv(shim: string, options: { maskProcSysNet: boolean }, pro
   ];
 }
 
-/** Layers, the lowest first, as one read-only mount. See shim/root.c for both. */
+/** Mounts layers, the lowest first, as one read-only mount. See shim/root.c for both functions. */
 export function sharedRootArgv(shim: string, { at, layers }: { at: string; layers: string[] }): string[] {
   return [shim, "root", "--at", at, "--", ...layers.map(layerArgument)];
 }
 
-/** Marks the builders' part of a path with `/./`. The shim follows no symlink below it. */
+/** Marks the part of a path below which builders write with `/./`. The shim follows no symlink there. */
 function layerArgument(layer: string): string {
   const { trusted, names } = splitLayer(layer);
   return names.length === 0 ? layer : `${trusted}/./${names.join("/")}`;
@@ -30,16 +30,16 @@ function layerArgument(layer: string): string {
 export interface OwnRoot {
   at: string;
   layers: string[];
-  /** Users inside from 0 on are these on the host. */
+  /** Range of the host's users to which the machine's users from 0 on are mapped. */
   map: { first: number; count: number };
-  /** File that its user namespace is mounted on. */
+  /** File on which its user namespace is mounted. */
   users: string;
   disk: string;
   netns: string;
   volume?: string;
 }
 
-/** A native machine's root: its layers, its disk, its volume and what its kernel says of its network. */
+/** Mounts a native machine's root: its layers, its disk, its volume and the /sys of its network namespace. */
 export function ownRootArgv(
   shim: string,
   { at, layers, map, users, disk, netns, volume }: OwnRoot,
@@ -50,12 +50,13 @@ export function ownRootArgv(
   return [shim, "root", "--at", at, ...own, "--", ...layers.map(layerArgument)];
 }
 
-/** gVisor keeps one file on a machine's disk, a native machine all that it writes. */
+/** gVisor keeps one file on a machine's disk. A native machine keeps all files that it writes. */
 export type DiskLayout = "one file" | "many files";
 
 /**
- * The filesystem dies with the machine: no journal and no reserved blocks. 16 inodes give the guest all but 64 KiB of
- * 10 GiB; one for each 16 KiB costs 1/64 of it. Made in 5 ms either way.
+ * The filesystem ends with the machine, so it has no journal and no reserved blocks. 16 inodes leave the
+ * guest all but 64 KiB of 10 GiB; one inode for each 16 KiB costs 1/64 of the disk. Either layout is made in
+ * 5 ms.
  */
 export function mkfsArgv(image: string, layout: DiskLayout): string[] {
   return [
@@ -73,14 +74,17 @@ export function mkfsArgv(image: string, layout: DiskLayout): string[] {
 }
 
 /**
- * Not noexec: what the guest wrote is run from here. The inode tables lie in a file that began as a hole, so nothing has
- * to write zeros to them.
+ * Without noexec: programs that the guest wrote run from here. The image file begins as a hole, so the inode
+ * tables need no writing of zeros.
  */
 export function mountArgv(image: string, directory: string): string[] {
   return ["mount", "-o", "loop,nodev,nosuid,noatime,noinit_itable", image, directory];
 }
 
-/** The error an engine logged last: as JSON, in runsc one object after the other without a separator. */
+/**
+ * Last error that an engine logged. The log is JSON; runsc writes one object after the other without a
+ * separator.
+ */
 export function lastError(log: string): string | undefined {
   const messages = log.match(/"msg":"(?:[^"\\]|\\.)*"/g) ?? [];
   const last = messages.at(-1);

@@ -27,7 +27,7 @@ const read = (guest: Guest, limits: { timeoutMs: number; silenceMs?: number }) =
   Array.fromAsync(captureStream(guest, limits));
 const kind = (work: Promise<unknown>): Promise<RuntimeErrorKind | "none"> => failureKind(work);
 
-test("yields what the capture prints", async () => {
+test("yields the output of the capture", async () => {
   const { guest, closed } = guestThat([out("a"), out("b")], Promise.resolve(whole));
   expect(Buffer.concat(await read(guest, { timeoutMs: 60_000 })).toString()).toBe("ab");
   expect(closed()).toBe(1);
@@ -42,7 +42,7 @@ test.each([
   expect(closed()).toBe(1);
 });
 
-test("fails when the guest does not answer the start of the capture", async () => {
+test("fails when the guest does not reply to the start of the capture", async () => {
   const guest = { spawn: () => never } as unknown as Guest;
   expect(await kind(read(guest, { timeoutMs: 20 }))).toBe("timeout");
 });

@@ -1,8 +1,14 @@
-/** The host's end of a capture: what the guest's own capture program prints, with deadlines that the guest cannot stretch. */
+/**
+ * The host's end of a capture: reads the output of the guest's capture program, with deadlines that the guest
+ * cannot extend.
+ */
 import { RuntimeError, type Guest } from "../driver.ts";
 import { GUEST_PROGRAM } from "./inside.ts";
 
-/** The program walks the image's files between two pieces of output: seconds, or tens of seconds on a busy host. */
+/**
+ * Limit between two pieces of output. The program walks the image's files meanwhile: seconds, or tens of
+ * seconds on a busy host.
+ */
 const SILENCE_MS = 60_000;
 const MAX_MESSAGE_CHARS = 500;
 

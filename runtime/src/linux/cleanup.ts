@@ -1,8 +1,8 @@
 /**
- * Takes everything of a machine off the host, whatever is left of it and in whichever state: after a failed create, on
- * remove, and for what an earlier process left behind. Idempotent; the order matters: processes hold mounts and
- * groups, mounts hold files. The engine is not asked: all it keeps is in directories and groups that are ours, and
- * `runsc delete` takes 35 ms, or hangs where a process is frozen.
+ * Removes all traces of a machine from the host, in any state: after a failed create, on remove, and for
+ * leftovers of an earlier process. Idempotent. The order matters: processes hold mounts and groups, mounts
+ * hold files. The engine is not called, because all its state is in directories and groups of the driver.
+ * `runsc delete` takes 35 ms, or hangs if a process is frozen.
  */
 import { rm, rmdir } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
@@ -20,7 +20,7 @@ export async function cleanUp(
 ): Promise<void> {
   await cgroups.killAll(id, killTimeoutMs);
   await trimVolume(paths.volume);
-  // A native machine's root, and with it whatever holds its disk and its volume.
+  // Unmounts a native machine's root, and thereby frees its disk and its volume.
   await unmountBelow(paths.runDirectory);
   await unmountBelow(paths.directory);
   for (const mountPoint of [paths.root, paths.volume]) await removeMountPoint(mountPoint);
@@ -31,7 +31,7 @@ export async function cleanUp(
   );
 }
 
-/** Never with what is in it: should something still be mounted there, its files are not the machine's to delete. */
+/** Never deletes recursively: if something is still mounted there, its files do not belong to the machine. */
 async function removeMountPoint(path: string): Promise<void> {
   try {
     await rmdir(path);

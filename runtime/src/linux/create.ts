@@ -1,9 +1,10 @@
 /**
- * Boots one machine, from its image or from a checkpoint: its record first, then everything it needs at the same time
- * (disk, volume, control group, network, socket), then its bundle, the engine, and a guest that answers. The caller
- * removes what a failure leaves behind.
+ * Boots one machine, from its image or from a checkpoint. The record comes first, then everything it needs
+ * concurrently (disk, volume, control group, network, socket), then its bundle, the engine, and the first
+ * response of its guest. The caller removes the remains of a failure.
  *
- * Measured on two cores with little else running: preparation 19 ms, runsc 130 ms, guest 15 ms. Twenty at once: 2.6 s.
+ * Measured on two cores with little other load: preparation 19 ms, runsc 130 ms, guest 15 ms. Twenty at once:
+ * 2.6 s.
  */
 import { mkdir, readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -19,7 +20,7 @@ import type { LinuxMachine } from "./machine.ts";
 import { writeRecord } from "./records.ts";
 import { startUnderShim } from "./start.ts";
 
-/** A guest dials in within 50 ms of its start; a host that boots twenty at once needs seconds. */
+/** A guest connects within 50 ms of its start. A host that boots twenty at once needs seconds. */
 const GUEST_TIMEOUT_MS = 20_000;
 
 export interface CreateNeeds {
@@ -33,18 +34,18 @@ export interface CreateNeeds {
   reached?: (point: string) => Promise<void>;
 }
 
-/** Milliseconds each part took. */
+/** Duration of each part in milliseconds. */
 export interface CreateTimings {
   prepareMs: number;
   engineMs: number;
   guestMs: number;
 }
 
-/** How it is started, where that is not the engine's way to boot an image. */
+/** How the engine starts the machine, if not by its usual boot of an image. */
 export interface Start {
   argv: string[];
   timeoutMs: number;
-  /** The point that is reached once it has started. */
+  /** Kill point that is reported once it has started. */
   reached: string;
 }
 
@@ -84,9 +85,10 @@ export async function bootMachine(
   await cgroups.setLimits(id, spec.resources, engine.isolation);
   const started = performance.now();
   await needs.reached?.(start?.reached ?? "create.started");
-  await guestAnswers(cgroups, machine);
+  await waitForGuest(cgroups, machine);
   await machine.configure();
-  // Last: until it answers, whoever served this before goes on, and where nobody did it is refused.
+  // Last: until the guest responds, the previous machine keeps serving the address, or connections are
+  // refused.
   const serves = spec.privateNetwork?.serves;
   if (serves !== undefined) await network.serve(slot, serves);
   return {
@@ -99,7 +101,10 @@ export async function bootMachine(
 const SIZED = /\0--total-memory=/;
 const LOOK_MS = 5;
 
-/** Runs `act` once gVisor's kernel has its memory size on its command line. Returns if the start ends before. */
+/**
+ * Runs `act` once gVisor's kernel has its memory size on its command line. Returns without it if the start
+ * ends first.
+ */
 async function whenSized(
   cgroups: Cgroups,
   id: MachineId,
@@ -119,8 +124,8 @@ async function whenSized(
   }
 }
 
-/** Waits for PID 1 to dial in; fails with `machine_died` once nothing of the machine is left. */
-export async function guestAnswers(cgroups: Cgroups, machine: LinuxMachine): Promise<void> {
+/** Waits until PID 1 connects. Fails with `machine_died` once nothing of the machine is left. */
+export async function waitForGuest(cgroups: Cgroups, machine: LinuxMachine): Promise<void> {
   const deadline = performance.now() + GUEST_TIMEOUT_MS;
   for (;;) {
     try {

@@ -1,12 +1,16 @@
 /**
- * A machine's disk: a sparse file with an ext4 filesystem in it, mounted through a loop device. Its size is the limit,
- * which every kernel enforces (project quotas are missing in many): the guest gets ENOSPC and the host is safe.
+ * A machine's disk: a sparse file with an ext4 filesystem, mounted through a loop device. The file's size is
+ * the limit, because every kernel enforces it, and many kernels lack project quotas. The guest gets ENOSPC,
+ * and the host's disk is safe.
  */
 import { mkdir, open, stat, statfs } from "node:fs/promises";
 import { run } from "../exec.ts";
 import { mkfsArgv, mountArgv, type DiskLayout } from "./argv.ts";
 
-/** What ext4 keeps for itself: 2 % or 16 MiB of reserved clusters, and its tables. The guest gets what it was promised. */
+/**
+ * Overhead of ext4: 2 % or 16 MiB of reserved clusters, and its tables. It is added, so the guest gets the
+ * promised size.
+ */
 const OVERHEAD_BYTES = 24 * 1024 * 1024;
 const BLOCK_BYTES = 4096;
 
@@ -31,9 +35,10 @@ export async function makeDisk(
 }
 
 /**
- * Bytes that files occupy on the filesystem of `directory`; files of other filesystems and missing files count zero.
+ * Bytes that files occupy on the filesystem of `directory`. Missing files and files of other filesystems
+ * count zero.
  */
-export async function takenBytes(directory: string, files: readonly string[]): Promise<number> {
+export async function allocatedBytes(directory: string, files: readonly string[]): Promise<number> {
   const { dev } = await stat(directory);
   const taken = await Promise.all(
     files.map(async (file) => {
@@ -44,7 +49,7 @@ export async function takenBytes(directory: string, files: readonly string[]): P
   return taken.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** Bytes the guest's writable layer takes. */
+/** Bytes that the guest's writable layer occupies. */
 export async function diskUsage(disk: string): Promise<number> {
   const { bsize, blocks, bfree } = await statfs(disk);
   return (blocks - bfree) * bsize;

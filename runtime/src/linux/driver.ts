@@ -1,15 +1,15 @@
 /**
- * Machines on Linux. A machine is a group of processes in a control group of its own, with a network namespace
- * (../network), a disk image that bounds what it writes, an image's files below that, and our guest program as PID 1, which
- * dials out to a unix socket this process listens on (../guest). What isolates those processes is an engine's: gVisor's
- * kernel (../gvisor), or the host's own behind a user namespace (../runc).
+ * Machines on Linux. A machine is a group of processes in its own control group. It has a network namespace
+ * (../network), a disk image that bounds its writes, and below that the files of an image. PID 1 is Kontor's
+ * guest program, which connects to a unix socket of this process (../guest). An engine isolates the
+ * processes: gVisor's kernel (../gvisor), or the host's kernel behind a user namespace (../runc).
  *
- * Nothing of a machine depends on this process: its parent is a shim (shim/shim.c), its record a file. `close` and even
- * kill -9 leave it running; the next `open` finds the records, looks who is alive and listens on the same sockets, and
- * removes what no record speaks of.
+ * No machine depends on this process: its parent is a shim (shim/shim.c), and its record is a file. `close`,
+ * and even kill -9, leave machines running. The next `open` reads the records, checks which machines live,
+ * listens on the same sockets, and removes everything without a record.
  *
- * Whether a machine lives is said by its control group alone: `runsc state` still says "running" for one that was
- * killed. Its end is noticed by the guest's connection, and at the latest by `list`.
+ * Only the control group shows whether a machine lives: `runsc state` still returns "running" after a kill.
+ * The end of a machine is noticed when the guest's connection ends, and at the latest by `list`.
  */
 import { createHash } from "node:crypto";
 import { chmod, chown, mkdir, readFile, readdir, rm, statfs, writeFile } from "node:fs/promises";
@@ -41,7 +41,7 @@ import {
   type Resources,
 } from "../driver.ts";
 import { Leftovers } from "../leftovers.ts";
-import type { EgressDoor } from "../network/egress.ts";
+import type { EgressServices } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
 import type { Member } from "../network/groups.ts";
 import { HostNetwork } from "../network/network.ts";
@@ -51,11 +51,11 @@ import { readManifest, verify } from "../snapshots/manifest.ts";
 import { together } from "../together.ts";
 import { Turns } from "../turns.ts";
 import { imageOf, volumeUsage } from "../volumes/image.ts";
-import { checkpointMachine, letGo, restoreMachine } from "../gvisor/checkpoint.ts";
+import { checkpointMachine, resumeMachine, restoreMachine } from "../gvisor/checkpoint.ts";
 import { captureStream } from "./capture-stream.ts";
 import { cleanUp } from "./cleanup.ts";
 import { bootMachine, type CreateNeeds, type CreateTimings } from "./create.ts";
-import { diskUsage, takenBytes } from "./disk.ts";
+import { diskUsage, allocatedBytes } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
 import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
@@ -71,38 +71,41 @@ import { ImageRoots, makeMountPoints } from "../rootfs/layers.ts";
 import type { Engine } from "./engine.ts";
 import { needsProcSysNetMask } from "./start.ts";
 
-/** Above this the outer addresses of an instance, 100.(64+n).0.0/16, come to their end. */
+/** Above this number, the outer addresses of an instance, 100.(64+n).0.0/16, are exhausted. */
 const MAX_SLOTS = 65_000;
-/** Names in one image: several times what a distribution with compilers has, and what this process holds in memory. */
+/**
+ * Limit of the names in one image: several times those of a distribution with compilers. This process holds
+ * them in memory.
+ */
 const MAX_IMAGE_ENTRIES = 500_000;
-/** A guest whose connection ended while its machine lives on gets this long to dial in again. */
+/** Time in which a guest must reconnect after its connection ended while its machine lives. */
 const SILENCE_MS = 5_000;
 /** Interval between checks for machines that died, or that lost a helper process. */
 const DEAD_LOOK_MS = 1_000;
 
 export interface LinuxOptions {
-  /** Where records, disks and, unless `imagesDirectory` says otherwise, images are kept. */
+  /** Directory of records, disks and, unless `imagesDirectory` is set, images. */
   stateDir: string;
   imagesDirectory?: string;
-  /** 0 to 63: keeps several installations on one host apart (names, addresses, groups). */
+  /** 0 to 63: separates several installations on one host (names, addresses, groups). */
   instance: number;
-  /** Interface that open machines leave through; null: that of the default route. */
+  /** Network interface for the traffic of open machines. Null: that of the default route. */
   uplink: string | null;
-  /** Resolvers for open machines; null: the host's own. */
+  /** Resolvers for open machines. Null: the host's own. */
   dnsServers: string[] | null;
-  /** TCP port on 10.0.0.1 where restricted machines find the egress proxy. */
+  /** TCP port on 10.0.0.1 at which restricted machines reach the egress proxy. */
   proxyPort: number;
-  /** What serves restricted machines; without it they reach nothing. */
-  egress?: EgressDoor;
+  /** Egress proxy of restricted machines; without it they reach nothing. */
+  egress?: EgressServices;
   guestBinary: string;
   shimBinary: string;
-  /** Names on PATH, or paths. */
+  /** Names of programs on PATH, or paths. */
   runsc: string;
   runc: string;
   platform: Platform;
-  /** One event of the driver's work, with what a person looking for a fault wants to know. */
+  /** Logs an event of the driver, with the fields that help to find a fault. */
   log: (event: string, fields: Record<string, unknown>) => void;
-  /** Called at each named point of a checkpoint and a restore, for tests that end the process there. */
+  /** Called at each kill point of a checkpoint and a restore, for tests that end the process there. */
   reached?: (point: string) => Promise<void>;
 }
 
@@ -114,16 +117,16 @@ export class LinuxDriver implements Driver {
   readonly #images: Images;
   readonly #roots: ImageRoots;
   readonly #machines = new Map<MachineId, LinuxMachine>();
-  /** Network slots of machines that exist, are being made, or are being taken off. */
+  /** Network slots of machines that exist, start or end. */
   readonly #slots = new Set<number>();
-  /** Volume's directory → the machine that has it. */
+  /** Directory of a volume → machine that uses it. */
   readonly #volumes = new Map<string, MachineId>();
   readonly #users: UserRanges;
   readonly #turns = new Turns<MachineId>();
   readonly #runsc: RunscBuilds;
   readonly #verifying = new Map<string, Promise<void>>();
   readonly #background = new Set<Promise<unknown>>();
-  /** Machines without a record whose processes, mounts or files could not be removed yet. */
+  /** Machines without a record, whose processes, mounts or files could not be removed yet. */
   readonly #leftovers: Leftovers;
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
   #cpuClass: Promise<string> | undefined;
@@ -153,7 +156,8 @@ export class LinuxDriver implements Driver {
     for (const directory of [this.#host.machines, this.#host.run]) {
       await mkdir(directory, { recursive: true, mode: 0o700 });
     }
-    // The root of a native machine passes here on the way to its files. The machine's directory lets it alone pass.
+    // Root of a native machine passes through this directory to its files. The machine's own directory admits
+    // it alone.
     for (const directory of [dirname(this.#host.run), this.#host.run]) {
       await chown(directory, 0, 0);
       await chmod(directory, 0o711);
@@ -181,12 +185,15 @@ export class LinuxDriver implements Driver {
     };
   }
 
-  /** `removeAll` takes the host back to what it was, for uninstalling; the machines must have been removed. */
+  /**
+   * `removeAll` reverts the driver's changes to the host, for uninstalling. The machines must have been
+   * removed before.
+   */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     clearInterval(this.#looking);
     await this.settled();
     await this.#leftovers.close();
-    // Without a machine there is nothing to find again: the host is left as it was found.
+    // Without a machine, nothing needs adoption, so the host is reverted.
     const isEmpty = this.#machines.size === 0 && this.#leftovers.remaining.length === 0;
     const removeAll = options.removeAll ?? isEmpty;
     for (const machine of this.#machines.values()) await machine.connections.close();
@@ -200,7 +207,7 @@ export class LinuxDriver implements Driver {
     await rm(this.#host.run, { recursive: true, force: true });
   }
 
-  /** When nothing goes on in the background: namespaces being taken down, an exit being looked into. */
+  /** Resolves when no background work runs, such as the removal of a namespace or the handling of an exit. */
   async settled(): Promise<void> {
     await this.#turns.settled();
     while (this.#background.size > 0) await Promise.allSettled(this.#background);
@@ -235,7 +242,7 @@ export class LinuxDriver implements Driver {
   async list(): Promise<Machine[]> {
     return Promise.all(
       Array.from(this.#machines.values(), async (machine) => {
-        await this.#notice(machine);
+        await this.#checkForEnd(machine);
         const state =
           machine.exit !== null ? "dead" : machine.isFrozen || machine.isHeld ? "frozen" : "running";
         return { id: machine.id, state, spec: machine.spec, exit: machine.exit };
@@ -251,7 +258,7 @@ export class LinuxDriver implements Driver {
     return this.#images.list();
   }
 
-  /** Takes no turn: whoever removes the machine meanwhile ends this too. */
+  /** Takes no lock: a concurrent remove ends the capture too. */
   async captureImage(
     id: MachineId,
     image: { id: string; name: string },
@@ -265,7 +272,9 @@ export class LinuxDriver implements Driver {
     const maxBytes = machine.spec.resources.diskBytes;
     const stream = captureStream(machine.guest, { timeoutMs });
     const limits = { maxBytes, maxEntries: MAX_IMAGE_ENTRIES };
-    const made = await this.#images.capture(machine.spec.image, image, stream, limits);
+    const made = await this.#images.capture(machine.spec.image, image, stream, limits, (files) =>
+      this.#roots.rootOf(files),
+    );
     this.#options.log("image_captured", { machine: id, image: image.id, ms: performance.now() - begin });
     return made;
   }
@@ -284,7 +293,7 @@ export class LinuxDriver implements Driver {
     if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
     this.#slots.add(slot);
     const release = async () => {
-      // One that could not be shut is given to nobody until the next `open` sweeps it.
+      // A slot that could not be shut stays unused until the next `open` sweeps it.
       await this.#network.detach(slot);
       this.#slots.delete(slot);
     };
@@ -327,20 +336,21 @@ export class LinuxDriver implements Driver {
     const runsc = this.#runsc.path(runtimeBuild);
     const from = { ...this.#options, runsc, directory, bytes: checkpoint.bytes };
     const { guestBuild, sharedMemoryBytes } = checkpoint;
-    // A restore uses the mounts of the checkpoint. Newer versions of runsc refuse other options for them.
+    // A restore uses the mount options of the checkpoint. Newer versions of runsc refuse other options.
     const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
     const builds = async () => ({ guestBuild, runtimeBuild, ...shared });
     return this.#boot(spec, "machine_restored", builds, async (needs, machine) => {
-      // Read side by side: what is damaged has run for a moment then, but nobody was told of it.
-      const whole = this.#verified(directory, checkpoint);
+      // Verified concurrently with the start: a machine from damaged files may run for a moment, but no
+      // caller has it.
+      const whole = this.#verifyOnce(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
       await together(whole, restored);
       return restored;
     });
   }
 
-  /** Who restores from the same bytes at the same time has them read over once. */
-  #verified(directory: string, checkpoint: Checkpoint): Promise<void> {
+  /** Concurrent restores from the same files verify them once. */
+  #verifyOnce(directory: string, checkpoint: Checkpoint): Promise<void> {
     const known = this.#verifying.get(directory);
     if (known) return known;
     const verified = verify(directory, checkpoint).finally(() => this.#verifying.delete(directory));
@@ -355,7 +365,7 @@ export class LinuxDriver implements Driver {
     boot: (needs: CreateNeeds, machine: LinuxMachine) => Promise<CreateTimings>,
   ): Promise<void> {
     return this.#turns.take(spec.id, async () => {
-      if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is no machine id`);
+      if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is not a machine id`);
       checkPrivateNetwork(spec);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       const image = (await this.#images.list()).find(({ id }) => id === spec.image);
@@ -366,7 +376,7 @@ export class LinuxDriver implements Driver {
       const slot = freeSlot(this.#slots);
       try {
         if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
-        this.#takeVolume(spec);
+        this.#reserveVolume(spec);
       } catch (error) {
         await this.#users.release(spec.id);
         throw error;
@@ -389,15 +399,15 @@ export class LinuxDriver implements Driver {
         );
         this.#options.log(event, { machine: spec.id, slot, ...timings });
       } catch (error) {
-        await this.#takeOff(machine);
+        await this.#removeFromHost(machine);
         throw error;
       }
-      this.#keep(machine);
+      this.#register(machine);
     });
   }
 
-  /** Two filesystems on one image would destroy it. */
-  #takeVolume({ id, volume }: MachineSpec): void {
+  /** Rejects a second user of a volume: two mounts of one image would destroy the filesystem. */
+  #reserveVolume({ id, volume }: MachineSpec): void {
     if (volume === undefined) return;
     if (this.#volumes.has(volume.directory)) {
       throw new RuntimeError("volume_in_use", "another machine has the volume", {
@@ -407,9 +417,9 @@ export class LinuxDriver implements Driver {
     this.#volumes.set(volume.directory, id);
   }
 
-  /** The program of this server, as it was when it first started a machine. */
+  /** Build of this server's guest program, copied at the first start of a machine. */
   #ownGuest(): Promise<string> {
-    // One copy for all who start at once; one that failed is tried again.
+    // Concurrent callers share one copy. A failed copy is retried.
     this.#guest ??= keepGuest(this.#host.guests, this.#options.guestBinary).catch((error: unknown) => {
       this.#guest = undefined;
       throw error;
@@ -421,7 +431,7 @@ export class LinuxDriver implements Driver {
     return this.#turns.take(id, async () => {
       const machine = this.#alive(id);
       if (machine.isolation === "native") {
-        throw new RuntimeError("not_checkpointable", "a native machine cannot be written down");
+        throw new RuntimeError("not_checkpointable", "a native machine cannot be checkpointed");
       }
       await this.#thaw(machine);
       const begin = performance.now();
@@ -453,7 +463,7 @@ export class LinuxDriver implements Driver {
       }
       const resources = { ...spec.resources, diskBytes: machine.spec.resources.diskBytes };
       await this.#change(machine, { ...spec, resources });
-      // Side by side: changing the network mode takes longest, and PID 1 needs no more than the thaw.
+      // Concurrently: changing the network mode takes longest, and PID 1 needs only the thaw.
       await together(
         this.#cgroups.setLimits(id, resources, machine.isolation),
         this.#network.setMode(machine.slot, spec.network),
@@ -503,9 +513,9 @@ export class LinuxDriver implements Driver {
     return this.#turns.take(id, async () => {
       const machine = this.#machines.get(id);
       if (machine === undefined) return;
-      await this.#takeOff(machine);
+      await this.#removeFromHost(machine);
       this.#machines.delete(id);
-      this.#ended(machine, "removed");
+      this.#reportEnd(machine, "removed");
     });
   }
 
@@ -525,7 +535,7 @@ export class LinuxDriver implements Driver {
     const machines = await Promise.all(
       Array.from(this.#machines.values(), async ({ id, paths, spec }): Promise<[MachineId, number]> => {
         const volume = spec.volume === undefined ? [] : [imageOf(spec.volume.directory)];
-        return [id, await takenBytes(stateDir, [paths.diskImage, ...volume])];
+        return [id, await allocatedBytes(stateDir, [paths.diskImage, ...volume])];
       }),
     );
     const { bavail, bsize } = await statfs(stateDir);
@@ -567,14 +577,16 @@ export class LinuxDriver implements Driver {
     return undefined;
   }
 
-  #keep(machine: LinuxMachine): void {
+  #register(machine: LinuxMachine): void {
     this.#machines.set(machine.id, machine);
     this.#slots.add(machine.slot);
     if (machine.spec.volume !== undefined) this.#volumes.set(machine.spec.volume.directory, machine.id);
-    machine.connections.on("gone", () => this.#inBackground("guest_gone", machine, this.#silent(machine)));
+    machine.connections.on("gone", () =>
+      this.#inBackground("guest_gone", machine, this.#handleDisconnect(machine)),
+    );
   }
 
-  /** What is decided goes to the record before it is done: a server that starts again then finds what it meant. */
+  /** Records the change before it is made, so that a restarted server finds the intended state. */
   async #change(machine: LinuxMachine, change: Partial<MachineSpec>): Promise<void> {
     const spec = { ...machine.spec, ...change };
     await writeRecord(machine.paths.record, { ...machine.record, spec }, { durable: false });
@@ -587,7 +599,7 @@ export class LinuxDriver implements Driver {
     if (!machine.isHeld) return;
     try {
       const runsc = this.#runsc.path(machine.runtimeBuild);
-      await letGo({ ...this.#options, runsc, cgroups: this.#cgroups }, machine);
+      await resumeMachine({ ...this.#options, runsc, cgroups: this.#cgroups }, machine);
     } catch (error) {
       await this.#endIfHeld(machine);
       throw error;
@@ -601,49 +613,49 @@ export class LinuxDriver implements Driver {
     return { ...this.#options, runsc, runtimeBuild, cpuClass, cgroups: this.#cgroups, reached };
   }
 
-  /** A machine that could not be let go again is reached by nobody: better ended than for ever silent. */
+  /** Kills a machine that could not be resumed after a checkpoint, because no caller could reach it. */
   async #endIfHeld(machine: LinuxMachine): Promise<void> {
     if (!machine.isHeld) return;
     await this.#cgroups.killAll(machine.id);
-    await this.#notice(machine);
+    await this.#checkForEnd(machine);
   }
 
-  /** Takes the machine off the host; its network slot becomes free once its namespace is shut. */
-  async #takeOff(machine: LinuxMachine): Promise<void> {
+  /** Removes the machine from the host. The network slot becomes free once its namespace is shut. */
+  async #removeFromHost(machine: LinuxMachine): Promise<void> {
     this.#removing.add(machine);
     machine.connections.removeAllListeners("gone");
     await machine.connections.close();
     await cleanUp(this.#cgroups, machine.id, machine.paths);
     await this.#users.release(machine.id);
     if (machine.spec.volume !== undefined) this.#volumes.delete(machine.spec.volume.directory);
-    // A slot that could not be shut is given to nobody until the next `open` sweeps it.
+    // A slot that could not be shut stays unused until the next `open` sweeps it.
     const detached = this.#network.detach(machine.slot).then(() => this.#slots.delete(machine.slot));
     this.#inBackground("detach", machine, detached);
   }
 
-  /** The guest has hung up: its machine ended, or is about to, or plays dead. */
-  async #silent(machine: LinuxMachine): Promise<void> {
+  /** Handles a guest that has disconnected: its machine ended, is about to end, or does not respond. */
+  async #handleDisconnect(machine: LinuxMachine): Promise<void> {
     const deadline = performance.now() + SILENCE_MS;
     while (performance.now() < deadline) {
-      await this.#notice(machine);
+      await this.#checkForEnd(machine);
       if (machine.exit !== null || machine.isFrozen || machine.isHeld || machine.connections.isReady) return;
       await sleep(50);
     }
-    // Nobody can reach it any more, so it may not go on using the host.
+    // No caller can reach the machine any more, so it must not keep using the host.
     await this.#cgroups.killAll(machine.id);
-    await this.#notice(machine);
+    await this.#checkForEnd(machine);
   }
 
   /**
-   * Kills a gVisor machine that outgrew its headroom. cgroup v1 has no `memory.oom.group`: it kills one process, and a
-   * sentry that lost a helper hangs for ever with open connections and its memory (seen: `oom_kill 1`,
-   * `under_oom 0`, usage at the limit).
+   * Kills a gVisor machine that exceeded its headroom. cgroup v1 has no `memory.oom.group`, so the kernel
+   * kills one process. A sentry that lost a helper hangs forever with open connections and its memory (seen:
+   * `oom_kill 1`, `under_oom 0`, usage at the limit).
    */
-  async #endBroken(machine: LinuxMachine): Promise<void> {
+  async #killBroken(machine: LinuxMachine): Promise<void> {
     if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) return;
     if (!(await this.#cgroups.oomKilled(machine.id))) return;
     await this.#cgroups.killAll(machine.id);
-    await this.#notice(machine);
+    await this.#checkForEnd(machine);
   }
 
   /**
@@ -657,9 +669,9 @@ export class LinuxDriver implements Driver {
       for (const machine of this.#machines.values()) {
         // A held machine has no processes, because its checkpoint ended them.
         if (machine.isHeld) continue;
-        await this.#notice(machine);
+        await this.#checkForEnd(machine);
         if (this.#cgroups.layout.version === "v1")
-          this.#inBackground("broken", machine, this.#endBroken(machine));
+          this.#inBackground("broken", machine, this.#killBroken(machine));
       }
     } catch (error) {
       this.#options.log("background_failed", { event: "dead", error });
@@ -668,21 +680,21 @@ export class LinuxDriver implements Driver {
     }
   }
 
-  /** Sees whether the machine has ended. */
-  async #notice(machine: LinuxMachine): Promise<void> {
+  /** Checks whether the machine has ended. */
+  async #checkForEnd(machine: LinuxMachine): Promise<void> {
     if (machine.exit !== null || (await this.#cgroups.processes(machine.id)).length > 0) return;
     const outOfMemory = await this.#cgroups.oomKilled(machine.id);
     // A machine that is being removed ends with the reason `removed`.
     if (!this.#machines.has(machine.id) || this.#removing.has(machine)) return;
-    this.#ended(machine, outOfMemory ? "out_of_memory" : "failed");
+    this.#reportEnd(machine, outOfMemory ? "out_of_memory" : "failed");
     await machine.connections.close();
   }
 
-  #ended(machine: LinuxMachine, reason: MachineExit["reason"]): void {
+  #reportEnd(machine: LinuxMachine, reason: MachineExit["reason"]): void {
     if (machine.exit !== null) return;
     machine.exit = { reason, at: new Date() };
     this.#options.log("machine_ended", { machine: machine.id, reason });
-    // Where we removed it, its slot is shut or another's by now.
+    // If the driver removed it, its slot is shut, or another machine has it by now.
     if (reason !== "removed" && machine.spec.privateNetwork?.serves !== undefined) {
       this.#inBackground("withdraw", machine, this.#network.withdraw(machine.slot));
     }
@@ -697,7 +709,7 @@ export class LinuxDriver implements Driver {
     void logged.finally(() => this.#background.delete(logged));
   }
 
-  /** Takes over what earlier processes left: machines with a record are kept, the rest is removed. */
+  /** Adopts machines with a record, and removes other leftovers of earlier processes. */
   async #adopt(found: Awaited<ReturnType<typeof readRecords>>): Promise<void> {
     const known = found.flatMap(({ record }) => (record === undefined ? [] : [record]));
     await Promise.all(known.map((record) => this.#adoptOne(record)));
@@ -721,28 +733,28 @@ export class LinuxDriver implements Driver {
 
   async #adoptOne(record: MachineRecord): Promise<void> {
     const machine = new LinuxMachine(this.#host, record);
-    this.#keep(machine);
+    this.#register(machine);
     machine.isFrozen = await this.#cgroups.isFrozen(machine.id);
     if ((await this.#cgroups.processes(machine.id)).length > 0) {
       await mkdir(machine.paths.guestDirectory, { recursive: true });
-      // Older servers left this directory open to every user.
+      // Older servers made this directory accessible to every user.
       await chown(machine.paths.runDirectory, 0, machine.firstUser ?? 0);
       await chmod(machine.paths.runDirectory, 0o710);
-      // A held one has its guest back once it is thawed.
+      // The guest of a held machine connects again once it is thawed.
       if (!machine.isHeld) await machine.connections.listen();
     }
-    await this.#notice(machine);
+    await this.#checkForEnd(machine);
     this.#options.log("machine_adopted", { machine: machine.id, exit: machine.exit });
   }
 }
 
-/** A machine of a group as the network adopts it, what it serves included: whether it lives is looked at after. */
+/** Machine of a group, with its service, for the network to adopt. The check whether it lives comes later. */
 function memberOf(record: MachineRecord | undefined): Member[] {
   if (record?.spec.privateNetwork === undefined) return [];
   return [{ slot: record.slot, privateNetwork: record.spec.privateNetwork }];
 }
 
-/** Processors between which a checkpoint can move: same model name and same features. */
+/** Class of processors between which a checkpoint can move: same model name and same features. */
 function cpuClass(cpuinfo: string): string {
   const field = (name: string) => new RegExp(`^${name}\\s*: (.*)$`, "m").exec(cpuinfo)?.[1] ?? "";
   const features = (field("flags") || field("Features")).split(" ").toSorted().join(" ");

@@ -1,8 +1,8 @@
 /**
- * What isolates a machine's processes, behind the one driver. Its record, slot, control group, namespace, disk, volume and
- * connection are the same for every engine; an engine says how the disk is laid out, lays the bundle (config.json and
- * what that speaks of) and names the program that starts it. What only one of them can do, such as a checkpoint, is not
- * here.
+ * An isolation engine below the one driver. Record, slot, control group, namespace, disk, volume and
+ * connection of a machine are the same for every engine. An engine defines the layout of the disk, writes the
+ * bundle (config.json and its files) and names the program that starts it. Features of one engine alone, such
+ * as checkpoints, are elsewhere.
  */
 import type { Isolation } from "../driver.ts";
 import type { ImageFiles } from "../rootfs/images.ts";
@@ -21,10 +21,13 @@ export interface Bundle {
 export interface Engine {
   readonly isolation: Isolation;
   readonly disk: DiskLayout;
-  /** Whether its program must not see the kernel's network settings: `shim run --mask-proc-sys-net`. */
+  /** True if the engine must not see the kernel's network settings: `shim run --mask-proc-sys-net`. */
   readonly maskProcSysNet: boolean;
-  /** Lays the bundle, once the machine's disk, volume, control group and network are there. Undone by `cleanUp`. */
+  /**
+   * Writes the bundle, after the machine's disk, volume, control group and network exist. `cleanUp` reverts
+   * it.
+   */
   prepare(bundle: Bundle): Promise<void>;
-  /** Starts what was prepared and returns. */
+  /** Command that starts the prepared machine and returns. */
   runArgv(machine: LinuxMachine, netnsPath: string): string[];
 }

@@ -1,20 +1,22 @@
 /**
- * The guest programs of this host, each build under its own name and for good. A machine's PID 1 is mapped from its file
- * for as long as the machine lives, and a checkpoint is restored only onto the very same one: a server that brings a
- * newer guest program must not take the older away from under machines that run, or are paused.
+ * Guest programs of this host. Each build has its own file, which is kept forever. A machine's PID 1 is
+ * mapped from its file while the machine lives, and a checkpoint restores only onto the same file. So a
+ * server with a newer guest program must keep the older ones for running and paused machines.
  */
 import { createHash } from "node:crypto";
 import { chmod, mkdir, readFile, rename, stat, utimes, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 
-/** gVisor compares times too: the same build has the same on every host. */
+/** gVisor also compares modification times, so a build must have the same time on every host. */
 const NO_TIME = new Date(0);
 
-/** Keeps a copy of the program unless there is one; answers the build's name. */
+/** Keeps a copy of the program unless one exists. Returns the name of the build. */
 export async function keepGuest(directory: string, program: string): Promise<string> {
   const bytes = await readFile(program).catch((error: unknown) => {
-    throw new RuntimeError("failed", "the guest program has not been built", { cause: error });
+    throw new RuntimeError("failed", "the guest program is missing; build it with `make -C guest`", {
+      cause: error,
+    });
   });
   const build = createHash("sha256").update(bytes).digest("hex").slice(0, 16);
   const path = guestPath(directory, build);

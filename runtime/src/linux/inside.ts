@@ -1,4 +1,4 @@
-/** What every machine has inside of ours, whichever engine runs it: the guest program, its socket, and how names are found. */
+/** Kontor's own files in every machine, for any engine: the guest program, its socket, and resolv.conf. */
 import type { MachinePaths } from "./paths.ts";
 
 export const GUEST_PROGRAM = "/.kontor/guest";
@@ -6,20 +6,23 @@ const GUEST_RUN_DIRECTORY = "/.kontor/run";
 export const GUEST_ARGV = [GUEST_PROGRAM, `${GUEST_RUN_DIRECTORY}/guest.sock`];
 export const VOLUME = "/persist";
 
-/** `nameserver` is the host's end of every machine's veth; two tries of 2 s keep a closed door from hanging programs. */
+/**
+ * `nameserver` is the host's end of every machine's veth. Two tries within 2 s keep a closed resolver from
+ * hanging programs.
+ */
 export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:1 attempts:2\n";
 
-export interface OurFiles {
+export interface KontorFiles {
   paths: Pick<MachinePaths, "guestDirectory">;
   guestBinary: string;
   resolvConf: string;
 }
 
-/** As mounts of an OCI spec. */
-export function ourMounts({ paths, guestBinary, resolvConf }: OurFiles): Record<string, unknown>[] {
+/** Kontor's mounts for an OCI spec. */
+export function kontorMounts({ paths, guestBinary, resolvConf }: KontorFiles): Record<string, unknown>[] {
   return [
     bind(guestBinary, GUEST_PROGRAM),
-    // Read-only: a directory of the host's that the guest could fill would be outside its disk limit.
+    // Read-only: a guest could fill a writable directory of the host beyond its disk limit.
     bind(paths.guestDirectory, GUEST_RUN_DIRECTORY),
     bind(resolvConf, "/etc/resolv.conf"),
   ];

@@ -1,6 +1,6 @@
 /**
- * One live machine as the driver holds it: its record, its connection, and what is known of its end. What must be
- * true is on the host (cgroup, record); this is only what would be slow to ask for.
+ * The state of a live machine in the driver: record, connection, and end, if known. The host has the truth
+ * (cgroup, record); this object caches values that are slow to read.
  */
 import type { Isolation, MachineExit, MachineId, MachineSpec, Resources } from "../driver.ts";
 import { GuestClient } from "../guest/client.ts";
@@ -14,20 +14,20 @@ export class LinuxMachine {
   readonly id: MachineId;
   readonly slot: number;
   readonly guestBuild: string;
-  /** The runsc that runs it, if known. */
+  /** Version of the runsc that runs it, if known. */
   readonly runtimeBuild: string | undefined;
   readonly sharedMemoryBytes: number | undefined;
   readonly imageEnv: Record<string, string>;
   readonly paths: MachinePaths;
-  /** The host's user that is root inside a native machine. */
+  /** User of the host that is root inside a native machine. */
   readonly firstUser: number | undefined;
   readonly connections: GuestConnections;
   readonly guest: GuestClient;
   spec: MachineSpec;
   isFrozen = false;
-  /** Limits that were last sent to PID 1. */
+  /** Limits last sent to PID 1. */
   #limited: Pick<Resources, "memoryBytes" | "vcpus"> | undefined;
-  /** Held for a checkpoint: no task runs, and the host does not listen. */
+  /** True during a checkpoint: no task runs, and the host does not listen. */
   isHeld: boolean;
   exit: MachineExit | null = null;
 
@@ -42,7 +42,7 @@ export class LinuxMachine {
     this.isHeld = record.isHeld ?? false;
     this.paths = machinePaths(host, this.id);
     this.firstUser = this.isolation === "native" ? (record.firstUser ?? SHARED_FIRST_USER) : undefined;
-    // The machine's root is an ordinary user here, and must own the socket to connect.
+    // Root of a native machine is an ordinary user on the host, and must own the socket to connect.
     this.connections = new GuestConnections(this.paths.guestSocket, this.firstUser);
     this.guest = new GuestClient(this.connections);
   }
@@ -60,7 +60,7 @@ export class LinuxMachine {
     return { version: 1, slot, imageEnv, guestBuild, ...engine, ...shared, spec, isHeld, ...users };
   }
 
-  /** Tells PID 1 the machine's name and the environment of all it starts from now on. */
+  /** Sends PID 1 the machine's name and the environment of every later process. */
   async configure(): Promise<void> {
     const { hostname, env } = this.spec;
     const named = this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });

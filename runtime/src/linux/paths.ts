@@ -1,25 +1,28 @@
 /**
- * Where a machine's things lie. What must outlive the server's process is below the state directory:
+ * Paths of a machine. Files that must outlive the server's process are below the state directory:
  *
  *     <state>/machines/<id>/machine.json   the record, written before anything is started and removed last
  *     <state>/machines/<id>/config.json    the OCI spec
- *     <state>/machines/<id>/disk.img       what the guest may write, a sparse ext4 image, mounted on
- *     <state>/machines/<id>/disk/          where the upper layer of the root filesystem is kept
- *     <state>/machines/<id>/volume/        where its volume is mounted, if it has one
- *     <state>/machines/<id>/engine.log     errors of runsc or runc itself, nothing from inside
- *     <state>/mount-points/                laid over images of layers: the places our own mounts go to
- *     <state>/roots/<image>/               where the layers of an image are mounted for gVisor, in its turn read-only
+ *     <state>/machines/<id>/disk.img       the machine's disk, a sparse ext4 image, mounted on
+ *     <state>/machines/<id>/disk/          the upper layer of the root filesystem
+ *     <state>/machines/<id>/volume/        mount point of the volume, if the machine has one
+ *     <state>/machines/<id>/engine.log     errors of runsc or runc itself, no output from inside
+ *     <state>/mount-points/                layer with Kontor's mount points, above the layers of an image
+ *     <state>/roots/<image>/               read-only mount of an image's layers for gVisor
  *     <state>/guests/<build>/kontor-guest  PID 1, every build that any machine was started with
  *     <state>/runsc/<version>              every runsc that a machine or a checkpoint needs
  *
- * What is true only while the host is up is below /run, whose short names keep unix sockets within their 107 bytes
- * whatever the state directory is called:
+ * Files that a reboot may delete are below /run. The short names keep unix sockets within their 107 bytes for
+ * any state directory:
  *
- *     /run/kontor/<n>/<id>/guest/guest.sock PID 1 inside dials this; the directory is /.kontor/run inside, read-only
- *     /run/kontor/<n>/<id>/runsc/           runsc's or runc's own state: one root per machine, so ids cannot be mixed up
- *     /run/kontor/<n>/<id>/root/            where a native machine's root filesystem is mounted
- *     /run/kontor/<n>/<id>/users            where its user namespace is mounted
- *     /run/kontor/users/<range>             leases of the host's user ids, of all installations (../runc/users.ts)
+ *     /run/kontor/<n>/<id>/guest/guest.sock PID 1 connects to this; the directory is /.kontor/run inside,
+ * read-only
+ *     /run/kontor/<n>/<id>/runsc/           state of runsc or runc: one root per machine, so ids cannot be
+ * mixed up
+ *     /run/kontor/<n>/<id>/root/            mount of a native machine's root filesystem
+ *     /run/kontor/<n>/<id>/users            mount of its user namespace
+ *     /run/kontor/users/<range>             leases of the host's user ids, for all installations
+ * (../runc/users.ts)
  */
 import { join } from "node:path";
 import type { MachineId } from "../driver.ts";
@@ -86,7 +89,9 @@ export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
 
 const MACHINE_ID = /^m[a-z0-9]{19}$/;
 
-/** Ids become path components, cgroup names and arguments of programs: nothing else than this shape gets that far. */
+/**
+ * Ids become path components, cgroup names and arguments of programs, so every other form is rejected first.
+ */
 export function isMachineId(text: string): boolean {
   return MACHINE_ID.test(text);
 }

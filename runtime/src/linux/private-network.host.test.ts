@@ -14,7 +14,7 @@ const PORT = 5432;
 const SERVES = { name: "db.shop.internal", address: serviceAddress(4), ports: [PORT] };
 const ENGINES: Isolation[] = ["native", "gvisor"];
 
-/** Says who it is, and then what it is told. */
+/** A server that sends its name, and then echoes its input. */
 const server = (says: string) => `$SIG{CHLD} = "IGNORE"; $| = 1;
 $l = IO::Socket::INET->new(Listen => 9, LocalPort => ${PORT}, ReuseAddr => 1) or die;
 while ($c = $l->accept) { next if fork; $c->autoflush; print $c "${says}\\n"; while (sysread $c, $d, 65536) { print $c $d } exit }`;
@@ -44,26 +44,29 @@ async function bootServer(change: Partial<MachineSpec>, says = "db"): Promise<Ma
   const spec = await boot({ privateNetwork: { group: "acme", serves: SERVES }, ...change });
   const argv = ["perl", "-MIO::Socket::INET", "-e", server(says)];
   await driver.guest(spec.id).startCommand({ id: "cmd_serve", argv });
-  // It listens on all its addresses at once.
+  // The server listens on all its addresses at once.
   await expect
-    .poll(() => execute(driver, spec.id, `exec 3<>/dev/tcp/127.0.0.1/${PORT} && head -1 <&3`).then(said))
+    .poll(() => execute(driver, spec.id, `exec 3<>/dev/tcp/127.0.0.1/${PORT} && head -1 <&3`).then(outputOf))
     .toBe(says);
   return spec;
 }
 
-const said = ({ stdout, stderr }: { stdout: Buffer; stderr: Buffer }) =>
+const outputOf = ({ stdout, stderr }: { stdout: Buffer; stderr: Buffer }) =>
   Buffer.concat([stdout, stderr]).toString().trim();
 
-/** What the machine hears of whoever is there, or the shell's complaint. */
+/** Returns the text that the machine reads from the server, or the shell's error. */
 async function ask(id: MachineId, host = SERVES.address, port = PORT): Promise<string> {
   const shell = `timeout 5 bash -c 'exec 3<>/dev/tcp/${host}/${port} && head -1 <&3' || echo "exit $?"`;
-  const heard = said(await execute(driver, id, shell));
+  const heard = outputOf(await execute(driver, id, shell));
   return /Connection refused|Name or service not known/.exec(heard)?.[0] ?? heard;
 }
 const REFUSED = "Connection refused";
 const UNKNOWN = "Name or service not known";
 
-/** Opens a connection that outlives the server, as all of a machine does; answers all that has come by it so far. */
+/**
+ * Opens a connection that outlives this server, like everything of a machine. Returns all text received so
+ * far.
+ */
 async function hold(
   id: MachineId,
 ): Promise<{ say: (line: string) => Promise<void>; heard: () => Promise<string> }> {
@@ -79,8 +82,8 @@ async function hold(
   };
 }
 
-describe.each(ENGINES)("a %s machine that serves", (isolation) => {
-  test.each(ENGINES)("is reached by a %s machine of its group, by name and by address", async (clients) => {
+describe.each(ENGINES)("a %s machine with a service", (isolation) => {
+  test.each(ENGINES)("is reachable by a %s machine of its group, by name and by address", async (clients) => {
     await bootServer({ isolation });
     const { id } = await boot({
       isolation: clients,
@@ -91,10 +94,10 @@ describe.each(ENGINES)("a %s machine that serves", (isolation) => {
     expect(await ask(id, SERVES.name)).toBe("db");
     expect(await ask(id, SERVES.address, PORT + 1)).toBe(REFUSED);
     const shell = `getent ahosts ${SERVES.name} | cut -d' ' -f1 | sort -u`;
-    expect(said(await execute(driver, id, shell))).toBe(SERVES.address);
+    expect(outputOf(await execute(driver, id, shell))).toBe(SERVES.address);
   });
 
-  test("is reached by nobody else: not by another group, not without one, in no mode", async () => {
+  test("is unreachable for machines of another group or without one, in every network mode", async () => {
     await bootServer({ isolation });
     const strangers = await Promise.all([
       boot({ network: "open", privateNetwork: { group: "globex" } }),
@@ -108,7 +111,7 @@ describe.each(ENGINES)("a %s machine that serves", (isolation) => {
     }
   });
 
-  test("goes, and its address refuses until the next one has it; the name stays", async () => {
+  test("refuses connections at its address after its removal, until the next machine serves it; the name stays", async () => {
     const first = await bootServer({ isolation }, "first");
     const { id } = await boot({ isolation: "native", network: "off", privateNetwork: { group: "acme" } });
     expect(await ask(id, SERVES.name)).toBe("first");
@@ -119,7 +122,7 @@ describe.each(ENGINES)("a %s machine that serves", (isolation) => {
     expect(await ask(id, SERVES.name)).toBe("second");
   });
 
-  test("ends by itself, and its address refuses at once", async () => {
+  test("refuses connections at its address at once after its own exit", async () => {
     const { id: server } = await bootServer({ isolation });
     const { id } = await boot({ isolation: "native", privateNetwork: { group: "acme" } });
     const cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
@@ -131,7 +134,7 @@ describe.each(ENGINES)("a %s machine that serves", (isolation) => {
     expect(await ask(id)).toBe(REFUSED);
   });
 
-  test("is served on by the next server: what is open stays open, and what comes finds it", async () => {
+  test("keeps its connections across a restart of the server, and accepts new ones", async () => {
     await bootServer({ isolation });
     const [native, sandboxed] = await Promise.all([
       boot({ isolation: "native", network: "open", privateNetwork: { group: "acme" } }),
@@ -154,17 +157,17 @@ describe.each(ENGINES)("a %s machine that serves", (isolation) => {
     expect(kept).toEqual(["acme", "acme", "acme"]);
   });
 
-  test("sends and takes as much as it is asked for", async () => {
+  test("sends and receives any amount of data", async () => {
     await bootServer({ isolation });
     const { id } = await boot({ isolation: "native", privateNetwork: { group: "acme" } });
     const bytes = 32 * 1024 * 1024;
     const shell = `exec 3<>/dev/tcp/${SERVES.address}/${PORT}; head -1 <&3 >/dev/null
       head -c ${bytes} /dev/zero >&3 & head -c ${bytes} <&3 | wc -c`;
-    expect(said(await execute(driver, id, shell))).toBe(String(bytes));
+    expect(outputOf(await execute(driver, id, shell))).toBe(String(bytes));
   });
 });
 
-test("a database that starts again: a native machine with a volume, the same address, and what it had written", async () => {
+test("restarts a database: a native machine with a volume, the same address, and its earlier data", async () => {
   const parent = await mkdtemp(join(tmpdir(), "kontor-volumes-"));
   onTestFinished(() => rm(parent, { recursive: true }));
   const volume = { directory: join(parent, "volume"), sizeBytes: 64 * 1024 * 1024, isNew: true };
@@ -174,14 +177,14 @@ test("a database that starts again: a native machine with a volume, the same add
   await driver.close();
   driver = await subject.again();
   expect(await ask(id, SERVES.name)).toBe("first");
-  expect(said(await execute(driver, first.id, "cat /persist/row"))).toBe("committed");
+  expect(outputOf(await execute(driver, first.id, "cat /persist/row"))).toBe("committed");
   const cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
   await cgroups.killAll(first.id);
   await driver.remove(first.id);
   const second = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "second");
-  expect(said(await execute(driver, second.id, "cat /persist/row"))).toBe("committed");
+  expect(outputOf(await execute(driver, second.id, "cat /persist/row"))).toBe("committed");
   expect(await ask(id, SERVES.name)).toBe("second");
-  // It ends while there is no server.
+  // The machine ends while no server runs.
   await driver.close();
   await cgroups.killAll(second.id);
   driver = await subject.again();
@@ -190,11 +193,11 @@ test("a database that starts again: a native machine with a volume, the same add
   expect(await ask(id, SERVES.name)).toBe(REFUSED);
   await driver.remove(second.id);
   const third = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "third");
-  expect(said(await execute(driver, third.id, "cat /persist/row"))).toBe("committed");
+  expect(outputOf(await execute(driver, third.id, "cat /persist/row"))).toBe("committed");
   expect(await ask(id, SERVES.name)).toBe("third");
 });
 
-test("a machine that is restored is in the group it is restored into, and no other", async () => {
+test("puts a restored machine into the group of its spec alone", async () => {
   await bootServer({ isolation: "native" });
   const parent = await mkdtemp(join(tmpdir(), "kontor-checkpoints-"));
   onTestFinished(() => rm(parent, { recursive: true }));

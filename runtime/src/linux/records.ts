@@ -1,6 +1,6 @@
 /**
- * One small file per machine, so that a server that starts again knows what it finds. It is written before anything
- * of the machine exists and removed after everything else is gone: a machine without a record is a leftover.
+ * A small file per machine, from which a restarted server learns its state. It is written before anything
+ * of the machine exists, and deleted after everything else: a machine without a record is a leftover.
  */
 import { open, readFile, readdir, rename } from "node:fs/promises";
 import { join } from "node:path";
@@ -11,29 +11,32 @@ export interface MachineRecord {
   version: 1;
   /** Index of the machine's network slot. */
   slot: number;
-  /** What the image gives every process; the spec's environment lies on top of it. */
+  /** Environment from the image; the spec's environment overrides it. */
   imageEnv: Record<string, string>;
   spec: MachineSpec;
-  /** Which guest program is its PID 1. */
+  /** Build of the guest program that is its PID 1. */
   guestBuild: string;
-  /** The runsc that runs it; absent for native machines and in records of older servers. */
+  /** Version of the runsc that runs it. Absent for native machines and in records of older servers. */
   runtimeBuild?: string;
-  /** The host's user that is root inside a native machine; absent in records of older servers. */
+  /** User of the host that is root inside a native machine. Absent in records of older servers. */
   firstUser?: number;
-  /** Size of a gVisor machine's /dev/shm. Absent, and unlimited, in records of older servers. */
+  /** Size of a gVisor machine's /dev/shm. Absent in records of older servers, which had no limit. */
   sharedMemoryBytes?: number;
-  /** A checkpoint was begun and the machine not let go since; absent in records of older servers. */
+  /** True from the start of a checkpoint until the machine is resumed. Absent in records of older servers. */
   isHeld?: boolean;
 }
 
-/** As it lies on disk: without the environment, which holds its owner's secrets and which PID 1 knows already. */
+/**
+ * Content of the file. It leaves out the environment, which contains secrets of its owner and which PID 1 has
+ * already.
+ */
 function toJson(record: MachineRecord): string {
   return JSON.stringify({ ...record, spec: { ...record.spec, env: {} } });
 }
 
 /**
- * Written aside and renamed, so that a reader sees the old record or the new one. `durable` waits for the disk: needed
- * for a new machine only, since a host that loses power loses the machine as well.
+ * Writes a temporary file and renames it, so that a reader sees the old record or the new one. `durable`
+ * waits for the disk. Only a new machine needs this, because a host that loses power loses its machines too.
  */
 export async function writeRecord(
   path: string,
@@ -50,7 +53,7 @@ export async function writeRecord(
   await rename(`${path}.new`, path);
 }
 
-/** Every id that has a directory, with its record where that can be read. */
+/** Every id with a directory, and its record if it is readable. */
 export async function readRecords(
   machines: string,
 ): Promise<{ id: MachineId; record: MachineRecord | undefined }[]> {
@@ -67,12 +70,12 @@ async function readRecord(path: string, id: MachineId): Promise<MachineRecord | 
       ? record
       : undefined;
   } catch {
-    // Missing or cut off: whatever is there was never acknowledged to anyone.
+    // Missing or truncated: the create was never acknowledged to a caller.
     return undefined;
   }
 }
 
-/** The smallest slot that no machine has. */
+/** Returns the smallest slot that no machine uses. */
 export function freeSlot(taken: Iterable<number>): number {
   const used = new Set(taken);
   let slot = 0;

@@ -26,11 +26,11 @@ const start = (script: string, maskProcSysNet = false) =>
     log: join(directory, "log"),
   });
 
-/** Processes whose arguments name this test's directory. */
+/** Processes with this test's directory in their arguments. */
 const alive = async () =>
   (await exec("ps", ["-eo", "args"])).stdout.split("\n").filter((line) => line.includes(directory)).length;
 
-test("a program that ends well has started; one that fails says what it logged", async () => {
+test("accepts a program that exits with 0, and reports the log of one that fails", async () => {
   await start("true");
   await writeFile(join(directory, "log"), '{"msg":"no such rootfs","level":"error"}');
   await expect(start("exit 3")).rejects.toMatchObject({
@@ -40,7 +40,7 @@ test("a program that ends well has started; one that fails says what it logged",
   await rm(join(directory, "log"));
 });
 
-test("a program that is not there is the host's fault", async () => {
+test("reports a missing program as a fault of the host", async () => {
   const start = startUnderShim({
     shim,
     maskProcSysNet: false,
@@ -50,7 +50,7 @@ test("a program that is not there is the host's fault", async () => {
   expect(await failureKind(start)).toBe("host_unsupported");
 });
 
-test("the shim stays until the last descendant has ended, reaps it, and goes", async () => {
+test("keeps the shim until it has reaped the last descendant", async () => {
   // $0 is the directory: it marks the shim and the orphan in the process list.
   await start('mkfifo "$0/gate"; setsid sh -c \'cat "$0/gate" > "$0/done"\' "$0" &');
   expect(await alive()).toBeGreaterThanOrEqual(2);
@@ -59,12 +59,12 @@ test("the shim stays until the last descendant has ended, reaps it, and goes", a
   expect(await readFile(join(directory, "done"), "utf8")).toBe("opened");
 });
 
-test("the program's output goes nowhere, and its mask over /proc/sys/net is its own", async () => {
+test("discards the program's output, and masks /proc/sys/net for the program alone", async () => {
   await start('echo out; echo err >&2; ls /proc/sys/net > "$0/seen"', true);
   expect(await readFile(join(directory, "seen"), "utf8")).toBe("");
   expect((await exec("ls", ["/proc/sys/net"])).stdout).toContain("core");
 });
 
-test("whether the mask is needed is found out on this host", async () => {
+test("detects whether this host needs the mask", async () => {
   expect(await needsProcSysNetMask()).toBeTypeOf("boolean");
 });

@@ -1,4 +1,4 @@
-/** Starts a machine's processes under a shim and says whether that worked. */
+/** Starts a machine's processes under a shim and reports the result. */
 import { spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import type { Readable } from "node:stream";
@@ -6,7 +6,7 @@ import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 import { lastError, SHIM_STATUS_FD, shimArgv } from "./argv.ts";
 
-/** A cold start takes 0.25 s here; twenty at once on two cores take a few seconds each. */
+/** A cold start takes 0.25 s on the reference host; twenty at once on two cores take a few seconds each. */
 const START_TIMEOUT_MS = 30_000;
 
 export interface StartInput {
@@ -18,7 +18,10 @@ export interface StartInput {
   timeoutMs?: number;
 }
 
-/** Answers when the engine has started the machine and gone. The shim stays with the machine and is no child to wait for. */
+/**
+ * Resolves when the engine has started the machine and exited. The shim stays with the machine, and is not
+ * awaited.
+ */
 export async function startUnderShim(input: StartInput): Promise<void> {
   const timeoutMs = input.timeoutMs ?? START_TIMEOUT_MS;
   const [program = "", ...args] = shimArgv(input.shim, input, input.argv);
@@ -41,16 +44,16 @@ function statusLine(
 ): Promise<string> {
   return new Promise((resolve) => {
     let text = "";
-    const deadline = setTimeout(() => done("timeout"), timeoutMs);
-    const done = (line: string) => {
+    const deadline = setTimeout(() => finish("timeout"), timeoutMs);
+    const finish = (line: string) => {
       clearTimeout(deadline);
       from.destroy();
       resolve(line);
     };
-    shim.once("error", (error) => done(`error shim ${error.message}`));
+    shim.once("error", (error) => finish(`error shim ${error.message}`));
     from.on("data", (piece: Buffer) => (text += piece.toString()));
-    from.once("error", () => done("error shim status lost"));
-    from.once("end", () => done(text.trim() === "" ? "error shim ended early" : text.trim()));
+    from.once("error", () => finish("error shim status lost"));
+    from.once("end", () => finish(text.trim() === "" ? "error shim ended early" : text.trim()));
   });
 }
 
@@ -83,8 +86,8 @@ function killGroup(pid: number): void {
 }
 
 /**
- * Whether runsc would take any network namespace for the host's: it looks for /proc/sys/net/core/rmem_default, which
- * kernels since 6.17 show in all of them.
+ * True if runsc would take any network namespace for the host's: it checks for
+ * /proc/sys/net/core/rmem_default, which kernels since 6.17 show in every namespace.
  */
 export async function needsProcSysNetMask(): Promise<boolean> {
   const probe = ["unshare", "--net", "test", "-e", "/proc/sys/net/core/rmem_default"];

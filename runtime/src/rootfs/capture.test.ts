@@ -26,30 +26,33 @@ const u = (number: number, bytes: number) => {
 };
 const owner = (mode = 0o644, who = uid) =>
   Buffer.concat([u(mode, 2), u(who, 4), u(gid, 4), u(1_000_000_000, 8), u(0, 4)]);
-const named = (type: string, name: string | Buffer) =>
+const nameRecord = (type: string, name: string | Buffer) =>
   Buffer.concat([Buffer.from(type), u(Buffer.byteLength(name), 1), Buffer.from(name)]);
 
-const same = (name: string) => named("=", name);
+const same = (name: string) => nameRecord("=", name);
 const file = (name: string | Buffer, content = "", options: { mode?: number; isLinked?: boolean } = {}) =>
   Buffer.concat([
-    named("F", name),
+    nameRecord("F", name),
     owner(options.mode),
     u(options.isLinked ? 1 : 0, 1),
     u(content.length, 8),
     Buffer.from(content),
   ]);
-const other = (name: string, number: number) => Buffer.concat([named("H", name), u(number, 4)]);
+const other = (name: string, number: number) => Buffer.concat([nameRecord("H", name), u(number, 4)]);
 const leads = (name: string, target: string) =>
-  Buffer.concat([named("L", name), owner(), u(target.length, 2), Buffer.from(target)]);
+  Buffer.concat([nameRecord("L", name), owner(), u(target.length, 2), Buffer.from(target)]);
 const directory = (name: string, ...entries: Buffer[]) =>
-  Buffer.concat([named("D", name), owner(0o755), ...entries, Buffer.from("U")]);
+  Buffer.concat([nameRecord("D", name), owner(0o755), ...entries, Buffer.from("U")]);
 const end = Buffer.from("E");
 
 let top = "";
 let base = "";
 let rootfs = "";
 
-/** `base` is an image, `rootfs` its copy by hard links, as a capture begins; `outside` is the host. */
+/**
+ * `base` is an image, and `rootfs` its copy by hard links, the state at the start of a capture. `outside` is
+ * the host.
+ */
 beforeEach(async () => {
   top = await mkdtemp(path.join(os.tmpdir(), "kontor-capture-"));
   onTestFinished(() => rm(top, { recursive: true, force: true }));
@@ -81,7 +84,7 @@ const refusal = (records: Buffer[], options: Parameters<typeof apply>[1] = {}) =
   );
 const at = (name: string) => path.join(rootfs, name);
 
-test("what was named is there, whatever size the pieces come in, and what was not is gone", async () => {
+test("writes named entries from pieces of any size, and deletes entries that were not named", async () => {
   for (const [piece, size] of [
     [1, 300],
     [7, 300],
@@ -103,30 +106,30 @@ test("what was named is there, whatever size the pieces come in, and what was no
     expect([tool.mode & 0o7777, tool.nlink, tool.mtimeMs]).toEqual([0o4755, 2, 1e12]);
     expect((await lstat(at("opt"))).mtimeMs).toBe(1e12);
     expect((await readFile(at("large"))).length).toBe(size);
-    // For the next round: as the copy of the base was.
+    // Restores the copy of the base for the next round.
     await link(path.join(base, "etc/hosts"), at("etc/hosts"));
   }
 });
 
-test("a file that changed is made anew: the image below keeps its content, mode and owner", async () => {
+test("replaces a changed file, and keeps content, mode and owner in the image below", async () => {
   const before = await lstat(path.join(base, "etc/passwd"));
   await apply([directory("etc", file("passwd", "mallory\n", { mode: 0o600 }), same("hosts")), end]);
   expect(await readFile(at("etc/passwd"), "utf8")).toBe("mallory\n");
   expect(await readFile(path.join(base, "etc/passwd"), "utf8")).toBe("root\n");
   const { mode, uid: owner } = await lstat(path.join(base, "etc/passwd"));
   expect([mode, owner]).toEqual([before.mode, before.uid]);
-  // What did not change is the same file, and no copy.
+  // An unchanged file is the same file, not a copy.
   expect((await lstat(at("etc/hosts"))).ino).toBe((await lstat(path.join(base, "etc/hosts"))).ino);
 });
 
-test("a directory takes the place of a file, and a file that of a directory", async () => {
+test("replaces a file by a directory, and a directory by a file", async () => {
   await apply([file("etc", "flat"), directory("new", directory("er")), end]);
   expect(await readFile(at("etc"), "utf8")).toBe("flat");
   await apply([directory("etc", file("passwd", "deep")), same("new"), end]);
   expect(await readFile(at("etc/passwd"), "utf8")).toBe("deep");
 });
 
-test("no name leads out of the root", async () => {
+test("accepts no name that leads out of the root", async () => {
   for (const name of ["..", ".", "", "a/b", "../outside", "/etc", "nul\0"]) {
     expect(await refusal([file(name, "owned"), end]), JSON.stringify(name)).toContain("guest_protocol");
   }
@@ -134,36 +137,36 @@ test("no name leads out of the root", async () => {
   expect(await readFile(path.join(top, "outside"), "utf8")).toBe("host\n");
 });
 
-test("a symlink is never followed: neither written through, nor entered, nor linked to", async () => {
+test("never writes through, enters or links to a symlink", async () => {
   await symlink(top, at("way"));
   await symlink(path.join(top, "outside"), at("file"));
-  // One the copy has, entered as a directory, becomes a directory of the image's own.
+  // A symlink of the copy that the stream enters as a directory becomes a directory of the image.
   await apply([directory("way", file("outside", "inside")), file("file", "inside"), same("etc"), end]);
   expect(await readFile(path.join(top, "outside"), "utf8")).toBe("host\n");
   expect((await lstat(at("way"))).isDirectory()).toBe(true);
-  // One that comes in the stream has its name used up.
+  // A symlink in the stream uses up its name.
   expect(await refusal([leads("x", top), directory("x", file("outside", "owned")), end])).toContain(
-    "a name twice",
+    "a repeated name",
   );
   expect(await refusal([leads("x", path.join(top, "outside")), file("x", "owned"), end])).toContain(
-    "a name twice",
+    "a repeated name",
   );
   expect(await refusal([leads("x", path.join(top, "outside")), other("y", 0), end])).toContain(
-    "did not come",
+    "did not arrive",
   );
   expect(await readFile(path.join(top, "outside"), "utf8")).toBe("host\n");
 });
 
-test("what the stream has no right to say is refused", async () => {
-  const wild = Buffer.concat([named("F", "x"), u(0o10_000, 2), owner().subarray(2), u(0, 9)]);
+test("rejects records that the stream may not contain", async () => {
+  const wild = Buffer.concat([nameRecord("F", "x"), u(0o10_000, 2), owner().subarray(2), u(0, 9)]);
   for (const records of [
     [same("none"), end],
     [directory("opt", same("passwd")), end],
     [Buffer.from("U")],
-    [named("D", "open"), owner(), end],
-    [named("B", "device"), end],
+    [nameRecord("D", "open"), owner(), end],
+    [nameRecord("B", "device"), end],
     [wild, end],
-    [Buffer.concat([named("F", "x"), owner(0o644, 0xffff_ffff), u(0, 9)]), end],
+    [Buffer.concat([nameRecord("F", "x"), owner(0o644, 0xffff_ffff), u(0, 9)]), end],
     [leads("x", ""), end],
     [leads("x", "a\0b"), end],
     [file("cut", "whole").subarray(0, -1)],
@@ -174,18 +177,20 @@ test("what the stream has no right to say is refused", async () => {
   expect(await refusal([file(Buffer.from([0x66, 0xff]), ""), end])).toContain("not UTF-8");
 });
 
-test("a bomb is bounded: by its bytes, also where they never come, by its entries, by its depth", async () => {
-  const sparse = Buffer.concat([named("F", "sparse"), owner(), u(0, 1), u(2 ** 45, 8)]);
-  expect(await refusal([sparse])).toContain("more than 1 MiB");
+test("bounds a bomb by its bytes, even if they never arrive, by its entries, and by its depth", async () => {
+  const sparse = Buffer.concat([nameRecord("F", "sparse"), owner(), u(0, 1), u(2 ** 45, 8)]);
+  expect(await refusal([sparse])).toContain("exceed 1 MiB");
   const halves = [file("one", "x".repeat(600_000)), file("two", "x".repeat(600_000)), end];
-  expect(await refusal(halves)).toContain("more than 1 MiB");
+  expect(await refusal(halves)).toContain("exceed 1 MiB");
   const many = Array.from({ length: 101 }, (_, n) => file(`f${n}`));
   expect(await refusal([...many, end])).toContain("more than 100 files");
-  const deep = Array.from({ length: 40 }, (_, n) => Buffer.concat([named("D", "d".repeat(200)), owner(n)]));
+  const deep = Array.from({ length: 40 }, (_, n) =>
+    Buffer.concat([nameRecord("D", "d".repeat(200)), owner(n)]),
+  );
   expect(await refusal(deep)).toContain("a path is too long");
 });
 
-test("the sender is let go of when what it says is refused", async () => {
+test("closes the stream when it rejects a record", async () => {
   let isLetGo = false;
   async function* endless() {
     try {
@@ -198,7 +203,7 @@ test("the sender is let go of when what it says is refused", async () => {
   expect(isLetGo).toBe(true);
 });
 
-test("what every image gets and loses is done to the image, wherever its symlinks lead", async () => {
+test("finishes the image itself, wherever its symlinks lead", async () => {
   const host = path.join(top, "host");
   await mkdir(path.join(host, "lists"), { recursive: true });
   for (const name of ["lists/kept", "sys.log", ".keep", "hostname"])

@@ -1,10 +1,11 @@
 /**
- * What a machine made of its image, put onto a copy of that image: the reading side of guest/PROTOCOL.md, "Capture".
+ * Applies a machine's changes to a copy of its image: the reader of guest/PROTOCOL.md, "Capture".
  *
- * The stream comes from inside, so every byte of it is an enemy's. It cannot name a path: an entry is one component of
- * the directory it stands in, and that directory is one this process made or found to be a real one; nothing is ever
- * followed. It has no word for a device. What it replaces is taken away first and made anew, because the copy's files
- * are hard links of the base's, which must never be written to. Bytes and entries are counted as they come.
+ * The stream comes from inside, so every byte of it is hostile. It cannot name a path. An entry is one
+ * component of its directory, and this process made that directory or verified that it is a real one. Links
+ * are never followed. The format has no devices. A replaced file is deleted and made again, because the
+ * copy's files are hard links of the base's files, which must not be written to. Bytes and entries are
+ * counted as they arrive.
  */
 import type { Dirent } from "node:fs";
 import {
@@ -24,18 +25,18 @@ import path from "node:path";
 import { RuntimeError } from "../driver.ts";
 
 export interface CaptureLimits {
-  /** Of all contents together. A sparse file counts as long as it says it is. */
+  /** Limit of all contents together. A sparse file counts with its stated size. */
   maxBytes: number;
-  /** Names in the whole image. */
+  /** Limit of the names in the whole image. */
   maxEntries: number;
 }
 
 /** Linux's PATH_MAX without the NUL. */
 const MAX_PATH_BYTES = 4095;
-/** Contents up to here are written while the next records are read. */
+/** Contents up to this size are written while the next records are read. */
 const SMALL_BYTES = 256 * 1024;
 const SMALL_AT_ONCE = 16;
-/** The end of ext4's time. */
+/** The last second that ext4 can store. */
 const LAST_SECOND = 15_032_385_535;
 const NOBODY_CHANGES = 0xffff_ffff;
 
@@ -49,14 +50,14 @@ interface Owner {
 interface Directory {
   path: string;
   owner: Owner | undefined;
-  /** As the copy of the base has it. */
+  /** Entries in the copy of the base. */
   base: Map<string, Dirent>;
   named: Set<string>;
 }
 
 /**
- * Brings `rootfs`, a copy of the machine's image, to what the stream says. Fails with `image_failed` past a limit and
- * with `guest_protocol` where the stream says what it cannot; what is there then is worthless.
+ * Applies the stream to `rootfs`, a copy of the machine's image. Fails with `image_failed` beyond a limit,
+ * and with `guest_protocol` for an invalid stream. After a failure, `rootfs` is invalid.
  */
 export async function applyCapture(
   rootfs: string,
@@ -78,7 +79,7 @@ class Applying {
   readonly #reader: Reader;
   readonly #writes: Writes;
   readonly #limits: CaptureLimits;
-  /** Paths of files with several names, made here, in the order they came. */
+  /** Paths of files with several names that were made here, in the order of their arrival. */
   readonly #linked: string[] = [];
   #entries = 0;
   #bytes = 0;
@@ -104,7 +105,7 @@ class Applying {
       }
       const name = await this.#name(current);
       if (type === "=") {
-        if (!current.base.has(name)) throw refuse("an unchanged file that the image has not");
+        if (!current.base.has(name)) throw refuse("an unchanged file that is not in the image");
       } else if (type === "D") {
         above.push(current);
         current = await this.#enter(current, name);
@@ -126,16 +127,15 @@ class Applying {
   async #name(directory: Directory): Promise<string> {
     const [length = 0] = await this.#reader.take(1);
     const bytes = await this.#reader.take(length);
-    // Names are bytes; this process works with those that are text, and nearly all are.
+    // Names are bytes. This process handles only those that are UTF-8, and nearly all are.
     const name = bytes.toString("utf8");
     if (!Buffer.from(name).equals(bytes)) throw unusable("a file's name is not UTF-8");
-    if (length === 0 || name === "." || name === ".." || /[/\0]/.test(name))
-      throw refuse("a name that is none");
-    if (directory.named.has(name)) throw refuse("a name twice in one directory");
+    if (length === 0 || name === "." || name === ".." || /[/\0]/.test(name)) throw refuse("an invalid name");
+    if (directory.named.has(name)) throw refuse("a repeated name in one directory");
     directory.named.add(name);
     this.#entries += 1;
     if (this.#entries > this.#limits.maxEntries) {
-      throw unusable(`it holds more than ${this.#limits.maxEntries} files`);
+      throw unusable(`it contains more than ${this.#limits.maxEntries} files`);
     }
     if (Buffer.byteLength(directory.path) + 1 + length > MAX_PATH_BYTES) throw unusable("a path is too long");
     return name;
@@ -145,7 +145,7 @@ class Applying {
     const head = await this.#reader.take(22);
     const owner = { mode: head.readUInt16LE(0), uid: head.readUInt32LE(2), gid: head.readUInt32LE(6) };
     if (owner.mode > 0o7777 || owner.uid === NOBODY_CHANGES || owner.gid === NOBODY_CHANGES) {
-      throw refuse("an owner or mode that is none");
+      throw refuse("an invalid owner or mode");
     }
     const seconds = Number(head.readBigInt64LE(10)) + head.readUInt32LE(18) / 1e9;
     return { ...owner, modified: Math.min(Math.max(seconds, 0), LAST_SECOND) };
@@ -161,7 +161,7 @@ class Applying {
     return openDirectory(at, owner);
   }
 
-  /** What was not named is gone; the times come last, for every change of an entry sets them. */
+  /** Deletes entries that were not named. Times are set last, because every change of an entry sets them. */
   async #leave(directory: Directory): Promise<void> {
     for (const name of directory.base.keys()) {
       if (!directory.named.has(name)) await clear(directory, name);
@@ -181,7 +181,7 @@ class Applying {
     this.#bytes += size;
     if (this.#bytes > this.#limits.maxBytes) {
       throw unusable(
-        `what was made or changed is more than ${Math.floor(this.#limits.maxBytes / 1024 ** 2)} MiB`,
+        `the created and changed files exceed ${Math.floor(this.#limits.maxBytes / 1024 ** 2)} MiB`,
       );
     }
     if (head[0] === 1) this.#linked.push(at);
@@ -195,7 +195,7 @@ class Applying {
 
   async #link(at: string): Promise<void> {
     const first = this.#linked[(await this.#reader.take(4)).readUInt32LE(0)];
-    if (first === undefined) throw refuse("another name of a file that did not come");
+    if (first === undefined) throw refuse("another name of a file that did not arrive");
     await this.#writes.done();
     await link(first, at);
   }
@@ -204,7 +204,8 @@ class Applying {
     const { uid, gid, modified } = await this.#owner();
     const length = (await this.#reader.take(2)).readUInt16LE(0);
     const target = await this.#reader.take(length);
-    if (length === 0 || length > MAX_PATH_BYTES || target.includes(0)) throw refuse("a symlink to nothing");
+    if (length === 0 || length > MAX_PATH_BYTES || target.includes(0))
+      throw refuse("a symlink with an invalid target");
     await symlink(target, at);
     await lchown(at, uid, gid);
     await lutimes(at, modified, modified);
@@ -216,7 +217,7 @@ async function openDirectory(at: string, owner: Owner | undefined): Promise<Dire
   return { path: at, owner, base: new Map(entries.map((entry) => [entry.name, entry])), named: new Set() };
 }
 
-/** Takes away what the copy has under the name: the file it is a link of stays as it is. */
+/** Deletes the entry of that name in the copy. The file that it was a link of stays unchanged. */
 async function clear(directory: Directory, name: string): Promise<void> {
   if (directory.base.has(name)) await rm(path.join(directory.path, name), { recursive: true });
 }
@@ -226,11 +227,11 @@ async function writeFile(
   { uid, gid, mode, modified }: Owner,
   content: Iterable<Buffer> | AsyncIterable<Buffer>,
 ): Promise<void> {
-  // Exclusive: it is never a link that lies there.
+  // Exclusive: never opens a link at that path.
   const file = await open(at, "wx", 0o600);
   try {
     for await (const piece of content) await file.writeFile(piece);
-    // The mode after the owner: a change of owner takes setuid away.
+    // The mode comes after the owner, because a change of owner clears setuid.
     await file.chown(uid, gid);
     await file.chmod(mode);
     await file.utimes(modified, modified);
@@ -239,7 +240,7 @@ async function writeFile(
   }
 }
 
-/** Small files under way: writing one is half a dozen calls of little work each. */
+/** Writes of small files in flight: each takes half a dozen calls with little work. */
 class Writes {
   readonly #running = new Set<Promise<void>>();
   #failure: { error: unknown } | undefined;
@@ -263,7 +264,7 @@ class Writes {
   }
 }
 
-/** A stream by the piece; never holds more than one piece asked for and one that came. */
+/** Reads a stream in pieces. Holds at most one requested piece and one that arrived. */
 class Reader {
   readonly #source: AsyncIterator<Buffer>;
   #held: Buffer = Buffer.alloc(0);
@@ -272,12 +273,12 @@ class Reader {
     this.#source = stream[Symbol.asyncIterator]();
   }
 
-  /** Whoever sends is let go of, also where not all was read. */
+  /** Closes the sender, even if not everything was read. */
   async close(): Promise<void> {
     await this.#source.return?.();
   }
 
-  /** Exactly so many bytes. Answers at once where they are held: most records are a dozen bytes. */
+  /** Reads exactly this many bytes. Returns at once if they are buffered: most records are a dozen bytes. */
   take(length: number): Buffer | Promise<Buffer> {
     return this.#held.length >= length ? this.#cut(length) : this.#fill(length).then(() => this.#cut(length));
   }
@@ -315,7 +316,7 @@ class Reader {
 }
 
 function refuse(what: string): RuntimeError {
-  return new RuntimeError("guest_protocol", `what the machine said of its files makes no sense: ${what}`);
+  return new RuntimeError("guest_protocol", `the machine's capture stream is invalid: ${what}`);
 }
 
 function unusable(why: string): RuntimeError {

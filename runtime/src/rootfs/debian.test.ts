@@ -8,7 +8,7 @@ Acquire::http::Proxy "http://proxy.example:3142";
 Acquire::https::Proxy "DIRECT";
 `;
 
-test("an image is made slim, from the sources on stdin, and keeps no proxy of the host", () => {
+test("makes a slim image from the sources on stdin, without a proxy of the host", () => {
   const step = {
     kind: "debian",
     suite: "bookworm",
@@ -47,11 +47,11 @@ test("an image is made slim, from the sources on stdin, and keeps no proxy of th
   ]);
 });
 
-test("the host's apt proxy reaches the build as environment; DIRECT is none", () => {
+test("passes the host's apt proxy to the build as environment, and treats DIRECT as none", () => {
   expect(proxyEnvironment(parseAptConfig(APT_CONFIG))).toEqual({ http_proxy: "http://proxy.example:3142" });
 });
 
-test("progress only ever goes forward, through output cut anywhere", () => {
+test("reports progress that only increases, from output cut at any place", () => {
   const output = [
     "I: running apt-get update...",
     "Get:1 http://mirror.example/debian bookworm InRelease [151 kB]",

@@ -1,9 +1,9 @@
-/** The `debian` step: mmdebstrap's argv and progress, pure. */
+/** The `debian` step: mmdebstrap's argv and progress. Pure. */
 import type { ImageStep } from "../driver.ts";
 
 /**
- * What an image does without: it halves the size, and what is installed into a machine later leaves it out as well.
- * Licences stay, as they must.
+ * Files that an image lacks: this halves its size, and later installs inside a machine leave them out too.
+ * Licences stay, because they must.
  */
 const LEFT_OUT = [
   "path-exclude=/usr/share/doc/*",
@@ -17,14 +17,15 @@ const LEFT_OUT = [
 ];
 
 /**
- * apt settings of the host that tell how its mirror is to be read (a mirror of a past day has outdated dates), and so
- * go into the image too. Its proxy does not: a machine may not reach it; the build gets it from the environment.
+ * apt settings of the host that describe how to read its mirror (a mirror of a past day has outdated dates).
+ * The image keeps them. It does not keep the host's proxy, which a machine may not reach; the build gets that
+ * from the environment.
  */
 const KEPT_SETTINGS = ["Acquire::Check-Valid-Until", "Acquire::Check-Date"];
 
 /**
- * A build of its own: its mounts are seen by nobody else and end with it, and it ends when this process does, however
- * that is. Mounts of a build that was cut off would otherwise hold its folder for ever (EBUSY).
+ * Runs a build in its own namespaces: its mounts are private and end with it, and it ends in any case when
+ * this process does. Otherwise, mounts of an interrupted build would hold its folder forever (EBUSY).
  */
 export const ENCLOSED: readonly string[] =
   "setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split(
@@ -51,7 +52,7 @@ export function mmdebstrapArgv(
     '--aptopt=APT::Install-Recommends "false"',
     '--aptopt=Acquire::Languages "none"',
     ...kept,
-    // A build that is cut off is thrown away whole, and a machine's root disk has no use for fsync either.
+    // An interrupted build is deleted whole, and a machine's root disk needs no fsync either.
     "--dpkgopt=force-unsafe-io",
     ...LEFT_OUT.map((option) => `--dpkgopt=${option}`),
     `--components=${step.components.join(",")}`,
@@ -69,7 +70,7 @@ export function parseAptConfig(text: string): Map<string, string> {
   );
 }
 
-/** The host's apt proxy as the variables apt, curl and npm all read. */
+/** The host's apt proxy, in the variables that apt, curl and npm read. */
 export function proxyEnvironment(settings: ReadonlyMap<string, string>): Record<string, string> {
   return Object.fromEntries(
     ["http", "https"].flatMap((scheme) => {
@@ -79,7 +80,7 @@ export function proxyEnvironment(settings: ReadonlyMap<string, string>): Record<
   );
 }
 
-/** mmdebstrap's own stages, and where in the whole of its work each begins and ends (measured, debian-12). */
+/** mmdebstrap's stages, with the fraction of its work at which each begins and ends (measured, debian-12). */
 const STAGES: readonly { line: string; step: string; from: number; to: number }[] = [
   { line: "running apt-get update", step: "reading package lists", from: 0, to: 0.1 },
   { line: "downloading packages", step: "downloading the base system", from: 0.1, to: 0.25 },
@@ -89,7 +90,7 @@ const STAGES: readonly { line: string; step: string; from: number; to: number }[
   { line: "cleaning package lists", step: "cleaning up", from: 0.95, to: 1 },
 ];
 
-/** Feed it the output as it comes; it answers how far the work is, never going back. */
+/** Returns the fraction of work that is done, from output as it arrives. The fraction never decreases. */
 export class DebianProgress {
   #rest = "";
   #stage = STAGES[0];
@@ -113,7 +114,7 @@ export class DebianProgress {
     }
     const planned = /(\d+) newly installed/.exec(line)?.[1];
     if (planned !== undefined) this.#packages = Number(planned);
-    // One of these a package in each of the stages: downloading, and installing.
+    // Each package prints one of these lines in both stages: download and installation.
     if (/^(Get:|Setting up )/.test(line)) this.#done += 1;
   }
 }

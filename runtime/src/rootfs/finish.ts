@@ -1,23 +1,26 @@
 /**
- * What every root filesystem gets and loses after its steps, whatever they were. It may be one that an enemy left: a
- * symlink on the way to a file could lead out of it, so no name below is reached through anything but real directories.
+ * Completes a root filesystem after its steps, whatever they were: adds and deletes entries. The filesystem
+ * may come from an untrusted machine, where a symlink on the way to a file could lead out of it. So every
+ * name below is reached through real directories only.
  */
 import { chmod, lstat, mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 
-/** Mount points of a machine: the guest program, its socket's directory, and where people's files go. */
+/**
+ * Mount points of a machine: the guest program, its socket's directory, and the directories for users' files.
+ */
 const DIRECTORIES = [".kontor", ".kontor/run", "workspace", "persist", "proc", "sys", "dev", "tmp", "run"];
 
 const FILES: readonly { path: string; text: string; mode: number }[] = [
   { path: ".kontor/guest", text: "", mode: 0o755 },
-  // gVisor mounts memory over a /tmp that is empty, and what is written there then counts twice.
+  // gVisor mounts memory over an empty /tmp, and files there would then count twice.
   { path: "tmp/.keep", text: "", mode: 0o644 },
   { path: "etc/resolv.conf", text: "", mode: 0o644 },
   { path: "etc/hostname", text: "localhost\n", mode: 0o644 },
   { path: "etc/hosts", text: "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", mode: 0o644 },
 ];
 
-/** What would make two machines the same one, what is the host's own, and what the build left. */
+/** Files that would give two machines one identity, files of the host itself, and remains of the build. */
 const REMOVED = [
   "etc/machine-id",
   "var/lib/dbus/machine-id",
@@ -49,7 +52,7 @@ export async function finish(rootfs: string): Promise<void> {
   await chmod(rootfs, 0o755);
 }
 
-/** The real directory of that name; what stands in its way goes. */
+/** Makes a real directory of that name, and deletes any other entry there. */
 async function makeDirectory(rootfs: string, name: string): Promise<void> {
   let at = rootfs;
   for (const component of name.split("/")) {
@@ -65,7 +68,7 @@ async function isDirectory(at: string): Promise<boolean> {
   return info?.isDirectory() === true;
 }
 
-/** `*` stands for any part of the last name. */
+/** `*` matches any part of the last name. */
 async function removeMatching(rootfs: string, pattern: string): Promise<void> {
   let directory = rootfs;
   for (const component of path.dirname(pattern).split("/")) {

@@ -7,7 +7,7 @@ import { substituteFor, versionIn } from "./images.ts";
 import { checkIntegrity, makeSteps } from "./steps.ts";
 import { certificates } from "./trust.ts";
 
-test("a version is found in what programs print", () => {
+test("finds a version in the output of programs", () => {
   expect(versionIn("Python 3.13.5\n")).toBe("3.13.5");
   expect(versionIn("v22.23.3\n")).toBe("22.23.3");
   expect(versionIn("git version 2.39.5\n")).toBe("2.39.5");
@@ -15,7 +15,7 @@ test("a version is found in what programs print", () => {
   expect(versionIn("trixie/sid\n")).toBe("trixie/sid");
 });
 
-test("a promise is kept by its version and finer ones, by no other", () => {
+test("accepts a promised version and finer ones, and no other", () => {
   expect(substituteFor({ python: "3.12" }, { python: "3.12.7" })).toBeUndefined();
   expect(substituteFor({ python: "3.12" }, { python: "3.12" })).toBeUndefined();
   expect(substituteFor({ python: "3.12" }, { python: "3.120" })).toBe("3.120");
@@ -24,16 +24,16 @@ test("a promise is kept by its version and finer ones, by no other", () => {
   expect(substituteFor({}, {})).toBeUndefined();
 });
 
-test("a download that is not what the registry describes is refused, and so is one it does not describe", () => {
+test("rejects a download that differs from the registry's description, or has none", () => {
   const content = Buffer.from("archive");
   const integrity = `sha512-${createHash("sha512").update(content).digest("base64")}`;
   expect(() => checkIntegrity(content, integrity)).not.toThrow();
-  expect(() => checkIntegrity(Buffer.from("other"), integrity)).toThrow("not what the registry describes");
+  expect(() => checkIntegrity(Buffer.from("other"), integrity)).toThrow("does not match the registry");
   expect(() => checkIntegrity(content, "md5-abc")).toThrow("no integrity");
   expect(() => checkIntegrity(content, "undefined")).toThrow("no integrity");
 });
 
-test("files of a recipe are written where it says, with the directories they need", async () => {
+test("writes files of a recipe to their path, with missing directories", async () => {
   const rootfs = await mkdtemp(path.join(os.tmpdir(), "kontor-rootfs-"));
   onTestFinished(() => rm(rootfs, { recursive: true }));
   const step = { kind: "files", from: "x", into: "/usr/lib/tool", contents: { "a/b.py": "text" } } as const;
@@ -41,7 +41,7 @@ test("files of a recipe are written where it says, with the directories they nee
   expect(await readFile(path.join(rootfs, "usr/lib/tool/a/b.py"), "utf8")).toBe("text");
 });
 
-test("certificates are told apart in a bundle, each once", () => {
+test("splits a bundle into certificates, each once", () => {
   const one = "-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----";
   const two = "-----BEGIN CERTIFICATE-----\nQg==\n-----END CERTIFICATE-----";
   expect(certificates(`# CA one\n${one}\n${two.replaceAll("\n", "\r\n")}\n${one}\n`)).toEqual([one, two]);

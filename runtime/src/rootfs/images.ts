@@ -1,11 +1,11 @@
 /**
- * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>` with its
- * `rootfs` and its record, `image.json`. It is made aside and renamed when complete, so that what has an id's name is
- * whole; whatever else lies there, a dead build left, and the next process removes it. A build that fails leaves no
- * bytes behind and says which step it was and what to do.
+ * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>`
+ * with its `rootfs` and its record, `image.json`. It is made in a temporary directory, which is renamed when
+ * complete. So a directory with an id's name is complete, and any other is a leftover of a dead build, which
+ * the next process deletes. A build that fails leaves no bytes, and reports the step and a cure.
  *
- * Two callers share one build. A recipe may know several ways; the first that works is taken, and the record says
- * whether that was a substitute and what was really found inside.
+ * Two callers share one build. A recipe may have several ways; the first that succeeds is used. The record
+ * has the versions that were found inside, and whether the way was a substitute.
  */
 import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -20,17 +20,17 @@ import { TRUST_ENVIRONMENT, trustHost } from "./trust.ts";
 import { addUser } from "./user.ts";
 
 export interface ImagesOptions {
-  /** Where images are kept; made when it is not there. */
+  /** Directory of the images, made if missing. */
   directory: string;
-  /** Where the recipes are that others build on; the built-in ones by default. */
+  /** Directory of the base recipes of others. Default: the built-in ones. */
   recipesDirectory?: string;
 }
 
 export interface ImageFiles {
   id: string;
-  /** The directories that are its files, the lowest first. */
+  /** Directories with the files, the lowest first. */
   layers: string[];
-  /** Made here: one directory, which has the places our mounts go to. */
+  /** True for an image made here: one directory, which has Kontor's mount points. */
   isOurs: boolean;
 }
 
@@ -40,20 +40,23 @@ interface Build {
   last: Parameters<Progress>[0] | undefined;
 }
 
-/** On disk an image may name the directories that are its files, the lowest first; without them it is `rootfs`. */
+/**
+ * The record of an image may name directories with its files, the lowest first. Without them, the files are
+ * in `rootfs`.
+ */
 interface ImageRecord extends Image {
   layers?: string[];
 }
 
-/** `.building-<process id>-<n>`; a name of its own also for a removal, which takes seconds. */
+/** `.building-<process id>-<n>`. A removal has a name of its own too, because it takes seconds. */
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]*$/;
 const DU_TIMEOUT_MS = 20 * 60_000;
 const COPY_TIMEOUT_MS = 10 * 60_000;
-/** overlayfs takes 500, container images have up to 127. */
+/** overlayfs accepts 500 layers; container images have up to 127. */
 const MAX_LAYERS = 100;
 
-/** Directories this process works in: another `Images` of it may share the directory. */
+/** Directories in which this process works: another `Images` of this process may share the directory. */
 const ours = new Set<string>();
 let counter = 0;
 
@@ -71,7 +74,7 @@ export class Images {
     return path.join(this.#options.directory, id, "rootfs");
   }
 
-  /** The image of a recipe, made unless one of its ways is there. Fails with `image_failed`. */
+  /** Returns the image of a recipe, and makes it unless one of its ways exists. Fails with `image_failed`. */
   async ensure(recipe: ImageRecipe, progress: Progress = () => {}): Promise<Image> {
     const key = recipe.user === true ? `${recipe.name} with a user` : recipe.name;
     const running = this.#builds.get(key);
@@ -93,47 +96,55 @@ export class Images {
   }
 
   /**
-   * Makes the image `to.id` of image `base` with what a machine made of it, as the guest's capture says it. Fails with
-   * `already_exists` where the id is taken, and as `applyCapture` does.
+   * Makes the image `to.id` from image `base` and the capture stream of a machine. An imported base is copied
+   * from `mounted`, which returns one directory with all of its layers. Fails with `already_exists` if the id
+   * is in use, and as `applyCapture` does.
    */
   async capture(
     base: string,
     to: { id: string; name: string },
     stream: AsyncIterable<Buffer>,
     limits: CaptureLimits,
+    mounted: (files: ImageFiles) => Promise<string>,
   ): Promise<Image> {
-    if (!IMAGE_ID.test(to.id)) throw new RuntimeError("failed", `"${to.id}" is no image id`);
+    if (!IMAGE_ID.test(to.id)) throw new RuntimeError("failed", `"${to.id}" is not an image id`);
     await this.#sweepOnce();
     const record = await this.#readRecord(base);
     if (record === undefined) throw new RuntimeError("not_found", `there is no image ${base}`);
-    if (record.layers !== undefined) {
-      throw new RuntimeError("image_failed", "a machine of an imported image cannot be captured");
-    }
+    const { layers, ...inherited } = record;
+    const from = layers === undefined ? this.rootfsPath(base) : await mounted(await this.filesOf(base));
     return this.#withDirectory("building", async (aside) => {
       const rootfs = path.join(aside, to.id, "rootfs");
-      // Closed to others from the first byte on: what comes may be set-user-id programs of anybody's.
+      // Closed to other users from the first byte on: the stream may contain set-user-id programs of any
+      // user.
       await mkdir(path.dirname(rootfs), { mode: 0o700 });
-      // Hard links: the files that did not change cost a name each, in every image they are in.
-      await run(["cp", "-al", this.rootfsPath(base), rootfs], { timeoutMs: COPY_TIMEOUT_MS });
+      // Hard links: an unchanged file costs one name in each image. Layers are copied instead: the builder
+      // may delete them, and hard links do not cross the mount that combines them.
+      await run(["cp", layers === undefined ? "-al" : "-a", from, rootfs], { timeoutMs: COPY_TIMEOUT_MS });
       await applyCapture(rootfs, stream, limits);
       await finish(rootfs);
       const sizeBytes = await usedBytes(rootfs);
-      const image: Image = { ...record, ...to, base, sizeBytes, createdAt: new Date() };
-      await this.#publish(aside, image, taken(to.id));
+      const image: Image = { ...inherited, ...to, base, sizeBytes, createdAt: new Date() };
+      await this.#publish(aside, image, throwExists(to.id));
       return image;
     });
   }
 
-  /** Keeps the record alone. Fails with `already_exists`, and with `image_failed` where a layer is no directory. */
+  /**
+   * Stores the record alone. Fails with `already_exists`, and with `image_failed` if a layer is no directory.
+   */
   async import({ layers, ...image }: LayeredImage): Promise<Image> {
-    if (!IMAGE_ID.test(image.id)) throw new RuntimeError("failed", `"${image.id}" is no image id`);
+    if (!IMAGE_ID.test(image.id)) throw new RuntimeError("failed", `"${image.id}" is not an image id`);
     if (layers.length === 0 || layers.length > MAX_LAYERS) {
-      throw new RuntimeError("image_failed", `an image of ${layers.length} layers cannot be used`);
+      throw new RuntimeError(
+        "image_failed",
+        `an image of ${layers.length} layers cannot be used; the limit is ${MAX_LAYERS}`,
+      );
     }
     for (const layer of layers) {
       const isDirectory =
         path.isAbsolute(layer) && (await lstat(layer).catch(() => undefined))?.isDirectory();
-      if (!isDirectory) throw new RuntimeError("image_failed", "a layer of the image is not there");
+      if (!isDirectory) throw new RuntimeError("image_failed", "a layer of the image is missing");
     }
     await this.#sweepOnce();
     return this.#withDirectory("building", async (aside) => {
@@ -145,7 +156,7 @@ export class Images {
         createdAt: new Date(),
       };
       await mkdir(path.join(aside, image.id), { mode: 0o700 });
-      await this.#publish(aside, { ...made, layers }, taken(image.id));
+      await this.#publish(aside, { ...made, layers }, throwExists(image.id));
       return made;
     });
   }
@@ -155,7 +166,7 @@ export class Images {
     return { id, layers: layers ?? [this.rootfsPath(id)], isOurs: layers === undefined };
   }
 
-  /** Complete ones, by id. */
+  /** Complete images, by id. */
   async list(): Promise<Image[]> {
     await this.#sweepOnce();
     const names = await readdir(this.#options.directory);
@@ -163,7 +174,7 @@ export class Images {
     return images.filter((image) => image !== undefined);
   }
 
-  /** The caller has made sure that no machine uses it. Succeeds where there is none. */
+  /** Removes an image, or succeeds if it is missing. The caller must ensure that no machine uses it. */
   async remove(id: string): Promise<void> {
     if (!IMAGE_ID.test(id)) throw new RuntimeError("not_found", `there is no image ${id}`);
     await this.#sweepOnce();
@@ -206,7 +217,7 @@ export class Images {
       await run(["cp", "-al", this.rootfsPath(base.id), rootfs], { timeoutMs: COPY_TIMEOUT_MS });
       await addUser(rootfs);
       const image: Image = { ...base, id, createdAt: new Date() };
-      // Another process may have been faster; what it made is the same.
+      // Another process may have been faster; its result is the same.
       await this.#publish(aside, image, ignoreExisting);
       return image;
     });
@@ -230,7 +241,7 @@ export class Images {
       progress({ fraction: 0.95, step: "trusting the host's certificates" });
       await trustHost(rootfs, (argv) => runInside(rootfs, argv));
       await finish(rootfs);
-      progress({ fraction: 0.97, step: "looking what is inside" });
+      progress({ fraction: 0.97, step: "checking the contents" });
       const contents = await probe(recipe, rootfs);
       const substitute =
         bases.find((base) => base.substitute !== undefined)?.substitute ??
@@ -250,14 +261,14 @@ export class Images {
         createdAt: new Date(),
       };
       progress({ fraction: 0.98, step: "writing to disk" });
-      // Another process may have been faster; what it made is the same.
+      // Another process may have been faster; its result is the same.
       await this.#publish(aside, image, ignoreExisting);
       progress({ fraction: 1, step: "ready" });
       return image;
     });
   }
 
-  /** The image gets its name when all of it, its record last, is on disk. */
+  /** Renames the image to its id after everything is on disk, its record last. */
   async #publish(
     aside: string,
     image: ImageRecord,
@@ -281,11 +292,11 @@ export class Images {
     );
     if (text === undefined || id.startsWith(".")) return undefined;
     const image = JSON.parse(text) as ImageRecord;
-    // Images made before there were services have no word of them.
+    // Records from before services existed have no such field.
     return { ...image, service: image.service ?? null, createdAt: new Date(image.createdAt) };
   }
 
-  /** A directory beside the images that is gone afterwards, with what is left in it. */
+  /** Provides a directory next to the images, and deletes it afterwards with its content. */
   async #withDirectory<T>(what: "building" | "removing", work: (aside: string) => Promise<T>): Promise<T> {
     const aside = path.join(this.#options.directory, `.${what}-${process.pid}-${++counter}`);
     ours.add(aside);
@@ -303,14 +314,14 @@ export class Images {
     return this.#swept;
   }
 
-  /** Removes what builds of processes that are no more have left. */
+  /** Deletes the leftovers of builds whose processes have ended. */
   async #sweep(): Promise<void> {
     await mkdir(this.#options.directory, { recursive: true, mode: 0o755 });
     for (const name of await readdir(this.#options.directory)) {
       const owner = UNFINISHED.exec(name)?.[1];
       const leftover = path.join(this.#options.directory, name);
       if (owner === undefined || ours.has(leftover)) continue;
-      // Our own number but not ours: a process before a restart of the host or the container had it.
+      // A leftover may have this process's number, from before a restart of the host or the container.
       if (Number(owner) !== process.pid && isAlive(Number(owner))) continue;
       await unmountBelow(leftover);
       await rm(leftover, { recursive: true, force: true });
@@ -318,13 +329,16 @@ export class Images {
   }
 }
 
-/** What a probe prints, down to its version where it holds one: `Python 3.13.5` → `3.13.5`. */
+/** Output of a probe, reduced to its version if it contains one: `Python 3.13.5` → `3.13.5`. */
 export function versionIn(output: string): string {
   const [line = ""] = output.trim().split("\n");
   return /\d+(?:\.\d+)+[\w.+~-]*/.exec(line)?.[0] ?? line.trim();
 }
 
-/** Version found in place of the first promise that is not kept. `3.12` is kept by 3.12.7, not by 3.120 or 3.13. */
+/**
+ * Version found in place of the first promise that does not hold. 3.12.7 satisfies `3.12`; 3.120 and 3.13 do
+ * not.
+ */
 export function substituteFor(
   promise: Record<string, string>,
   contents: Record<string, string>,
@@ -342,7 +356,7 @@ async function probe(recipe: ImageRecipe, rootfs: string): Promise<Record<string
       contents[name] = versionIn(await runInside(rootfs, argv));
     } catch (error) {
       const why = (error as Error).message;
-      throw new RuntimeError("image_failed", `what was made has no working ${name}: ${why}`, {
+      throw new RuntimeError("image_failed", `the image has no working ${name}: ${why}`, {
         cause: error,
       });
     }
@@ -364,8 +378,8 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** What a rename says onto a directory that is there. */
-function taken(id: string): (error: NodeJS.ErrnoException) => never {
+/** Error of a rename onto an existing directory. */
+function throwExists(id: string): (error: NodeJS.ErrnoException) => never {
   return (error) => {
     throw error.code === "ENOTEMPTY" || error.code === "EEXIST"
       ? new RuntimeError("already_exists", `image ${id} exists already`)

@@ -1,9 +1,10 @@
 /**
- * Images that are made of layers. A native machine stacks them for itself; gVisor takes one directory, so for it the layers
- * of an image are mounted once, read-only, by whoever first needs them, and shared until the image goes.
+ * Images made of layers. A native machine stacks the layers itself. gVisor accepts one directory, so the
+ * first user of an image mounts its layers once, read-only. All gVisor machines of the image share that mount until the
+ * image is removed.
  *
- * On top of every image lies a layer of ours with the places our mounts go to. Whatever an image has there instead, a
- * symlink out of it above all, is out of sight: no mount is led astray, and /etc/resolv.conf is a file.
+ * A layer with Kontor's mount points lies on top of every image. It hides the image's own entries there,
+ * above all symlinks out of the image. So no mount is led astray, and /etc/resolv.conf is a file.
  */
 import { access, chmod, mkdir, readFile, readdir, rename, rm, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -14,10 +15,10 @@ import { Turns } from "../turns.ts";
 import type { ImageFiles } from "./images.ts";
 
 const DIRECTORIES = [".kontor/run", "dev", "etc", "persist", "proc", "sys", "tmp"];
-/** gVisor mounts memory over a /tmp that is empty. */
+/** gVisor mounts memory over an empty /tmp. */
 const FILES = [".kontor/guest", "etc/resolv.conf", "tmp/.keep"];
 
-/** Makes that layer unless it is there. It is never changed: machines have it mounted. */
+/** Makes that layer unless it exists. It never changes, because machines have it mounted. */
 export async function makeMountPoints(directory: string): Promise<void> {
   if (await access(directory).then(() => true, ignoreMissing)) return;
   const aside = `${directory}.new`;
@@ -30,7 +31,7 @@ export async function makeMountPoints(directory: string): Promise<void> {
 }
 
 export interface ImageRootsOptions {
-  /** Of this installation's own; a mount for each image. */
+  /** Directory of this installation alone, with a mount for each image. */
   directory: string;
   mountPoints: string;
   shimBinary: string;
@@ -44,7 +45,7 @@ export class ImageRoots {
     this.#options = options;
   }
 
-  /** All of the image's files in one directory, which has the places our mounts go to. */
+  /** Returns one directory with all files of the image and with Kontor's mount points. */
   async rootOf({ id, layers, isOurs }: ImageFiles): Promise<string> {
     const [rootfs = ""] = layers;
     if (isOurs) return rootfs;
@@ -59,7 +60,7 @@ export class ImageRoots {
     });
   }
 
-  /** Machines that still run on it keep it. */
+  /** Running machines keep their mount. */
   remove(id: string): Promise<void> {
     const at = join(this.#options.directory, id);
     return this.#turns.take(id, async () => {
@@ -70,7 +71,7 @@ export class ImageRoots {
 
   async removeAll(): Promise<void> {
     await unmountBelow(this.#options.directory);
-    // Never with what is in them.
+    // Never deletes recursively.
     for (const name of await readdir(this.#options.directory).catch(() => [])) {
       await rmdir(join(this.#options.directory, name));
     }

@@ -33,7 +33,7 @@ const above: ImageRecipe = {
   ],
 };
 
-test("the built-in templates are valid and build on each other", async () => {
+test("loads the built-in templates, which build on each other", async () => {
   const recipes = await loadRecipes();
   expect(recipes.map(({ name }) => name)).toEqual([
     "code-interpreter",
@@ -44,12 +44,12 @@ test("the built-in templates are valid and build on each other", async () => {
   ]);
 });
 
-test("a valid recipe is taken as it is", () => {
+test("returns a valid recipe unchanged", () => {
   expect(parseRecipe(JSON.parse(JSON.stringify(above)))).toEqual(above);
 });
 
 test.each<[string, unknown, string]>([
-  ["a field that is no field", { ...base, nmae: "x" }, "nmae is no field of it"],
+  ["an unknown field", { ...base, nmae: "x" }, "nmae is not a known field"],
   ["a missing field", { ...base, env: undefined }, "env must be an object"],
   ["no way at all", { ...base, ways: [] }, "ways must be a list of at least 1"],
   ["a name that is a path", { ...base, name: "../x" }, "name must be a name"],
@@ -89,7 +89,7 @@ test.each<[string, unknown, string]>([
     { ...base, ways: [{ substitute: false, steps: [{ kind: "files", from: "../x", into: "/x" }] }] },
     "ways[0].steps[0].from must be a path inside",
   ],
-])("%s is refused by name", (_, recipe, message) => {
+])("rejects %s by name", (_, recipe, message) => {
   expect(() => parseRecipe(recipe)).toThrow(message);
 });
 
@@ -97,7 +97,7 @@ function withNpm(change: Partial<typeof npm>): unknown {
   return { ...base, ways: [{ substitute: false, steps: [{ ...npm, ...change }] }] };
 }
 
-test("the id follows from everything that goes into an image, what it builds on included", () => {
+test("derives the id from all inputs of an image, including its base", () => {
   const id = imageId(above, 0, finder([base, above]));
   expect(id).toMatch(/^above-[0-9a-f]{10}$/);
   expect(imageId(above, 0, finder([base, above]))).toBe(id);
@@ -107,7 +107,7 @@ test("the id follows from everything that goes into an image, what it builds on 
   expect(imageId({ ...above, service }, 0, finder([base]))).not.toBe(id);
 });
 
-test("files beside a recipe are part of it: another text is another image", async () => {
+test("includes files next to a recipe in the id: another text is another image", async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-recipes-"));
   onTestFinished(() => rm(directory, { recursive: true }));
   const steps = [{ kind: "files", from: "base/tool", into: "/usr/local/lib/tool" }];
@@ -130,7 +130,7 @@ test("files beside a recipe are part of it: another text is another image", asyn
   await expect(loadRecipes(directory)).rejects.toThrow("base.json:");
 });
 
-test("recipes that build on each other in a circle are refused, and so is one on nothing", () => {
+test("rejects recipes that build on each other in a circle, and one without a base", () => {
   const circle = {
     ...base,
     ways: [{ substitute: false, steps: [{ kind: "image" as const, name: "above" }] }],
@@ -139,12 +139,12 @@ test("recipes that build on each other in a circle are refused, and so is one on
   expect(() => imageId(above, 0, finder([above]))).toThrow("no recipe named base");
 });
 
-test("a mistake in a file is said with its name", async () => {
+test("names the file of a mistake", async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-recipes-"));
   onTestFinished(() => rm(directory, { recursive: true }));
   await writeFile(path.join(directory, "other.json"), JSON.stringify(base));
   await expect(loadRecipes(directory)).rejects.toThrow(
-    'other.json: name must be that of the file, not "base"',
+    'other.json: name must be the name of the file, not "base"',
   );
 });
 

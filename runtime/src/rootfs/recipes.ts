@@ -1,6 +1,6 @@
 /**
- * Recipes: images as data, one JSON file each in templates/. Read and checked here, so that a mistake in one is said
- * with the file's and the field's name when the server starts, and not in the middle of a build.
+ * Recipes: images as data, one JSON file each in templates/. They are read and checked at the server's start.
+ * So a mistake is reported with the names of file and field, not in the middle of a build.
  */
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
@@ -10,13 +10,16 @@ import { RuntimeError, type ImageRecipe, type ImageStep } from "../driver.ts";
 
 export const BUILT_IN_RECIPES = fileURLToPath(new URL("../../../templates", import.meta.url));
 
-/** What builds of apps begin with, beside the built-in ones that serve as such. */
+/** Base images for builds of apps, besides the built-in templates that serve as such. */
 export const BASE_RECIPES = path.join(BUILT_IN_RECIPES, "bases");
 
-/** What the server's own machines run, databases for example: nobody asks for them by name. */
+/** Images of the server's own machines, such as databases. Users do not request them by name. */
 export const ADDON_RECIPES = path.join(BUILT_IN_RECIPES, "addons");
 
-/** Every recipe of the directory, by name; they may build on `known` ones too. Fails with `image_failed` and `<file>: <field> …`. */
+/**
+ * Loads every recipe of the directory, by name. They may also build on `known` ones. Fails with
+ * `image_failed` and `<file>: <field> …`.
+ */
 export async function loadRecipes(
   directory: string = BUILT_IN_RECIPES,
   known: readonly ImageRecipe[] = [],
@@ -28,7 +31,7 @@ export async function loadRecipes(
         const recipe = parseRecipe(JSON.parse(await readFile(path.join(directory, file), "utf8")));
         await readFiles(directory, recipe);
         if (`${recipe.name}.json` !== file)
-          throw new Error(`name must be that of the file, not "${recipe.name}"`);
+          throw new Error(`name must be the name of the file, not "${recipe.name}"`);
         return recipe;
       } catch (error) {
         throw new RuntimeError("image_failed", `${file}: ${(error as Error).message}`, { cause: error });
@@ -39,18 +42,18 @@ export async function loadRecipes(
   return recipes;
 }
 
-/** What lies beside a recipe is part of it: a change of it is a change of the image. */
+/** Files next to a recipe are part of it: a change of a file changes the image. */
 async function readFiles(directory: string, recipe: ImageRecipe): Promise<void> {
   for (const step of recipe.ways.flatMap(({ steps }) => steps)) {
     if (step.kind !== "files") continue;
     const from = path.join(directory, step.from);
     const found = await readdir(from, { recursive: true, withFileTypes: true });
-    // What a test or an editor leaves is no part of it.
+    // Leaves out files of tests and editors.
     const files = found
       .filter((entry) => entry.isFile() && !entry.parentPath.includes("__pycache__"))
       .map((entry) => path.relative(from, path.join(entry.parentPath, entry.name)))
       .toSorted();
-    if (files.length === 0) throw new Error(`there is nothing in ${step.from}`);
+    if (files.length === 0) throw new Error(`the directory ${step.from} is empty`);
     const contents = files.map(
       async (file) => [file, await readFile(path.join(from, file), "utf8")] as const,
     );
@@ -75,16 +78,16 @@ export function finder(recipes: readonly ImageRecipe[]): FindRecipe {
 }
 
 /**
- * The id of what one way makes: the name and a hash of all that goes into it, the recipes it builds on included. A
- * changed recipe is another image; machines of the old one keep theirs.
+ * Id of the result of one way: the name, and a hash of all inputs, including the base recipes. A changed
+ * recipe is another image; existing machines keep the old one.
  */
 export function imageId(recipe: ImageRecipe, way: number, find: FindRecipe): string {
   return `${recipe.name}-${fingerprint(recipe, way, find).slice(0, 10)}`;
 }
 
-/** To be raised whenever the code that makes images makes something else of the same recipe. */
+/** Raise this whenever the code makes a different image of the same recipe. */
 const FORMAT = 1;
-/** Version of the ordinary user. A change leaves other images as they are. */
+/** Version of the ordinary user. A change does not affect other images. */
 const USER_FORMAT = "user 1";
 
 function fingerprint(
@@ -108,7 +111,7 @@ function fingerprint(
   const { name, promise, env, probes, service } = recipe;
   const all = [FORMAT, name, promise, env, probes, steps, substitute, bases];
   const complete = service === undefined ? all : [...all, service];
-  // A base counts without its user, so that it is one image with and without.
+  // A base counts without its user, so both variants have the same base image.
   const hasUser = recipe.user === true && above.length === 0;
   return createHash("sha256")
     .update(JSON.stringify(hasUser ? [...complete, USER_FORMAT] : complete))
@@ -174,14 +177,14 @@ const map =
     );
   };
 
-/** Exactly these fields; a misspelt one is named instead of being ignored. */
+/** Accepts exactly these fields; a misspelt field is reported by name. */
 const shape =
   <T>(checks: { [Field in keyof T]-?: Check<T[Field]> }, optional: readonly (keyof T)[] = []): Check<T> =>
   (value, field) => {
     if (!isObject(value)) throw new Error(`${field} must be an object`);
     const at = (of: string) => (field === "" ? of : `${field}.${of}`);
     const unknown = Object.keys(value).find((of) => !Object.hasOwn(checks, of));
-    if (unknown !== undefined) throw new Error(`${at(unknown)} is no field of it`);
+    if (unknown !== undefined) throw new Error(`${at(unknown)} is not a known field`);
     const fields = (Object.keys(checks) as (keyof T & string)[]).filter(
       (of) => Object.hasOwn(value, of) || !optional.includes(of),
     );

@@ -10,7 +10,7 @@ import { runInside } from "./steps.ts";
 import { testImage } from "./testing/image.ts";
 import { certificates } from "./trust.ts";
 
-/** What the built-in debian-12 became; made here where no earlier run left it. */
+/** The built-in debian-12, made here unless an earlier run has left it. */
 let image: Awaited<ReturnType<typeof testImage>>;
 
 beforeAll(async () => {
@@ -27,7 +27,7 @@ async function temporaryImages(recipes: ImageRecipe[] = []): Promise<{ images: I
   return { images: new Images({ directory: path.join(directory, "images"), recipesDirectory }), directory };
 }
 
-/** A root filesystem of one npm package that has no dependencies and no program in it: made in a second. */
+/** A root filesystem of one npm package without dependencies and programs: made in a second. */
 function small(name: string, more: Partial<ImageRecipe> = {}): ImageRecipe {
   const step = {
     kind: "npm",
@@ -46,7 +46,7 @@ function small(name: string, more: Partial<ImageRecipe> = {}): ImageRecipe {
   };
 }
 
-test("the built-in image holds what its name promises, and its record says which versions", async () => {
+test("makes the built-in image with its promised contents, and records the versions", async () => {
   expect(image.image).toMatchObject({ name: "debian-12", substituted: false });
   expect(image.image.contents["debian"]).toMatch(/^12\./);
   expect(image.image.contents["git"]).toMatch(/^\d+\.\d+/);
@@ -54,7 +54,7 @@ test("the built-in image holds what its name promises, and its record says which
   expect((await image.images.list()).map(({ id }) => id)).toContain(image.image.id);
 });
 
-test("an image has the places a machine needs and nothing that is the host's own", async () => {
+test("makes an image with the directories that a machine needs, and without files of the host", async () => {
   const at = (name: string) => path.join(image.rootfs, name);
   expect((await stat(at(".kontor/guest"))).mode & 0o777).toBe(0o755);
   expect((await stat(at("tmp"))).mode & 0o7777).toBe(0o1777);
@@ -75,7 +75,7 @@ test("an image has the places a machine needs and nothing that is the host's own
   expect(sources).toMatch(/ bookworm main\n.* bookworm-updates main\n/);
 });
 
-test("an image trusts every certificate its host trusts", async () => {
+test("adds every certificate of the host to an image", async () => {
   const bundle = "/etc/ssl/certs/ca-certificates.crt";
   const inside = new Set(certificates(await readFile(path.join(image.rootfs, bundle), "utf8")));
   const missing = certificates(await readFile(bundle, "utf8")).filter(
@@ -85,7 +85,7 @@ test("an image trusts every certificate its host trusts", async () => {
   expect(image.image.env["NODE_EXTRA_CA_CERTS"]).toBe(bundle);
 });
 
-test("a command of a recipe runs in the image without network or the host's processes", async () => {
+test("runs a command of a recipe in the image without network and without the host's processes", async () => {
   expect(await runInside(image.rootfs, ["cat", "/etc/debian_version"])).toMatch(/^12/);
   const interfaces = await runInside(image.rootfs, ["cat", "/proc/net/dev"]);
   expect(
@@ -100,7 +100,7 @@ test("a command of a recipe runs in the image without network or the host's proc
   ).toBeLessThan(4);
 });
 
-test("two callers share one build, each hears of its progress, and a second process finds it made", async () => {
+test("shares one build and its progress between two callers, and finds it made in a second process", async () => {
   const { images, directory } = await temporaryImages();
   const seen: number[][] = [[], []];
   const [first, second] = await Promise.all(
@@ -120,7 +120,7 @@ test("two callers share one build, each hears of its progress, and a second proc
   expect(await readdir(path.join(directory, "images"))).toEqual([first?.id]);
 });
 
-test("an image may build on another, which is made first; linked files and its service come along", async () => {
+test("builds an image on another one, which is made first, with linked files and its service", async () => {
   const service = { speaks: "echo/1", argv: ["echo"], port: 7 };
   const base = small("base", { service });
   const links = { "/usr/bin/tool": "../../opt/tool/index.js" };
@@ -154,7 +154,7 @@ test("an image may build on another, which is made first; linked files and its s
   expect((await images.list()).map(({ name }) => name)).toEqual(["above", "base"]);
 });
 
-test("where the first way fails the next is taken, and the record says it is a substitute", async () => {
+test("uses the next way after the first one fails, and records a substitute", async () => {
   const { images } = await temporaryImages();
   const [works] = small("small").ways;
   const fails = {
@@ -167,7 +167,7 @@ test("where the first way fails the next is taken, and the record says it is a s
   expect(made.substituted).toBe(true);
 });
 
-test("a build that fails leaves no bytes and says which step, its last words and what to do", async () => {
+test("leaves no bytes after a failed build, and reports the step, its last lines and a cure", async () => {
   const { images, directory } = await temporaryImages();
   const steps = [
     ...(small("bad").ways[0]?.steps ?? []),
@@ -181,7 +181,7 @@ test("a build that fails leaves no bytes and says which step, its last words and
   expect(await readdir(path.join(directory, "images"))).toEqual([]);
 });
 
-test("what a dead build left is removed, what a live one makes is not", async () => {
+test("deletes leftovers of a dead build, and keeps those of a live one", async () => {
   const { images, directory } = await temporaryImages();
   const root = path.join(directory, "images");
   await mkdir(path.join(root, ".building-4194305-1/x/rootfs"), { recursive: true });
@@ -191,7 +191,7 @@ test("what a dead build left is removed, what a live one makes is not", async ()
   expect(await readdir(root)).toEqual([`.building-${process.ppid}-1`, "no-record"]);
 });
 
-test("removing an image takes it away, twice is no error, and a path is no id", async () => {
+test("removes an image, also twice, and rejects a path as id", async () => {
   const { images, directory } = await temporaryImages();
   const { id } = await images.ensure(small("small"));
   const outside = path.join(directory, "outside");
@@ -204,7 +204,7 @@ test("removing an image takes it away, twice is no error, and a path is no id", 
   expect(await readFile(outside, "utf8")).toBe("kept");
 });
 
-test("a build whose process was killed leaves no mount, no process and no bytes behind", async () => {
+test("leaves no mount, process or bytes of a build whose process was killed", async () => {
   const recipe: ImageRecipe = {
     ...small("cut-off"),
     ways: [
@@ -226,7 +226,7 @@ test("a build whose process was killed leaves no mount, no process and no bytes 
   let said = "";
   for await (const text of builder.stdout) {
     said += String(text);
-    // From here on mmdebstrap has /proc, /sys and /dev mounted in it.
+    // From here on, mmdebstrap has /proc, /sys and /dev mounted in the folder.
     if (said.includes("installing the base system")) break;
   }
   expect(said).toContain("installing the base system");
@@ -238,7 +238,7 @@ test("a build whose process was killed leaves no mount, no process and no bytes 
   expect(await readdir(path.join(directory, "images"))).toEqual([]);
 });
 
-/** Command lines of living processes that name the directory. */
+/** Command lines of living processes that contain the directory. */
 async function processesNaming(directory: string): Promise<string[]> {
   const numbers = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
   const lines = await Promise.all(

@@ -31,7 +31,7 @@ deb [trusted=yes] cdrom:[Debian]/ bookworm main
 deb http://security.example/debian-security bookworm-security main
 `;
 
-test("both styles of apt sources are read, what is switched off is not", () => {
+test("reads both styles of apt sources, without disabled ones", () => {
   expect(parseDeb822(DEB822)).toEqual([
     {
       uris: ["http://mirror.example/debian/"],
@@ -54,7 +54,7 @@ test("both styles of apt sources are read, what is switched off is not", () => {
   ]);
 });
 
-test("the mirror is Debian's own archive, never a vendor's that names the same suite", () => {
+test("chooses Debian's own archive as mirror, never a vendor's with the same suite", () => {
   expect(pickMirrors(parseDeb822(DEB822))).toEqual({
     main: "http://mirror.example/debian",
     security: "http://mirror.example/debian-security",
@@ -65,12 +65,12 @@ test("the mirror is Debian's own archive, never a vendor's that names the same s
   });
 });
 
-test("a host without a Debian mirror is told what to add", () => {
+test("reports the missing source on a host without a Debian mirror", () => {
   const vendor = "deb [signed-by=/etc/apt/keyrings/vendor.gpg] https://vendor.example/linux bookworm main\n";
   expect(() => pickMirrors(parseOneLine(vendor))).toThrow("add Debian's main archive");
 });
 
-test("another suite than the host's comes from the same mirrors, with updates and security", () => {
+test("takes another suite from the host's mirrors, with updates and security", () => {
   const mirrors = pickMirrors(parseDeb822(DEB822));
   const signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
   expect(sourcesList(mirrors, "trixie", ["main"]))

@@ -1,6 +1,6 @@
 /**
- * Where Debian comes from: the mirrors the host's own apt uses, whatever suite the host itself runs. A host that can
- * install packages can thereby make images, behind a company's mirror too, and no address stands in this project.
+ * Mirrors of Debian, taken from the host's own apt, for any suite of the host. So a host that can install
+ * packages can make images, also behind a company's mirror, and this project contains no address.
  */
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
@@ -13,13 +13,13 @@ export interface AptSource {
   signedBy: string | null;
 }
 
-/** `security` is null where the host has no such source; images then carry main's state only. */
+/** `security` is null if the host has no such source. Images then have only the state of main. */
 export interface DebianMirrors {
   main: string;
   security: string | null;
 }
 
-/** Part of every Debian; holds the keys of the suites before and after the host's own too. */
+/** Part of every Debian. It also contains the keys of earlier and later suites. */
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 export async function hostMirrors(directory = "/etc/apt"): Promise<DebianMirrors> {
@@ -73,8 +73,9 @@ function words(text: string): string[] {
 }
 
 /**
- * Which of the sources are Debian's own. Others name Debian's suites too (a vendor's "bookworm main"), so the signer
- * decides where one is given, and else the last part of the address, `debian` or `debian-security` on every mirror.
+ * Chooses Debian's own sources. Others use Debian's suite names too (a vendor's "bookworm main"). So the
+ * signer decides if it is set. Otherwise the last part of the address does: `debian` or `debian-security` on
+ * every mirror.
  */
 export function pickMirrors(sources: readonly AptSource[]): DebianMirrors {
   const candidates = sources
@@ -97,7 +98,7 @@ export function pickMirrors(sources: readonly AptSource[]): DebianMirrors {
   return { main: main.uri, security: candidates.find(({ suites }) => suites.some(isSecurity))?.uri ?? null };
 }
 
-/** The sources.list an image is made from and keeps: the suite, its updates and its security fixes. */
+/** The sources.list for an image, which the image keeps: the suite, its updates and its security fixes. */
 export function sourcesList(mirrors: DebianMirrors, suite: string, components: readonly string[]): string {
   const line = (uri: string, of: string) =>
     `deb [signed-by=${KEYRING}] ${uri} ${of} ${components.join(" ")}\n`;

@@ -1,6 +1,6 @@
 /**
- * Runs the steps of a recipe on a root filesystem in the making. Each gets the directory as the steps before left it
- * and says what it does as it goes; what fails says which step it was, its last words, and what a person can do.
+ * Runs the steps of a recipe on an unfinished root filesystem. Each step gets the directory from the steps
+ * before it, and reports its progress. A failure reports the step, its last lines, and a cure.
  */
 import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
@@ -15,21 +15,24 @@ import { npmEnvironment } from "./trust.ts";
 export interface StepContext {
   rootfs: string;
   progress: Progress;
-  /** The root filesystem of another image, made first where it is not there. */
+  /** Root filesystem of another image, which is made first if missing. */
   baseRootfs: (name: string, progress: Progress) => Promise<string>;
 }
 
 type StepOf<Kind extends ImageStep["kind"]> = Extract<ImageStep, { kind: Kind }>;
 
 interface StepKind<Kind extends ImageStep["kind"]> {
-  /** Its share of a build's time, beside the other steps'. */
+  /** Share of a build's time, relative to the other steps. */
   weight: number;
   label: (step: StepOf<Kind>) => string;
   advice: string;
   make: (step: StepOf<Kind>, context: StepContext) => Promise<void>;
 }
 
-/** mmdebstrap prints a line for each package, so the limit counts silence and not the speed of the host. */
+/**
+ * mmdebstrap prints a line for each package, so the limit applies to silence and not to the speed of the
+ * host.
+ */
 const DEBIAN_QUIET_MS = 15 * 60_000;
 const DEBIAN_TIMEOUT_MS = 2 * 3_600_000;
 /** These programs print nothing while they work. A host at ten times its load takes ten times as long. */
@@ -92,9 +95,10 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
   "npm-ci": {
     weight: 4,
     label: (step) => `npm packages of ${step.directory}`,
-    advice: "Check that `npm ping` works on this host and that its registry carries what the lockfile names.",
+    advice:
+      "Check that `npm ping` works on this host and that its registry carries the packages of the lockfile.",
     async make(step, { rootfs }) {
-      // With the host's npm and its configuration, checked against the lockfile's hashes; nothing of it is run.
+      // Uses the host's npm and its configuration, verifies the lockfile's hashes, and runs no script.
       await run(["npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund"], {
         cwd: path.join(rootfs, step.directory),
         timeoutMs: NPM_TIMEOUT_MS,
@@ -105,7 +109,7 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
   run: {
     weight: 1,
     label: (step) => `running ${step.argv.join(" ")}`,
-    advice: "Run the command in a machine made from the steps before it to see what it lacks.",
+    advice: "Run the command in a machine made from the steps before it to find the cause.",
     async make(step, { rootfs }) {
       await runInside(rootfs, step.argv);
     },
@@ -114,14 +118,14 @@ const KINDS: { [Kind in ImageStep["kind"]]: StepKind<Kind> } = {
 
 const SLOW = "If it does, the host or its network is too busy: the next request tries again.";
 
-/** Runs all steps in order. `fraction` goes from 0 to 1 over them. */
+/** Runs all steps in order. `fraction` grows from 0 to 1. */
 export async function makeSteps(steps: readonly ImageStep[], context: StepContext): Promise<void> {
   const weights = steps.map((step) => KINDS[step.kind].weight);
   const total = weights.reduce((sum, weight) => sum + weight, 0);
   let before = 0;
   for (const [index, step] of steps.entries()) {
     const weight = weights[index] ?? 0;
-    // The table has the right kind under each name; TypeScript cannot follow that through a union.
+    // The table has the right kind under each name; TypeScript cannot infer this through a union.
     const kind = KINDS[step.kind] as StepKind<ImageStep["kind"]>;
     const label = kind.label(step);
     const progress: Progress = (inner) =>
@@ -142,8 +146,8 @@ export async function makeSteps(steps: readonly ImageStep[], context: StepContex
 }
 
 /**
- * A command in the image, cut off from network, processes and mounts of the host. It is the image's own program, from
- * an archive whose signature was checked, so this keeps order rather than an enemy.
+ * Runs a command in the image, without network, processes and mounts of the host. The program comes from an
+ * archive with a verified signature, so this prevents accidents, not attacks.
  */
 export async function runInside(rootfs: string, argv: readonly string[]): Promise<string> {
   const unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"];
@@ -159,7 +163,10 @@ export async function runInside(rootfs: string, argv: readonly string[]): Promis
 
 export const IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/** Fetched with the host's npm and its configuration, checked against what the registry says of it, never run. */
+/**
+ * Downloads with the host's npm and its configuration, verifies the registry's integrity value, and runs no
+ * script.
+ */
 async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: StepContext): Promise<void> {
   const wanted = `${step.package}@${step.version}`;
   const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-npm-"));
@@ -188,12 +195,12 @@ async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: Step
   }
 }
 
-/** Subresource integrity as npm writes it: `<algorithm>-<base64>`. */
+/** Subresource integrity in npm's format: `<algorithm>-<base64>`. */
 export function checkIntegrity(content: Buffer, integrity: string): void {
   const [, algorithm = "", digest = ""] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/=]+)$/.exec(integrity) ?? [];
   if (algorithm === "")
-    throw new Error(`the registry gives no integrity that can be checked ("${integrity}")`);
+    throw new Error(`the registry gives no integrity value of a known kind ("${integrity}")`);
   if (createHash(algorithm).update(content).digest("base64") !== digest) {
-    throw new Error(`what was downloaded is not what the registry describes (${integrity})`);
+    throw new Error(`the download does not match the registry's integrity value (${integrity})`);
   }
 }

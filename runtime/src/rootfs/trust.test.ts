@@ -3,7 +3,7 @@ import { BUNDLE, npmEnvironment } from "./trust.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
-test("npm on this host trusts whom the host trusts, unless its owner says whom", () => {
+test("makes npm on this host trust the host's certificates, unless its owner configured others", () => {
   vi.stubEnv("NODE_EXTRA_CA_CERTS", undefined);
   expect(npmEnvironment()["NODE_EXTRA_CA_CERTS"]).toBe(BUNDLE);
   vi.stubEnv("NODE_EXTRA_CA_CERTS", "/etc/own.crt");

@@ -1,7 +1,7 @@
 /**
- * A machine trusts whom its host trusts: behind a network that inspects TLS every program inside would fail otherwise,
- * npm with a misleading message after 71 seconds. What the host's bundle has and the image's has not is put where
- * update-ca-certificates finds it, so that it survives updates inside.
+ * A machine trusts the certificates of its host. Otherwise every program inside would fail behind a network
+ * that inspects TLS, npm with a misleading message after 71 seconds. Certificates of the host's bundle that
+ * the image lacks are stored for update-ca-certificates, so that they survive updates inside.
  */
 import { createHash } from "node:crypto";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
@@ -10,25 +10,31 @@ import path from "node:path";
 export const BUNDLE = "/etc/ssl/certs/ca-certificates.crt";
 const LOCAL = "/usr/local/share/ca-certificates";
 
-/** Node, Python's requests and pip, and whatever uses OpenSSL read these; each has a list of its own otherwise. */
+/**
+ * Node, Python's requests and pip, and programs with OpenSSL read these variables. Otherwise each uses its
+ * own list.
+ */
 export const TRUST_ENVIRONMENT: Readonly<Record<string, string>> = {
   NODE_EXTRA_CA_CERTS: BUNDLE,
   REQUESTS_CA_BUNDLE: BUNDLE,
   SSL_CERT_FILE: BUNDLE,
 };
 
-/** For npm on this host, which has a list of its own as well, unless the host's owner named another. */
+/** For npm on this host, which also has its own list, unless the host's owner configured another. */
 export function npmEnvironment(): NodeJS.ProcessEnv {
   return { NODE_EXTRA_CA_CERTS: BUNDLE, ...process.env };
 }
 
-/** The certificates of a PEM text, each once, as they are. */
+/** Certificates of a PEM text, each once, unchanged. */
 export function certificates(pem: string): string[] {
   const blocks = pem.match(/-----BEGIN CERTIFICATE-----[\s\S]*?-----END CERTIFICATE-----/g) ?? [];
   return [...new Set(blocks.map((block) => block.replaceAll("\r", "")))];
 }
 
-/** Puts the host's certificates into the image. `refresh` runs update-ca-certificates inside; absent where it is. */
+/**
+ * Adds the host's certificates to the image. `refresh` runs update-ca-certificates inside, if the image has
+ * it.
+ */
 export async function trustHost(
   rootfs: string,
   refresh: (argv: string[]) => Promise<unknown>,

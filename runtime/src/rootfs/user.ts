@@ -21,7 +21,7 @@ const LINES: readonly { path: string; line: string }[] = [
 /** PID 1 reads this file. So does Debian's sudo(8), if it is installed and the engine allows it. */
 const SUDOERS = `${NAME} ALL=(ALL:ALL) NOPASSWD: ALL\n`;
 
-/** Adds the user to a root filesystem of our own recipes, with a home and `sudo`. */
+/** Adds the user to a root filesystem of Kontor's own recipes, with a home and `sudo`. */
 export async function addUser(rootfs: string): Promise<void> {
   const at = (name: string) => path.join(rootfs, name);
   for (const { path: name, line } of LINES) await append(at(name), line);
@@ -32,7 +32,7 @@ export async function addUser(rootfs: string): Promise<void> {
   }
   await chown(at(HOME), ID, ID);
   await chmod(at(HOME), 0o700);
-  // The directory stays root's: git refuses to work for root in a directory of another user.
+  // The directory still belongs to root: git refuses to work for root in a directory of another user.
   await chmod(at("workspace"), 0o1777);
   await mkdir(at("etc/sudoers.d"), { recursive: true, mode: 0o750 });
   await writeFile(at("etc/sudoers.d/kontor"), SUDOERS, { mode: 0o440, flag: "wx" });

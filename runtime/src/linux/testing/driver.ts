@@ -1,4 +1,4 @@
-/** Drivers for host tests, and what is left of them. */
+/** Drivers for host tests, and checks for their leftovers. */
 import { execFile } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -12,7 +12,7 @@ const exec = promisify(execFile);
 export const INSTANCE = 62;
 const repository = join(import.meta.dirname, "..", "..", "..", "..");
 
-/** A driver of its own, with everything it makes below one directory and one instance number. */
+/** Makes a driver with its own directory and instance number, for everything that it makes. */
 export async function makeDriver(change: Partial<LinuxOptions> = {}) {
   await exec("make", ["-C", join(repository, "guest")]);
   await exec("make", ["-C", join(repository, "runtime", "shim")]);
@@ -22,7 +22,7 @@ export async function makeDriver(change: Partial<LinuxOptions> = {}) {
     stateDir,
     imagesDirectory: TEST_IMAGES,
     instance: INSTANCE,
-    // There is none of that name: no test of this file is about the way out.
+    // No interface has this name: no test of this file uses the uplink.
     uplink: "kontor-none",
     dnsServers: [],
     proxyPort: 3128,
@@ -55,8 +55,11 @@ export async function makeDriver(change: Partial<LinuxOptions> = {}) {
   };
 }
 
-/** Processes, mounts, loop devices, control groups and files of machines. Idle namespaces are the network's to keep. */
-export async function leftOf(stateDir: string, instance: number): Promise<string[]> {
+/**
+ * Lists the processes, mounts, loop devices, control groups and files of machines. Idle namespaces are left
+ * out, because the network keeps them.
+ */
+export async function listLeftovers(stateDir: string, instance: number): Promise<string[]> {
   const [processes, mounts, loops, groups, files, sockets] = await Promise.all([
     exec("ps", ["-eo", "args"]),
     readFile("/proc/self/mountinfo", "utf8"),

@@ -1,6 +1,6 @@
 /**
- * The image host tests boot machines from: the built-in debian-12, made once and kept between runs in the directory
- * KONTOR_TEST_CACHE (by default /var/cache/kontor-test).
+ * Image from which host tests boot machines: the built-in debian-12, made once and kept between runs in the
+ * directory KONTOR_TEST_CACHE (default /var/cache/kontor-test).
  */
 import path from "node:path";
 import type { Image, ImageRecipe } from "../../driver.ts";
@@ -16,7 +16,7 @@ export async function testRecipe(name = "debian-12"): Promise<ImageRecipe> {
   return finder([...builtIn, ...others.flat()])(name);
 }
 
-/** `images` keeps it in TEST_IMAGES: a driver given that directory has the image at once. */
+/** `images` keeps it in TEST_IMAGES. A driver with that directory has the image at once. */
 export async function testImage(
   name = "debian-12",
 ): Promise<{ image: Image; rootfs: string; images: Images }> {

@@ -1,4 +1,4 @@
-/** Bodies are JSON and nothing else; what is wrong with one is said without quoting it, for it may hold a secret. */
+/** Accepts only JSON bodies. Errors never quote the body, because it may hold a secret. */
 import type { FastifyInstance, FastifyRequest } from "fastify";
 import { unsupportedMediaType } from "../errors.ts";
 import { InvalidInput } from "../problems.ts";
@@ -16,14 +16,14 @@ export function takeJsonOnly(fastify: FastifyInstance): void {
       return parseJson(bytes as Buffer);
     },
   );
-  // `curl -X POST` with an empty form body is a request without a body, not one of a wrong type.
+  // `curl -X POST` sends an empty form body. It counts as no body, not as a wrong type.
   fastify.addContentTypeParser("*", { parseAs: "buffer" }, async (_: unknown, bytes: unknown) => {
     if ((bytes as Buffer).length > 0) throw unsupportedMediaType();
     return undefined;
   });
 }
 
-/** JSON is UTF-8 (RFC 8259, 8.1); a body in another charset would be decoded to a wrong text. */
+/** JSON is UTF-8 (RFC 8259, 8.1). A body in another charset would be decoded to a wrong text. */
 function requireUtf8(contentType = ""): void {
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1];
   if (charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) throw unsupportedMediaType();
@@ -54,16 +54,15 @@ function decode(bytes: Buffer): string {
 }
 
 /**
- * An unpaired surrogate is legal in JSON and in no UTF-8: it would change silently on its way to a file or the
- * database. `__proto__` as a key is refused because copies of the object would lose it. Both can only come from an
- * escape or that very word, so a plain body is never walked.
+ * Refuses text that would change silently later. An unpaired surrogate is legal in JSON but not in UTF-8. Copies of an
+ * object would lose the key `__proto__`. Both need an escape or that exact key, so most bodies are not walked.
  */
 function refuseUnusable(text: string, value: unknown): unknown {
   if (/\\u[dD][89a-fA-F]/.test(text) && !isWellFormed(value)) {
-    throw invalidJson([], "holds an unpaired surrogate in a text");
+    throw invalidJson([], "has a text with an unpaired surrogate; send valid Unicode");
   }
   if (/"(__proto__|\\u005f)/i.test(text) && hasPrototypeKey(value))
-    throw invalidJson([], 'may not use the key "__proto__"');
+    throw invalidJson([], 'has the key "__proto__", which is not allowed; rename it');
   return value;
 }
 

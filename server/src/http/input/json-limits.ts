@@ -1,13 +1,14 @@
 /**
  * Limits on the shape of a JSON body, checked on its bytes before `JSON.parse`. Parsing, validating, hashing and
- * storing cost far more time per value than per byte; the scan of the bytes takes about a millisecond per MiB.
+ * storing cost far more time per value than per byte. The scan takes about a millisecond per MiB.
  */
+import { endOfString } from "#lib/json-depth.ts";
+
 export const maxDepth = 64;
 export const maxKeys = 10_000;
 export const maxValues = 500_000;
 
 const quote = 0x22;
-const backslash = 0x5c;
 const comma = 0x2c;
 const colon = 0x3a;
 const openBracket = 0x5b;
@@ -16,8 +17,8 @@ const openBrace = 0x7b;
 const closeBrace = 0x7d;
 
 /**
- * Describes the first limit that the JSON in `bytes` exceeds, as a continuation of "body"; undefined if it exceeds
- * none. Malformed JSON is left to `JSON.parse`.
+ * Describes the first limit that the JSON in `bytes` exceeds, as a continuation of "body". Undefined if it exceeds
+ * none. `JSON.parse` reports malformed JSON.
  */
 export function exceededLimit(bytes: Uint8Array): string | undefined {
   // Keys seen so far in the object at each depth.
@@ -54,11 +55,4 @@ export function exceededLimit(bytes: Uint8Array): string | undefined {
     if (values > maxValues) return `holds more than ${maxValues} values; send several smaller requests`;
   }
   return undefined;
-}
-
-/** Index of the quote that closes the string opened at `start`; the length of `bytes` if none does. */
-function endOfString(bytes: Uint8Array, start: number): number {
-  let at = start + 1;
-  while (at < bytes.length && bytes[at] !== quote) at += bytes[at] === backslash ? 2 : 1;
-  return at;
 }

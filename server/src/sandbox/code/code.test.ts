@@ -167,6 +167,7 @@ test("a stream has an event for each thing that is said, and a summary at its en
 
 test.for([
   ["no JSON", ["{nonsense\n"], "guest_protocol"],
+  ["deep JSON", [`{"type":"result","json":${"[".repeat(600)}${"]".repeat(600)}}\n`], "guest_protocol"],
   ["a line without end", [`"${"x".repeat(25 * 1024 ** 2)}`], "guest_protocol"],
   [
     "more output than a cell may have",

@@ -133,10 +133,13 @@ test("a reader who goes lets go of a silent command", async () => {
 test("a stream whose sandbox ends says so in its last frame", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "echo up; exec sleep 60");
-  const following = follow(id, command);
-  await expect.poll(async () => (await get(id, command)).output_bytes).toBe(3);
-  await terminateSandbox(host.app, actor, id);
-  expect((await following).at(-1)?.data).toMatchObject({ kind: "error", code: "sandbox_terminated" });
+  const stream = await followLogs(host.app, actor, id, command, 0);
+  const events: LogEvent[] = [];
+  for await (const event of stream(new AbortController().signal)) {
+    events.push(event);
+    if (event.data.kind === "exec_chunk") await terminateSandbox(host.app, actor, id);
+  }
+  expect(events.at(-1)?.data).toMatchObject({ kind: "error", code: "sandbox_terminated" });
 });
 
 test("after its sandbox a command is as it was last seen, and lost where nobody saw its end", async () => {

@@ -12,6 +12,7 @@ import { openCursor, sealCursor } from "../cursor.ts";
 import { deniedField } from "../exec/denied.ts";
 import { blameDirectory, exitCode, killedBy } from "../exec/exec.ts";
 import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
+import { processPlace } from "../sandboxes/process-defaults.ts";
 import { getSandbox, inside } from "../sandboxes/sandboxes.ts";
 import { commandNotFound, commandNotReading } from "./errors.ts";
 import { type Command, type CommandInput, type CommandStart, toCommand } from "./schema.ts";
@@ -30,7 +31,7 @@ export function startCommand(
   input: CommandStart,
   begins: (command: string) => Promise<void> = async () => {},
 ): Promise<Command> {
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, sandbox) => {
     const command = newId("cmd_");
     await begins(command);
     // Read before the start, because the end that the guest reports must not be earlier.
@@ -39,10 +40,9 @@ export function startCommand(
       .startCommand({
         id: command,
         ...(input.args ? { argv: input.args } : { shell: input.command ?? "" }),
-        ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
+        ...processPlace(sandbox, input),
         ...(input.env === undefined ? {} : { env: input.env }),
         ...(input.tag === undefined ? {} : { tag: input.tag }),
-        ...(input.user === undefined ? {} : { user: input.user }),
         ...(input.timeout_seconds === undefined ? {} : { timeoutMs: input.timeout_seconds * 1000 }),
       })
       .catch(blameDirectory);

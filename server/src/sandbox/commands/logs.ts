@@ -92,7 +92,8 @@ async function* events(
   }
 }
 
-function exitOf({ exitCode, signal, timedOut, outOfMemory, startedAt, endedAt }: CommandRecord) {
+/** A command's end in the shape of a process that was waited for. */
+export function exitOf({ exitCode, signal, timedOut, outOfMemory, startedAt, endedAt }: CommandRecord) {
   const durationMs = (endedAt?.getTime() ?? startedAt.getTime()) - startedAt.getTime();
   return { code: exitCode, signal, timedOut, outOfMemory, durationUs: Math.max(0, durationMs) * 1000 };
 }

@@ -32,7 +32,9 @@ export const CommandStart = z
       .max(4095)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Working directory. Default: /workspace."),
+      .describe(
+        "Working directory. Default: /workspace, or the WORKDIR of the template's Dockerfile or image.",
+      ),
     env: Env.optional().describe(
       'Environment variables of the command, in addition to the sandbox\'s. Default: none. Example: {"MODE": "test"}.',
     ),
@@ -49,7 +51,9 @@ export const CommandStart = z
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Name or id of the user that runs the command. Default: `root`. Extension."),
+      .describe(
+        "Name or id of the user that runs the command. Default: `root`, or the USER of the template's Dockerfile or image. Extension.",
+      ),
     timeout_seconds: z
       .int()
       .min(1)

@@ -8,7 +8,8 @@ import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { execFailed } from "#machines/errors.ts";
 import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
-import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
+import { processPlace } from "../sandboxes/process-defaults.ts";
+import { explain, inside, type InsideNeeds, type SandboxRow } from "../sandboxes/sandboxes.ts";
 import { type DeniedTargets, watchDenials } from "./denied.ts";
 import { Head } from "./head.ts";
 import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
@@ -21,7 +22,7 @@ export const bufferedMaxBytes = 8 * 1024 ** 2;
 export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): Promise<ExecResult> {
   return inside(app, actor, id, async (guest, row) => {
     using denied = watchDenials(app, row);
-    const child = await start(guest, input, "run_on");
+    const child = await start(guest, row, input, "run_on");
     const heads = { stdout: new Head(bufferedMaxBytes), stderr: new Head(bufferedMaxBytes) };
     for await (const { stream, data } of child.output) heads[stream].add(data);
     const exit = await child.exit;
@@ -50,7 +51,7 @@ export async function startStreamed(
   const { child, denied } = await inside(app, actor, id, async (guest, row) => {
     using undo = new DisposableStack();
     const watch = undo.use(watchDenials(app, row));
-    const started = await start(guest, input, "kill");
+    const started = await start(guest, row, input, "kill");
     undo.move();
     return { child: started, denied: watch };
   });
@@ -134,14 +135,14 @@ function endFrame(exit: ProcessExit): Extract<ExecFrame, { kind: "error" | "exec
 
 async function start(
   guest: Guest,
+  row: SandboxRow,
   input: Exec,
   onDisconnect: SpawnSpec["onDisconnect"],
 ): Promise<GuestProcess> {
   const spec: SpawnSpec = {
     ...(input.args ? { argv: input.args } : { shell: input.command ?? "" }),
-    ...(input.cwd === undefined ? {} : { cwd: input.cwd }),
+    ...processPlace(row, input),
     ...(input.env === undefined ? {} : { env: input.env }),
-    ...(input.user === undefined ? {} : { user: input.user }),
     timeoutMs: input.timeout_seconds * 1000,
     onDisconnect,
   };

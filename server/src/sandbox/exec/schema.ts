@@ -24,7 +24,9 @@ export const Exec = z
       .max(4095)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Working directory. Default: /workspace."),
+      .describe(
+        "Working directory. Default: /workspace, or the WORKDIR of the template's Dockerfile or image.",
+      ),
     timeout_seconds: z
       .int()
       .min(1)
@@ -46,7 +48,9 @@ export const Exec = z
       .max(64)
       .refine(noNul, { error: "must not contain NUL" })
       .optional()
-      .describe("Name or id of the user that runs the command. Default: `root`. Extension."),
+      .describe(
+        "Name or id of the user that runs the command. Default: `root`, or the USER of the template's Dockerfile or image. Extension.",
+      ),
     stdin: z
       .base64()
       .max(16 * 1024 ** 2)

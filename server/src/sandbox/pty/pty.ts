@@ -8,6 +8,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { newId } from "#lib/ids.ts";
 import { ask, untilEnded } from "../commands/commands.ts";
 import { blameDirectory } from "../exec/exec.ts";
+import { processPlace } from "../sandboxes/process-defaults.ts";
 import { getSandbox, inside, type InsideNeeds, refuseUnlessRunning } from "../sandboxes/sandboxes.ts";
 import { ptyNotFound } from "./errors.ts";
 import { type Pty, type PtyStart, toPty } from "./schema.ts";
@@ -25,7 +26,7 @@ export function startPty(
   { command, cwd, user, env, cols, rows }: PtyStart,
   begins: (pty: string) => Promise<void> = async () => {},
 ): Promise<Pty> {
-  return inside(app, actor, id, async (guest) => {
+  return inside(app, actor, id, async (guest, sandbox) => {
     const pty = newId("pty_");
     await begins(pty);
     await guest
@@ -34,8 +35,7 @@ export function startPty(
         shell: command ?? loginShell,
         env: { TERM: "xterm-256color", ...env },
         terminal: { cols, rows },
-        ...(cwd === undefined ? {} : { cwd }),
-        ...(user === undefined ? {} : { user }),
+        ...processPlace(sandbox, { cwd, user }),
       })
       .catch(blameDirectory);
     return toPty(await guest.getCommand(pty));

@@ -23,8 +23,16 @@ const start = {
     .describe(
       "Shell command, run by /bin/bash -c, or by sh if bash is missing. Default: the user's login shell.",
     ),
-  cwd: text(4095).optional().describe("Working directory. Default: /workspace."),
-  user: text(64).optional().describe("Name or id of the user that runs the program. Default: `root`."),
+  cwd: text(4095)
+    .optional()
+    .describe(
+      "Working directory. Default: /workspace, or the WORKDIR of the template's Dockerfile or image.",
+    ),
+  user: text(64)
+    .optional()
+    .describe(
+      "Name or id of the user that runs the program. Default: `root`, or the USER of the template's Dockerfile or image.",
+    ),
 };
 
 export const PtyStart = z

@@ -43,7 +43,8 @@ export async function createFromSnapshot(
   const bytes = newBytes();
   try {
     if (!(await shareBytes(app, model, bytes))) throw snapshotDamaged();
-    const { template, template_id, substituted, start_command_id, size, cpu, memory_mb, region } = snapshot;
+    const { template, template_id, substituted, process_defaults, start_command_id } = snapshot;
+    const { size, cpu, memory_mb, region } = snapshot;
     const [row] = await makeClones(app, actor, {
       workspace,
       count: 1,
@@ -51,6 +52,7 @@ export async function createFromSnapshot(
         template,
         template_id,
         substituted,
+        process_defaults,
         start_command_id,
         size,
         cpu,

@@ -5,6 +5,7 @@ import { nextTier } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
+import { makeWorkspace } from "./process-defaults.ts";
 import { bringUp } from "#machines/claim.ts";
 import { place } from "#machines/placement.ts";
 import { withRoom } from "#machines/room.ts";
@@ -86,6 +87,7 @@ async function createFromTemplate(
         template: input.template,
         template_id: custom?.id ?? null,
         substituted: image.substitute,
+        process_defaults: custom?.process_defaults ?? null,
         start_command_id: custom?.start_command_id ?? null,
         size: input.size,
         cpu: sizes[input.size].cpu,
@@ -138,6 +140,7 @@ async function createFromTemplate(
 
   try {
     await bringUp(app, reservation);
+    if (custom?.isOfImage) await makeWorkspace(app, reservation.row.id, row);
     const { volume } = reservation.request;
     if (volume?.isNew) await markMade(app, volume);
   } catch (error) {

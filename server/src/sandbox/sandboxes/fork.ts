@@ -38,7 +38,7 @@ export async function forkSandbox(
     if (!origin) continue;
     const workspace = actor.workspaces.find((one) => one.id === source.workspace_id);
     if (!workspace) throw sandboxNotFound();
-    const { template, template_id, substituted, start_command_id } = source;
+    const { template, template_id, substituted, process_defaults, start_command_id } = source;
     const { size, cpu, memory_mb, network, region, allow_domains } = source;
     return makeClones(app, actor, {
       workspace,
@@ -47,6 +47,7 @@ export async function forkSandbox(
         template,
         template_id,
         substituted,
+        process_defaults,
         // Where it runs still, it runs in the clones as well, under the same id.
         start_command_id,
         size,
@@ -81,7 +82,7 @@ async function running(app: Needs, actor: Actor, id: string): Promise<Origin | u
     bytes,
     write: async () => {
       try {
-        await capture(app, model, bytes, { isLasting: false });
+        await capture(app, model, bytes, { isDurable: false });
       } catch (error) {
         throw await explain(app, actor, id, error);
       }

@@ -2,6 +2,7 @@
 import type { App } from "#app.ts";
 import { saveStarted } from "../commands/commands.ts";
 import type { Resolved } from "../templates/resolve.ts";
+import { processPlace } from "./process-defaults.ts";
 import { forgetStartCommand, type SandboxRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
@@ -16,7 +17,12 @@ export async function runStartCommand(
   if (shell === null || command === null || row.machine_id === null) return row;
   try {
     const started_at = app.clock.now();
-    const { pid } = await app.machines.connect(row.machine_id).startCommand({ id: command, shell });
+    const { pid } = await app.machines.connect(row.machine_id).startCommand({
+      id: command,
+      shell,
+      // The contract names /workspace; the image of a Dockerfile has a directory of its own.
+      ...processPlace(row),
+    });
     await saveStarted(app, row.id, { id: command, command: shell, tag: null, pid, started_at });
     return row;
   } catch (error) {

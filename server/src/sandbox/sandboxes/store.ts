@@ -1,6 +1,7 @@
 /** All SQL of the sandboxes table. The workspaces a caller can reach are an argument of every read. */
 import { type Kysely, type Selectable, sql, type Transaction } from "kysely";
 import type { SandboxTier } from "#accounts/actor.ts";
+import type { ProcessDefaults } from "#builds/tables.ts";
 import type { Database, Db } from "#db/db.ts";
 import type { Status } from "./states.ts";
 import type { SandboxesTable, TerminationReason } from "./tables.ts";
@@ -123,6 +124,7 @@ export type NewSandbox = Pick<
   forked_from?: string | null;
   snapshot_id?: string | null;
   substituted?: string | null;
+  process_defaults: ProcessDefaults | null;
   reserved?: boolean;
 };
 
@@ -135,6 +137,7 @@ export function insertSandbox(
     .values({
       ...sandbox,
       metadata: JSON.stringify(sandbox.metadata),
+      process_defaults: sandbox.process_defaults && JSON.stringify(sandbox.process_defaults),
       status: "running",
       transition: null,
       termination_reason: null,

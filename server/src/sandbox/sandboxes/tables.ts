@@ -1,6 +1,7 @@
 import type { ColumnType, Generated } from "kysely";
+import type { ProcessDefaults } from "#builds/tables.ts";
 
-/** Columns as they are stored; see migrations/0004_sandboxes.sql, 0014_forks.sql and 0082_substituted_versions.sql. */
+/** Columns as they are stored; see migrations/0004_sandboxes.sql, 0014_forks.sql, 0082_substituted_versions.sql and 0097_templates_of_images.sql. */
 export interface SandboxesTable {
   id: string;
   workspace_id: string;
@@ -28,6 +29,7 @@ export interface SandboxesTable {
   volume_id: string | null;
   template_id: string | null;
   substituted: ColumnType<string | null, string | null | undefined>;
+  process_defaults: ColumnType<ProcessDefaults | null, string | null | undefined>;
   start_command_id: string | null;
   forked_from: ColumnType<string | null, string | null | undefined>;
   snapshot_id: ColumnType<string | null, string | null | undefined>;

@@ -1,4 +1,7 @@
-/** Columns as they are stored; see migrations/0014_forks.sql and 0082_substituted_versions.sql for what they mean. */
+import type { ColumnType } from "kysely";
+import type { ProcessDefaults } from "#builds/tables.ts";
+
+/** Columns as they are stored; see migrations/0014_forks.sql and 0082_substituted_versions.sql for what they mean, and 0097_templates_of_images.sql. */
 export interface SandboxSnapshotsTable {
   id: string;
   workspace_id: string;
@@ -7,6 +10,7 @@ export interface SandboxSnapshotsTable {
   template: string;
   template_id: string | null;
   substituted: string | null;
+  process_defaults: ColumnType<ProcessDefaults | null, string | null, never>;
   start_command_id: string | null;
   size: string;
   cpu: number;

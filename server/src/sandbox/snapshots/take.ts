@@ -46,7 +46,8 @@ export async function takeSnapshot(
       await refuseUnlessFree(tx, actor, workspace_id, input);
       const at = app.clock.now();
       const source = await getSandbox({ db: tx }, actor, sandboxId);
-      const { template, template_id, substituted, start_command_id, size, cpu, memory_mb, region } = source;
+      const { template, template_id, substituted, process_defaults, start_command_id } = source;
+      const { size, cpu, memory_mb, region } = source;
       await keepNamed(app, tx, bytes, { id, env, storedAt: at });
       await insertNamed(tx, {
         id,
@@ -56,6 +57,7 @@ export async function takeSnapshot(
         template,
         template_id,
         substituted,
+        process_defaults: process_defaults && JSON.stringify(process_defaults),
         start_command_id,
         size,
         cpu,
@@ -104,7 +106,7 @@ async function write(
     if (row.status === "running") {
       const model = await findModel(app, sandboxId);
       if (!model) continue;
-      const bytes = await capture(app, model, id, { isLasting: true }).catch(async (error: unknown) => {
+      const bytes = await capture(app, model, id, { isDurable: true }).catch(async (error: unknown) => {
         throw await explain(app, actor, sandboxId, error);
       });
       return { bytes, env: ownEnv(envOf(app, model)) };

@@ -5,10 +5,11 @@ import { tierLimits } from "#accounts/plans.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { queueBuild } from "#builds/builds.ts";
+import { checkDockerfile } from "#builds/check-dockerfile.ts";
 import { newId } from "#lib/ids.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import { templateLimitReached } from "./errors.ts";
-import { resolveBase } from "./resolve.ts";
+import { type Base, resolveBase } from "./resolve.ts";
 import { type Template, type TemplateCreate, toTemplate } from "./schema.ts";
 import { holdTemplate, insertTemplate, lockAndCountTemplates, type TemplateRow } from "./store.ts";
 import { target } from "./templates.ts";
@@ -28,7 +29,8 @@ export async function createTemplate(
   if (!tierLimits[workspace.sandboxTier].canBuildTemplates) {
     throw planLimit("custom_templates", false, "payg");
   }
-  const base = await resolveBase(app, workspace.id, input.base_template);
+  const source = sourceOf(input);
+  const base = await baseOf(app, workspace.id, source);
   if (base.depth > depthMax) {
     throw invalidField(
       "base_template",
@@ -42,17 +44,20 @@ export async function createTemplate(
     }
     // A later deletion of the base finds this build, and keeps the image that it needs.
     if (base.id !== null && !(await holdTemplate(tx, base.id))) {
-      throw invalidField("base_template", `"${input.base_template}" was deleted.`);
+      throw invalidField("base_template", `"${source.base_template}" was deleted.`);
     }
     const made = await insertTemplate(tx, {
       id,
       workspace_id: workspace.id,
       name: input.name,
-      base_template: input.base_template,
+      base_template: source.base_template,
       base_template_id: base.id,
       depth: base.depth,
-      recipe: JSON.stringify(input.recipe),
-      network: input.network,
+      recipe: JSON.stringify(source.recipe),
+      dockerfile: input.dockerfile ?? null,
+      image: input.image ?? null,
+      process_defaults: base.defaults && JSON.stringify(base.defaults),
+      network: source.network,
       description: input.description ?? null,
       wanted_tags: [...new Set(input.tags)],
       start_command: input.start_command ?? null,
@@ -63,14 +68,48 @@ export async function createTemplate(
       id,
       workspaceId: workspace.id,
       ownerKind: "template",
-      base: base.id ?? input.base_template,
-      steps: input.recipe,
-      network: input.network,
+      base: base.id ?? source.base_template,
+      steps: source.recipe,
+      network: source.network,
+      dockerfile: source.dockerfile,
     });
     await recordActivity(tx, actor, "template.created", target(made), workspace.id);
     return made;
   });
   return toCreated(row);
+}
+
+interface Source {
+  base_template: string;
+  recipe: string[];
+  network: "restricted" | "open";
+  /** Undefined for a base and a recipe. */
+  dockerfile?: string;
+}
+
+function sourceOf({ base_template = "", recipe = [], dockerfile, image, network }: TemplateCreate): Source {
+  const field = dockerfile === undefined ? "image" : "dockerfile";
+  const text = dockerfile ?? (image === undefined ? undefined : `FROM ${image}`);
+  if (text === undefined) return { base_template, recipe, network: network ?? "restricted" };
+  const checked = checkDockerfile(text);
+  if ("refused" in checked) throw invalidField(field, checked.refused);
+  // The enclosed builder has the internet, as it has for apps; the allowlist is of machines.
+  if (network === "restricted") {
+    throw invalidField(
+      "network",
+      `a build of ${field} is open, as builds of apps are; send "open", or leave the field out.`,
+    );
+  }
+  return { base_template: image ?? checked.base, recipe: [], network: "open", dockerfile: text };
+}
+
+async function baseOf(
+  app: Parameters<typeof resolveBase>[0],
+  workspaceId: string,
+  { base_template, dockerfile }: Source,
+): Promise<Base> {
+  if (dockerfile !== undefined) return { id: null, depth: 1, defaults: null };
+  return resolveBase(app, workspaceId, base_template);
 }
 
 /** Who makes a template is told the id its start command has in every sandbox. */

@@ -23,6 +23,7 @@ export function templateBuilds(app: Pick<App, "clock">): BuildOwner {
               contents: end.image.contents,
               substituted: end.image.substituted,
               substitute: end.image.substitute,
+              defaults: end.defaults,
               at,
             },
       );

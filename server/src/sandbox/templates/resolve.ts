@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { progressOf } from "#builds/builds.ts";
+import type { ProcessDefaults } from "#builds/tables.ts";
 import { templatePreparing } from "#machines/errors.ts";
 import type { HostImage } from "#machines/host.ts";
 import { unknownTemplate } from "../sandboxes/errors.ts";
@@ -19,7 +20,12 @@ export interface Resolved {
   /** What names the image in a pool: the built-in's name, or the template's id. */
   template: string;
   /** Null for a built-in one. */
-  custom: Pick<TemplateRow, "id" | "start_command" | "start_command_id"> | null;
+  custom:
+    | (Pick<TemplateRow, "id" | "start_command" | "start_command_id" | "process_defaults"> & {
+        /** Made of a Dockerfile or an image, which need not have the directories of a built-in one. */
+        isOfImage: boolean;
+      })
+    | null;
 }
 
 /**
@@ -39,7 +45,13 @@ export async function resolveTemplate(
   const row = await whenBuilt(app, workspaceId, template, waitMs);
   const { id, start_command, start_command_id, size_bytes, contents, substituted, substitute } = row;
   const image = { id, sizeBytes: size_bytes ?? 0, contents, substituted, substitute };
-  return { image, template: id, custom: { id, start_command, start_command_id } };
+  const { process_defaults } = row;
+  const isOfImage = row.dockerfile !== null || row.image !== null;
+  return {
+    image,
+    template: id,
+    custom: { id, start_command, start_command_id, process_defaults, isOfImage },
+  };
 }
 
 /** An image to build on: a built-in template, or a ready one of this workspace, named as in a sandbox's create. */
@@ -48,14 +60,16 @@ export interface Base {
   id: string | null;
   /** Number of own templates in the chain of a template on this base, including that template. */
   depth: number;
+  /** WORKDIR and USER that the base has of a Dockerfile or an image. */
+  defaults: ProcessDefaults | null;
 }
 
 export async function resolveBase(app: Needs, workspaceId: string, base: string): Promise<Base> {
-  if (app.machines.images.has(base)) return { id: null, depth: 1 };
+  if (app.machines.images.has(base)) return { id: null, depth: 1, defaults: null };
   const row = await find(app, workspaceId, base);
   if (!row) throw unknownBase(base, await knownTemplates(app, workspaceId));
   if (row.status !== "ready") throw templateNotReady(row.status);
-  return { id: row.id, depth: row.depth + 1 };
+  return { id: row.id, depth: row.depth + 1, defaults: row.process_defaults };
 }
 
 async function knownTemplates(app: Needs, workspaceId: string): Promise<string[]> {

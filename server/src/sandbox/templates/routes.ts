@@ -33,7 +33,7 @@ export const templateRoutes = (app: App): Route[] => [
     operationId: "createTemplate",
     summary: "Build a template",
     description:
-      "Responds at once with `status: building`. Poll the template, follow its log, or wait for the event `template.build_finished`. A base of your own must be ready. The new image keeps the parts of it that it needs, so you can delete either template.",
+      "Responds at once with `status: building`. Poll the template, follow its log, or wait for the event `template.build_finished`. A base of your own must be ready. The new image keeps the parts of it that it needs, so you can delete either template. The source is a base with a recipe, a Dockerfile, or an image of a registry. A Dockerfile and an image are built like those of apps, with the same limits and caches; layers of an earlier build are reused.",
     scope: "sandboxes:write",
     body: TemplateCreate,
     responses: { 201: Template },

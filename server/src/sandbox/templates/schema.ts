@@ -40,21 +40,37 @@ export const TemplateCreate = z
       .string()
       .min(1)
       .max(128)
+      .optional()
       .describe(
-        "Built-in template such as `debian-12`, or a ready one of your own by id, name or `name:tag` (extension). A name alone means tag `default`.",
+        "Built-in template such as `debian-12`, or a ready one of your own by id, name or `name:tag` (extension). A name alone means tag `default`. Required unless `dockerfile` or `image` is sent.",
       ),
     recipe: z
       .array(command(65_536))
       .min(1)
       .max(100)
+      .optional()
       .describe(
-        "Shell commands of the build, run in order by `/bin/sh -c` as root, in /workspace, with HOME=/root.",
+        "Shell commands of the build, run in order by `/bin/sh -c` as root, in /workspace, with HOME=/root. Required with `base_template`.",
+      ),
+    dockerfile: command(65_536)
+      .optional()
+      .describe(
+        "Text of a Dockerfile to build, instead of `base_template` and `recipe`. There is no build context: COPY works with `--from`, ADD with URLs. ENV, WORKDIR and USER become the defaults of processes. Extension.",
+      ),
+    image: z
+      .string()
+      .min(1)
+      .max(512)
+      .regex(/^[^\s$]+$/, { error: "must be a reference of an image, such as python:3.13-slim" })
+      .optional()
+      .describe(
+        "Image of a registry, such as `python:3.13-slim`, instead of `base_template` and `recipe`. Same as a Dockerfile of one FROM. Extension.",
       ),
     network: z
       .enum(["restricted", "open"])
-      .default("restricted")
+      .optional()
       .describe(
-        "Network mode of the build: `restricted` to the default egress allowlist, or `open`. Default: `restricted`.",
+        "Network mode of the build: `restricted` to the default egress allowlist, or `open`. Default: `restricted`. Builds with `dockerfile` or `image` are always `open`, as builds of apps are.",
       ),
     description: z
       .string()
@@ -75,21 +91,70 @@ export const TemplateCreate = z
         "Shell command that each new sandbox runs in the background at its first boot, in /workspace with its own environment. Default: none.",
       ),
   })
+  .superRefine(refuseMixedSources)
   .meta({ id: "TemplateCreate" });
 export type TemplateCreate = z.output<typeof TemplateCreate>;
+
+/** A template has one source: a base with a recipe, a Dockerfile, or an image. */
+function refuseMixedSources(
+  input: { base_template?: unknown; recipe?: unknown; dockerfile?: unknown; image?: unknown },
+  context: z.RefinementCtx,
+): void {
+  const refuse = (field: string, message: string) =>
+    context.addIssue({ code: "custom", path: [field], message, input });
+  const isGiven = (field: keyof typeof input) => input[field] !== undefined;
+  const source = isGiven("dockerfile") ? "dockerfile" : isGiven("image") ? "image" : undefined;
+  if (source === undefined) {
+    if (!isGiven("base_template")) refuse("base_template", "is required, or dockerfile, or image");
+    if (!isGiven("recipe")) refuse("recipe", "is required with base_template");
+    return;
+  }
+  if (source === "dockerfile" && isGiven("image"))
+    refuse("image", "cannot be sent with dockerfile; write it as FROM of the Dockerfile");
+  if (isGiven("base_template"))
+    refuse("base_template", `cannot be sent with ${source}; a base is FROM of a Dockerfile`);
+  if (isGiven("recipe"))
+    refuse("recipe", `cannot be sent with ${source}; write the steps as RUN instructions of a Dockerfile`);
+}
 
 export const Template = z
   .object({
     id: z.string().describe("Id of the template: `tmpl_` and 20 letters and digits."),
     name: z.string().describe("Name of the template. Several builds may share it; tags distinguish them."),
-    base_template: z.string().describe("Base as the create request named it."),
+    base_template: z
+      .string()
+      .describe(
+        "Base as the create request named it. For a Dockerfile, the image that its last stage stands on.",
+      ),
     base_template_id: z
       .string()
       .nullable()
       .describe(
         "Own template that it was built on, which may be deleted. Null for a built-in base. Extension.",
       ),
-    recipe: z.array(z.string()).describe("Shell commands of the build, in order."),
+    recipe: z
+      .array(z.string())
+      .describe("Shell commands of the build, in order. Empty for a Dockerfile or an image."),
+    dockerfile: z
+      .string()
+      .nullable()
+      .describe("Text of the Dockerfile. Null for a template that was made in another way. Extension."),
+    image: z
+      .string()
+      .nullable()
+      .describe("Image of a registry. Null for a template that was made in another way. Extension."),
+    cwd: z
+      .string()
+      .nullable()
+      .describe(
+        "Default working directory of processes, from WORKDIR of a Dockerfile or an image. Null for /workspace, and until the build is ready. Extension.",
+      ),
+    user: z
+      .string()
+      .nullable()
+      .describe(
+        "Default user of processes, from USER of a Dockerfile or an image. Null for root, and until the build is ready. Extension.",
+      ),
     network: z
       .enum(["restricted", "open"])
       .describe("Network mode of the build: `restricted` to the default egress allowlist, or `open`."),
@@ -162,7 +227,11 @@ export const LogsQuery = z.strictObject({
 
 const LogPiece = z.object({
   seq: z.int().describe("Number of the piece, which increases within the build; usable as `after`."),
-  step: z.int().describe("Number of the recipe step, from 1."),
+  step: z
+    .int()
+    .describe(
+      "Number of the recipe step, or of the instruction in its stage of the Dockerfile, from 1. 0 before the first.",
+    ),
   at: timestamp.describe("Time of the output."),
   text: z.string().describe("Piece of the step's output."),
 });
@@ -200,6 +269,10 @@ export function toTemplate(row: TemplateRow): Template {
     base_template: row.base_template,
     base_template_id: row.base_template_id,
     recipe: row.recipe,
+    dockerfile: row.dockerfile,
+    image: row.image,
+    cwd: row.process_defaults?.cwd ?? null,
+    user: row.process_defaults?.user ?? null,
     network: row.network,
     description: row.description,
     status: row.status,

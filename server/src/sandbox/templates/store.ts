@@ -1,5 +1,6 @@
 /** All SQL of the templates tables. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
+import type { ProcessDefaults } from "#builds/tables.ts";
 import type { Db } from "#db/db.ts";
 import type { TemplatesTable } from "./tables.ts";
 
@@ -153,6 +154,8 @@ export async function endTemplate(
         contents: Record<string, string>;
         substituted: boolean;
         substitute: string | null;
+        /** Undefined keeps those of the base. */
+        defaults: ProcessDefaults | undefined;
         at: Date;
       }
     | { status: "failed"; error: string },
@@ -168,6 +171,7 @@ export async function endTemplate(
             contents: JSON.stringify(end.contents),
             substituted: end.substituted,
             substitute: end.substitute,
+            ...(end.defaults ? { process_defaults: JSON.stringify(end.defaults) } : {}),
             built_at: end.at,
           },
     )

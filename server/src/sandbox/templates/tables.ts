@@ -1,6 +1,7 @@
 import type { ColumnType, Generated } from "kysely";
+import type { ProcessDefaults } from "#builds/tables.ts";
 
-/** Columns as they are stored; see migrations/0009_templates.sql, 0082_substituted_versions.sql and 0083_templates_on_own_templates.sql for what they mean. */
+/** Columns as they are stored; see migrations/0009_templates.sql, 0082_substituted_versions.sql, 0083_templates_on_own_templates.sql and 0097_templates_of_images.sql. */
 export interface TemplatesTable {
   id: string;
   workspace_id: string;
@@ -9,6 +10,9 @@ export interface TemplatesTable {
   base_template_id: string | null;
   depth: Generated<number>;
   recipe: ColumnType<string[], string, never>;
+  dockerfile: ColumnType<string | null, string | null, never>;
+  image: ColumnType<string | null, string | null, never>;
+  process_defaults: ColumnType<ProcessDefaults | null, string | null, string | null>;
   network: "restricted" | "open";
   description: string | null;
   wanted_tags: string[];

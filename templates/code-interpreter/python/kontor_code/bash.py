@@ -99,6 +99,15 @@ class Shell(kernels.Kernel):
 
     async def run(self, cell, code, env):
         """Returns once the shell has finished the cell and its output is read."""
+        if env and (name := await self._read_only(list(env))) is not None:
+            self._count += 1
+            cell.execution_count = self._count
+            cell.fail(
+                "ReadOnlyVariable",
+                f"The cell did not run: its env sets {name}, which an earlier cell made read-only. "
+                "Use another name, or restart the context.",
+            )
+            return
         with open(self._path, "w", errors="replace") as file:
             file.write(code)
         # Output that a background job wrote since the cell before belongs to no cell.
@@ -121,11 +130,27 @@ class Shell(kernels.Kernel):
         redirections = f"</dev/null >&{out} 2>&{err} {out}>&- {err}>&- {status}>&-"
         return f"{variables}command . {shlex.quote(self._path)} {redirections}\n"
 
+    async def _read_only(self, names):
+        """
+        The first of these variables that the shell cannot set, or None. Bash leaves such an assignment out with a note
+        on the shell's own stderr, or ends the shell under `set -e`. A subshell asks, for `set -u` may hold.
+        """
+        tests = "".join(f"[[ ${{{name}@a}} != *r* ]] || builtin exit {at};" for at, name in enumerate(names, 1))
+        line = f"if (builtin set +eu; {tests} builtin exit 0); then {self._report(0)}; else {self._report('$?')}; fi\n"
+        number = await self._answer(line)
+        return names[number - 1] if 0 < number <= len(names) else None
+
     async def _execute(self, line):
         """The exit status of a line of commands."""
+        return await self._answer(f"{line}{self._report('$?')}\n")
+
+    def _report(self, value):
+        return f"builtin printf '%s\\n' \"{value}\" >&{self._writes['status']}"
+
+    async def _answer(self, lines):
+        """The number that these lines report."""
         self._done = asyncio.get_running_loop().create_future()
-        report = f"builtin printf '%s\\n' \"$?\" >&{self._writes['status']}\n"
-        self._input.write((line + report).encode("utf-8", "replace"))
+        self._input.write(lines.encode("utf-8", "replace"))
         return await self._done
 
     def _read_status(self):

@@ -29,6 +29,8 @@ FIELDS_BYTES = {
     "table": 4 * 1024**2,
     "chart": 4 * 1024**2,
 }
+# Clients and the host walk JSON by recursion; the host takes 512.
+MAX_DEPTH = 256
 ERROR_CHARACTERS = 16_384
 TRACEBACK_LINES = 50
 # What was cut is named; a cell can display more forms than anyone reads the names of.
@@ -150,6 +152,9 @@ class Cell:
             value = "".join(value) if isinstance(value, list) else str(value)
         if field in BASE64:
             value = value.replace("\n", "")
+        if field == "json" and (depth := _depth(value)) > MAX_DEPTH:
+            self._leave_out(f"{name}.depth", MAX_DEPTH, depth)
+            return None
         size = _json_bytes(value)
         room = min(limit or FIELDS_BYTES[field], RESULTS_BYTES - self._results_bytes)
         if size > room:
@@ -190,6 +195,15 @@ class Cell:
             total = sum(each.get("total_points", len(each.get("points", ()))) for each in series)
             if total > kept:
                 self._leave_out(f"{name}.chart.points", kept, total)
+
+
+def _depth(value):
+    """How deep lists and dictionaries are nested, without recursion."""
+    level, depth = [value], 0
+    while level := [each for each in level if isinstance(each, (list, dict))]:
+        depth += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def _json_bytes(value):
