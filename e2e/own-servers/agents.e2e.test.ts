@@ -21,8 +21,9 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-async function agent(name: string, vm: object): Promise<void> {
-  const config = { model: { provider: "openai_compatible", id: "scripted", credential_id: credential }, vm };
+async function agent(name: string, vm: object, more: object = {}): Promise<void> {
+  const use = { provider: "openai_compatible", id: "scripted", credential_id: credential };
+  const config = { model: use, vm, ...more };
   const { status, body } = await server.api("POST", "/v1/agents", { body: { name, config } });
   expect(status, JSON.stringify(body)).toBe(201);
 }
@@ -79,31 +80,99 @@ test("what an agent wrote and started is there again after its machine was on di
   );
 });
 
-test("a server that is killed under a command goes on with the run, which is told that nobody knows", async () => {
-  await agent("killed", {});
-  runs("echo begun > mark; sleep 300");
-  const { run_id, session_id } = await invoke("killed", { wait_s: 0 });
-  const { vm } = await when("killed", session_id, "running");
+/** A slow command that notes each of its starts. */
+const slow = "echo start >> starts; sleep 5; echo done";
+const finished = "exit code: 0\nstdout:\ndone\n";
+
+/** The sandbox of a session, once the slow command runs in it. */
+async function whenStarted(name: string, id: string): Promise<string> {
+  const { vm } = await when(name, id, "running");
   await eventually(
-    () => server.api("GET", `/v1/sandboxes/${vm.sandbox_id}/files/stat?path=mark`),
+    () => server.api("GET", `/v1/sandboxes/${vm.sandbox_id}/files/stat?path=starts`),
     ({ body }) => body?.exists === true,
   );
-  await server.kill9();
-  await server.start();
-  const over = await eventually(
-    async () => (await server.api("GET", `/v1/agents/runs/${run_id}`)).body,
+  return vm.sandbox_id;
+}
+
+const whenOver = (id: string) =>
+  eventually(
+    async () => (await server.api("GET", `/v1/agents/runs/${id}`)).body,
     ({ finished_at }) => finished_at !== null,
   );
-  expect(over).toMatchObject({
+
+/** Output of a command in a later run of the session. */
+async function later(name: string, id: string, command: string): Promise<string> {
+  runs(command);
+  return (await invoke(name, { session_id: id })).output;
+}
+
+test("delivers the output of a command once when the server is killed while the command runs", async () => {
+  await agent("killed", {});
+  runs(slow);
+  const { run_id, session_id } = await invoke("killed", { wait_s: 0 });
+  await whenStarted("killed", session_id);
+  await server.kill9();
+  await server.start();
+  expect(await whenOver(run_id)).toMatchObject({
     status: "completed",
     attempts: 2,
-    output: expect.stringContaining("not known"),
-    tools_called: [{ tool: "exec", status: "unknown" }],
+    output: finished,
+    tools_called: [{ tool: "exec", status: "completed" }],
   });
-  runs("cat mark; pgrep -fx 'sleep 300' || echo none");
-  const next = await invoke("killed", { session_id });
-  expect(next).toMatchObject({ status: "completed", output: "exit code: 0\nstdout:\nbegun\nnone\n" });
+  expect(await later("killed", session_id, "cat starts")).toBe("exit code: 0\nstdout:\nstart\n");
   await server.api("DELETE", `/v1/agents/killed/sessions/${session_id}`);
+});
+
+test.each([
+  // The machine has started the command, and the server never learns of it.
+  ["agent.command.started", finished, "start\n"],
+  ["agent.command.noted", expect.stringContaining("not known"), "none\n"],
+  // The journal shows that the command did not start.
+  ["agent.call.began", finished, "start\n"],
+])("starts a command once at most when the server is killed at %s", async (point, output, starts) => {
+  const name = `killed-at-${point.split(".").at(-1)}`;
+  await agent(name, {});
+  runs(slow);
+  let run = { run_id: "", session_id: "" };
+  await server.dieAt(point, async () => {
+    run = await invoke(name, { wait_s: 0 });
+  });
+  expect(await whenOver(run.run_id)).toMatchObject({ status: "completed", attempts: 2, output });
+  expect(await later(name, run.session_id, "cat starts 2>/dev/null || echo none")).toBe(
+    `exit code: 0\nstdout:\n${starts}`,
+  );
+  await server.api("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
+});
+
+test("delivers the output of a command whose machine was paused while the command ran", async () => {
+  await agent("paused", {});
+  runs(slow);
+  const { run_id, session_id } = await invoke("paused", { wait_s: 0 });
+  const id = await whenStarted("paused", session_id);
+  expect((await server.api("POST", `/v1/sandboxes/${id}/pause`)).status).toBe(200);
+  expect(await whenOver(run_id)).toMatchObject({ status: "completed", output: finished });
+  await server.api("DELETE", `/v1/agents/paused/sessions/${session_id}`);
+});
+
+test("kills the command of a run that is cancelled, and of one whose time is up", async () => {
+  await agent("stopped", {}, { limits: { max_seconds: 10 } });
+  const none = "pgrep -fx 'sleep 30[01]' || echo none";
+  runs("echo start >> starts; sleep 300");
+  const { run_id, session_id } = await invoke("stopped", { wait_s: 0 });
+  await whenStarted("stopped", session_id);
+  await server.api("POST", `/v1/agents/runs/${run_id}/cancel`);
+  await eventually(
+    () => later("stopped", session_id, none),
+    (output) => output === "exit code: 0\nstdout:\nnone\n",
+  );
+  runs("sleep 301");
+  const late = await invoke("stopped", { session_id });
+  expect(late).toMatchObject({ status: "failed", error_code: "limit_time" });
+  await eventually(
+    () => later("stopped", session_id, none),
+    (output) => output === "exit code: 0\nstdout:\nnone\n",
+  );
+  await server.api("DELETE", `/v1/agents/stopped/sessions/${session_id}`);
 });
 
 test("kills a command that runs out of memory, and keeps its machine running", async () => {

@@ -67,19 +67,12 @@ async function requireCredentials(
   { model }: AgentConfig,
 ): Promise<void> {
   const fallbacks = model.fallbacks ?? [];
+  const wanted = model.credential_id;
   const known = await findCredentials(db, workspace.id, [
-    model.credential_id,
+    ...(wanted === undefined ? [] : [wanted]),
     ...fallbacks.map(({ credential_id }) => credential_id),
   ]);
-  const credential = known.get(model.credential_id);
-  if (!credential)
-    throw invalidField(["config", "model", "credential_id"], "no such model credential; add it first");
-  if (credential.provider !== model.provider) {
-    throw invalidField(
-      ["config", "model", "provider"],
-      `the credential is for ${credential.provider}; name that, or another credential`,
-    );
-  }
+  requireCredential(model, wanted === undefined ? undefined : known.get(wanted)?.provider);
   for (const [index, { credential_id }] of fallbacks.entries()) {
     if (!known.has(credential_id)) {
       throw invalidField(
@@ -87,5 +80,26 @@ async function requireCredentials(
         "no such model credential; add it first",
       );
     }
+  }
+}
+
+/** `found`: provider of the named credential. */
+function requireCredential(
+  { provider, credential_id: id }: AgentConfig["model"],
+  found: string | undefined,
+): void {
+  const at = ["config", "model", "credential_id"];
+  if (provider === "echo") {
+    if (id !== undefined) throw invalidField(at, "echo has no credential; leave the field out");
+    return;
+  }
+  if (id === undefined)
+    throw invalidField(at, `is required for ${provider}; only the provider echo needs no credential`);
+  if (found === undefined) throw invalidField(at, "no such model credential; add it first");
+  if (found !== provider) {
+    throw invalidField(
+      ["config", "model", "provider"],
+      `the credential is for ${found}; name that, or another credential`,
+    );
   }
 }

@@ -5,7 +5,9 @@
 import { z } from "zod";
 
 export const providers = ["anthropic", "openai", "mistral", "openai_compatible"] as const;
-export type Provider = (typeof providers)[number];
+export type CredentialProvider = (typeof providers)[number];
+/** Providers with a server, and the built-in model, which has no credential. */
+export type Provider = CredentialProvider | "echo";
 
 const modelId = z.string().min(1).max(200).describe("Provider's name of the model.");
 const credentialId = z.string().max(64).describe("Id of a model credential of the same workspace: `mcr_…`.");
@@ -20,9 +22,15 @@ const images = z
   );
 
 const Model = z.strictObject({
-  provider: z.enum(providers).describe("Provider of the model. It must be the provider of the credential."),
+  provider: z
+    .enum([...providers, "echo"])
+    .describe(
+      "Provider of the model: the provider of the credential, or `echo`, the built-in model that repeats its input and needs no key.",
+    ),
   id: modelId,
-  credential_id: credentialId,
+  credential_id: credentialId
+    .optional()
+    .describe("Id of a model credential of the same workspace: `mcr_…`. Required, except with `echo`."),
   fallbacks: z
     .array(z.strictObject({ id: modelId, credential_id: credentialId, images }))
     .max(5)
@@ -54,7 +62,7 @@ const Model = z.strictObject({
     ),
 });
 
-const ToolsetUse = z.strictObject({
+const ToolsetFields = z.strictObject({
   toolset_id: z.string().max(64).describe("Id of a toolset of the same workspace: `tst_…`."),
   allow: z
     .array(z.string().min(1).max(200))
@@ -78,16 +86,26 @@ const ToolsetUse = z.strictObject({
     .optional()
     .describe("Policies of single tools by original name. They take precedence over `policy`."),
   elicitation: z
-    .enum(["defaults", "decline"])
+    .enum(["defaults", "decline", "person"])
     .optional()
     .describe(
-      "Response to an MCP server's elicitation requests: `defaults` accepts the defaults of the fields, `decline` declines. Default: elicitation is not offered to the server.",
+      "Response to an MCP server's elicitation requests: `defaults` accepts the defaults of the fields, `decline` declines, `person` makes each one an approval of kind `elicitation` and holds the call open. Default: elicitation is not offered to the server.",
+    ),
+  elicitation_seconds: seconds(10, 86_400)
+    .optional()
+    .describe(
+      "Seconds that a person has to answer a question, with elicitation `person`. The server then gets `cancel`. Default 900.",
     ),
   required: z
     .boolean()
     .default(false)
     .describe("True fails the run with `tool_unavailable` if the toolset cannot be used. Default false."),
 });
+
+const ToolsetUse = ToolsetFields.refine(
+  ({ elicitation, elicitation_seconds: seconds }) => seconds === undefined || elicitation === "person",
+  { error: "belongs to elicitation `person`; set that, or leave it out", path: ["elicitation_seconds"] },
+);
 
 const vmTools = ["exec", "read_file", "write_file", "run_code"] as const;
 

@@ -148,8 +148,8 @@ export async function findAsked(
   const { rows } = await sql<AskedAgent>`
     select a.id, a.workspace_id, a.name, a.latest_version, a.paused, a.archived_at, v.version, v.config,
       exists (select from agent_pauses as p where p.workspace_id = a.workspace_id) as is_all_paused,
-      exists (select from model_credentials as c where c.workspace_id = a.workspace_id
-        and c.id = v.config #>> '{model,credential_id}') as has_credential
+      (v.config #>> '{model,provider}' = 'echo' or exists (select from model_credentials as c
+        where c.workspace_id = a.workspace_id and c.id = v.config #>> '{model,credential_id}')) as has_credential
     from (${byReference(db, reference, workspaceIds)}) as a
     left join agent_versions as v on v.agent_id = a.id and v.version = ${numberOf(wanted)}`.execute(db);
   return rows[0];

@@ -3,7 +3,8 @@
  * guarantees that an approval is decided once; that the approved arguments are those that were shown, or those that the
  * person sent in their place; and that a waiting run uses no memory, no process and none of its time limit. All calls of
  * a step that need approval are requested together. Such a run consists of rows until the last approval is decided or
- * expires, or the run ends.
+ * expires, or the run ends. A question that the server of a tool asks during a call is an approval of kind
+ * `elicitation`. Its run keeps its process, which holds the call open (`runs/questions.ts`).
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -23,12 +24,16 @@ import {
   countWaiting,
   forgetArguments,
   insertApprovals,
+  isPending,
   listWaiting,
   pendingIds,
   pendingOfRuns,
   type PendingRow,
 } from "./store.ts";
-import type { Decider } from "./tables.ts";
+import type { Decider, ElicitationQuestion } from "./tables.ts";
+
+export { takeAnswer } from "./store.ts";
+export type { ElicitationQuestion } from "./tables.ts";
 
 export type ApprovalRecord = ApprovalRow;
 export type PendingApproval = PendingRow;
@@ -79,25 +84,32 @@ export interface Question {
   onExpire: ApprovalRow["on_expire"];
   at: Date;
   expiresAt: Date;
+  /** Set if the server of the call's tool asks. */
+  elicitation?: ElicitationQuestion | undefined;
 }
 
 export function question(of: Omit<Question, "id">): Question {
   return { id: newId("apr_"), ...of };
 }
 
-/** Inserts the approvals of one run, with one notification, in the transaction in which the run begins to wait. */
-export async function raise(tx: Db, questions: readonly Question[]): Promise<void> {
+/**
+ * Inserts the approvals of one run, in the transaction in which the run begins to wait, with one notification unless
+ * `isQuiet`.
+ */
+export async function raise(tx: Db, questions: readonly Question[], { isQuiet = false } = {}): Promise<void> {
   const [first] = questions;
   if (!first) return;
   const { workspaceId, runId, expiresAt } = first;
-  const rows = questions.map(({ id, call, parameters, onExpire, at }) => ({
+  const rows = questions.map(({ id, call, parameters, onExpire, at, elicitation }) => ({
     id,
+    kind: elicitation ? ("elicitation" as const) : ("call" as const),
+    question: elicitation ? storableJson(elicitation) : null,
     workspace_id: workspaceId,
     run_id: runId,
     call_id: call.id,
     tool: call.tool,
     arguments: storableJson(call.arguments),
-    parameters: storableJson(parameters),
+    parameters: elicitation ? null : storableJson(parameters),
     approved_arguments: null,
     status: "pending" as const,
     on_expire: onExpire,
@@ -107,8 +119,10 @@ export async function raise(tx: Db, questions: readonly Question[]): Promise<voi
     decided_by: null,
   }));
   await insertApprovals(tx, rows);
+  if (isQuiet) return;
   const agent = await agentOf(tx, runId);
   const tools = [...new Set(questions.map(({ call }) => call.tool))].join(", ");
+  const until = expiresAt.toISOString();
   const title =
     questions.length === 1
       ? `${agent} requests approval to call ${tools}`
@@ -116,8 +130,11 @@ export async function raise(tx: Db, questions: readonly Question[]): Promise<voi
   await notify(tx, {
     workspaceId,
     kind: "approval_pending",
-    title,
-    body: `Approve or deny ${tools} until ${expiresAt.toISOString()}; the run waits.`,
+    // The question is written by the server of a tool, so only the run shows it.
+    title: first.elicitation ? `${agent} forwards a question of ${tools}` : title,
+    body: first.elicitation
+      ? `Answer or decline the question until ${until}; the run waits.`
+      : `Approve or deny ${tools} until ${until}; the run waits.`,
     target: { kind: "agent_run", id: runId, label: agent },
   });
 }
@@ -129,14 +146,22 @@ interface Closing {
   reason?: string | undefined;
   /** Arguments that the person changed. */
   approvedArguments?: Record<string, unknown> | undefined;
+  /** Answer to a question. It goes to the tool's server, and no event shows it. */
+  content?: Record<string, unknown> | undefined;
 }
 
 /** Closes pending approvals and returns their events. The caller holds the lock on their run's row. */
 export async function close(tx: Db, ids: readonly string[], change: Closing) {
-  const { status: outcome, at, by, reason, approvedArguments } = change;
+  const { status: outcome, at, by, reason, approvedArguments, content } = change;
   const why = reason === undefined ? {} : { reason };
   const changed = approvedArguments === undefined ? {} : { arguments: approvedArguments };
-  await closeApprovals(tx, ids, { status: outcome, at, by: by && { ...by, ...why }, approvedArguments });
+  await closeApprovals(tx, ids, {
+    status: outcome,
+    at,
+    by: by && { ...by, ...why },
+    approvedArguments,
+    content,
+  });
   return ids.map((id) => ({
     type: "approval.resolved",
     at,
@@ -147,6 +172,11 @@ export async function close(tx: Db, ids: readonly string[], change: Closing) {
 /** Cancels the pending approvals of a run that ends. The caller holds the lock on the run's row. */
 export async function cancelPending(tx: Db, runId: string, at: Date) {
   return close(tx, await pendingIds(tx, runId), { status: "cancelled", at, by: null });
+}
+
+/** Cancels a question of a server if it is pending. The caller holds the lock on the run's row. */
+export async function cancelQuestion(tx: Db, id: string, at: Date) {
+  return (await isPending(tx, id)) ? close(tx, [id], { status: "cancelled", at, by: null }) : [];
 }
 
 export async function hasPending(tx: Db, runId: string): Promise<boolean> {
@@ -164,8 +194,8 @@ export async function approvalsByCall(db: Db, runId: string): Promise<Map<string
 }
 
 /**
- * Pending approvals of each run, in the order of the calls. Omits arguments once those of a run take more than
- * `argumentsMaxBytes` together.
+ * Pending approvals of each run, in the order of the calls. Omits arguments and questions once those of a run take more
+ * than `argumentsMaxBytes` together.
  */
 export async function pendingByRun(
   db: Db,

@@ -1,5 +1,5 @@
 /**
- * A person's decision on one call. The decision and the run's next state are one transaction. The last decision of a
+ * A person's decision on one call, or answer to a question. The decision and the run's next state are one transaction. The last decision of a
  * run queues it: this process executes it at once, and if it dies, another one does.
  */
 import { isDeepStrictEqual } from "node:util";
@@ -18,6 +18,7 @@ import type { Run } from "../runs/schema.ts";
 import { goOn, lockRun } from "../runs/wait.ts";
 import { storableJson } from "../storable.ts";
 import { type ApprovalRecord, close } from "./approvals.ts";
+import { answerTo, type Content } from "./answer.ts";
 import { approvalDecided, approvalExpired, approvalNotFound, approvalEdited } from "./errors.ts";
 import { expireLate } from "./expire.ts";
 import type { Decide } from "./schema.ts";
@@ -25,6 +26,7 @@ import { decisions } from "./states.ts";
 import { agentOf, findApproval } from "./store.ts";
 
 type Arguments = Record<string, unknown>;
+type Settled = (typeof decisions)[keyof typeof decisions];
 
 /** Returns the run after the decision, or at its next stop within `wait_s`. A repeated decision returns the same. */
 export async function decide(
@@ -32,11 +34,12 @@ export async function decide(
   runs: AgentRuns,
   actor: Actor,
   { run_id: runId, request_id: id }: { run_id: string; request_id: string },
-  { decision, reason, arguments: given, wait_s: waitSeconds }: Decide,
+  decided: Decide,
 ): Promise<Run> {
+  const { decision, reason, arguments: given, wait_s: waitSeconds } = decided;
   const status = decisions[decision];
   const changed = given && (JSON.parse(storableJson(given)) as Arguments);
-  if (changed) await requireFit(app.db, actor, { runId, id }, changed);
+  const content = await requireFit(app.db, actor, { runId, id }, { ...decided, arguments: changed });
   const now = app.clock.now();
   let isLate = false;
   const approval = await app.db.transaction().execute(async (tx): Promise<Outcome> => {
@@ -50,14 +53,15 @@ export async function decide(
       return { ...found, status: "expired" };
     }
     const approvedArguments = isDeepStrictEqual(changed, found.arguments) ? undefined : changed;
-    await settle(tx, actor, found, { status, at: now, reason, approvedArguments });
+    await settle(tx, actor, found, { status, at: now, reason, approvedArguments, content });
     return { ...found, status, approved_arguments: approvedArguments ?? null };
   });
   await reached("agent.approval.decided");
   // Needed for a repeated decision too: the process that stored it may have died before it queued the run.
   if (isLate) await runs.lapsed(runId);
   else {
-    runs.begin(runId);
+    // The process that holds the call of an answered question goes on by itself.
+    if (approval.kind === "call") runs.begin(runId);
     runs.changed(runId);
   }
   requireSame(approval, status, changed);
@@ -65,31 +69,76 @@ export async function decide(
   return get(app, runs, actor, runId);
 }
 
-type Outcome = Pick<ApprovalRecord, "status" | "arguments" | "approved_arguments">;
+type Outcome = Pick<ApprovalRecord, "kind" | "status" | "arguments" | "approved_arguments">;
 
-/** Checks the arguments of a pending approval against the tool's schema, before any lock is held. */
+/**
+ * Checks a decision on a pending approval, before any lock is held: its fields against the kind, changed arguments
+ * against the tool's schema, and an answer against the question's. Returns the answer's content.
+ */
 async function requireFit(
   db: Db,
   actor: Actor,
   { runId, id }: { runId: string; id: string },
-  changed: Arguments,
-): Promise<void> {
+  decided: Pick<Decide, "decision" | "reason" | "arguments" | "content">,
+): Promise<Content | undefined> {
+  const isPlain =
+    decided.decision !== "cancel" && (decided.arguments ?? decided.content ?? decided.reason) === undefined;
+  if (isPlain && decided.decision === "deny") return undefined;
   const { workspace_id: owner } = await getRun({ db }, actor, runId);
   const approval = await findApproval(db, runId, id);
-  if (approval?.status !== "pending" || !approval.parameters) return;
-  const faults = await faultsOf(owner, approval.parameters, changed);
+  if (!approval) return undefined;
+  requireFieldsOf(approval.kind, decided);
+  if (approval.status !== "pending") return undefined;
+  if (approval.question)
+    return decided.decision === "approve" ? answerTo(owner, approval.question, decided.content) : undefined;
+  if (!decided.arguments || !approval.parameters) return undefined;
+  const faults = await faultsOf(owner, approval.parameters, decided.arguments);
   if (faults.length > 0)
     throw invalidField(
       ["arguments"],
       `do not fit the schema of ${approval.tool}: ${faults.join("; ")}. Correct them, or leave \`arguments\` out to approve the call as it is`,
     );
+  return undefined;
+}
+
+function requireFieldsOf(
+  kind: ApprovalRecord["kind"],
+  {
+    decision,
+    reason,
+    arguments: changed,
+    content,
+  }: Pick<Decide, "decision" | "reason" | "arguments" | "content">,
+): void {
+  if (kind === "call") {
+    if (decision === "cancel")
+      throw invalidField(
+        ["decision"],
+        "must be `approve` or `deny` for a call; only questions can be dismissed",
+      );
+    if (content !== undefined)
+      throw invalidField(["content"], "answers a question, and this is a call; leave it out");
+    return;
+  }
+  if (changed !== undefined)
+    throw invalidField(
+      ["arguments"],
+      "belong to a call, and this is a question; send its answer as `content`",
+    );
+  if (reason !== undefined)
+    throw invalidField(
+      ["reason"],
+      "does not reach the server that asks; leave it out of a decision on a question",
+    );
 }
 
 /** Throws unless the stored outcome is the requested one. */
-function requireSame(stored: Outcome, wanted: "approved" | "denied", changed: Arguments | undefined): void {
+function requireSame(stored: Outcome, wanted: Settled, changed: Arguments | undefined): void {
   const { status } = stored;
   if (status === "expired") throw approvalExpired();
   if (status === "pending" || status !== wanted) throw approvalDecided(status);
+  // The content of an answer is deleted when the call goes on, so any content counts as a repetition.
+  if (stored.kind === "elicitation") return;
   // The arguments are deleted with the run's text. Without them, any arguments count as a repetition.
   if (stored.arguments === null) return;
   const approved = stored.approved_arguments ?? stored.arguments;
@@ -102,10 +151,11 @@ async function settle(
   actor: Actor,
   approval: ApprovalRecord,
   change: {
-    status: "approved" | "denied";
+    status: Settled;
     at: Date;
     reason: string | undefined;
     approvedArguments: Arguments | undefined;
+    content: Content | undefined;
   },
 ): Promise<void> {
   const by = { kind: actor.kind, id: actor.id, label: actor.label };

@@ -9,7 +9,7 @@ export const approvalNotFound = defineError(
 export const approvalDecided = defineError("approval_decided", 409, (outcome: ApprovalStatus) => ({
   detail:
     outcome === "cancelled"
-      ? "The run was ended before anybody decided; there is nothing left to decide."
+      ? "This was cancelled: its run or its call ended, or the question was dismissed. There is nothing left to decide."
       : `This was ${outcome} already; a decision can't be changed.`,
   meta: { outcome },
 }));

@@ -29,38 +29,52 @@ export function findApproval(tx: Db, runId: string, id: string): Promise<Approva
     .executeTakeFirst();
 }
 
+/** Approvals of the run's calls, without questions of their servers. */
 export function approvalsOfRun(db: Db, runId: string): Promise<ApprovalRow[]> {
-  return db.selectFrom("agent_approvals").selectAll().where("run_id", "=", runId).execute();
+  return db
+    .selectFrom("agent_approvals")
+    .selectAll()
+    .where("run_id", "=", runId)
+    .where("kind", "=", "call")
+    .execute();
 }
 
 /** What a run shows of what it waits for. */
-export type PendingRow = Pick<ApprovalRow, "id" | "run_id" | "tool" | "arguments" | "expires_at">;
+export type PendingRow = Pick<
+  ApprovalRow,
+  "id" | "run_id" | "kind" | "tool" | "arguments" | "question" | "expires_at"
+>;
 
 /**
- * Lists the pending approvals of these runs, in the order of the calls. Omits arguments once those of a run take more
- * than `argumentsMaxBytes` together.
+ * Lists the pending approvals of these runs, in the order of the calls. Omits arguments and questions once those of a
+ * run take more than `argumentsMaxBytes` together.
  */
 export function pendingOfRuns(
   db: Db,
   runIds: readonly string[],
   argumentsMaxBytes: number | null = null,
 ): Promise<PendingRow[]> {
+  const isShort = sql`(${argumentsMaxBytes}::integer is null
+    or sum(octet_length(a.arguments::text) + coalesce(octet_length(a.question::text), 0))
+      over (partition by a.run_id order by c.position, a.created_at, a.id) <= ${argumentsMaxBytes}::integer)`;
   return db
     .selectFrom("agent_approvals as a")
     .innerJoin("agent_tool_calls as c", "c.id", "a.call_id")
     .select([
       "a.id",
       "a.run_id",
+      "a.kind",
       "a.tool",
       "a.expires_at",
-      sql<ApprovalRow["arguments"]>`case when ${argumentsMaxBytes}::integer is null
-        or sum(octet_length(a.arguments::text)) over (partition by a.run_id order by c.position)
-          <= ${argumentsMaxBytes}::integer then a.arguments end`.as("arguments"),
+      sql<ApprovalRow["arguments"]>`case when ${isShort} then a.arguments end`.as("arguments"),
+      sql<ApprovalRow["question"]>`case when ${isShort} then a.question end`.as("question"),
     ])
     .where("a.run_id", "=", anyOf(runIds))
     .where("a.status", "=", "pending")
     .orderBy("a.run_id")
     .orderBy("c.position")
+    .orderBy("a.created_at")
+    .orderBy("a.id")
     .execute();
 }
 
@@ -77,6 +91,16 @@ export async function pendingIds(db: Db, runId: string): Promise<string[]> {
   return rows.map(({ id }) => id);
 }
 
+export async function isPending(db: Db, id: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("agent_approvals")
+    .select("id")
+    .where("id", "=", id)
+    .where("status", "=", "pending")
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 export async function closeApprovals(
   tx: Db,
   ids: readonly string[],
@@ -85,9 +109,10 @@ export async function closeApprovals(
     at: Date;
     by: Decider | null;
     approvedArguments?: Record<string, unknown> | undefined;
+    content?: Record<string, unknown> | undefined;
   },
 ): Promise<void> {
-  const { status, at, by, approvedArguments: changed } = change;
+  const { status, at, by, approvedArguments: changed, content } = change;
   await tx
     .updateTable("agent_approvals")
     .set({
@@ -96,9 +121,25 @@ export async function closeApprovals(
       decided_by: by && storableJson(by),
       parameters: null,
       ...(changed === undefined ? {} : { approved_arguments: storableJson(changed) }),
+      ...(content === undefined ? {} : { content: storableJson(content) }),
     })
     .where("id", "=", anyOf(ids))
     .execute();
+}
+
+/** Reads an answer, and deletes its content in the same statement. Undefined if the question is pending. */
+export async function takeAnswer(
+  db: Db,
+  id: string,
+): Promise<Pick<ApprovalRow, "status" | "content"> | undefined> {
+  const { rows } = await sql<Pick<ApprovalRow, "status" | "content">>`
+    with found as (
+      select id, status, content from agent_approvals where id = ${id} and status <> 'pending' for update),
+    taken as (
+      update agent_approvals set content = null from found
+      where agent_approvals.id = found.id and found.content is not null)
+    select status, content from found`.execute(db);
+  return rows[0];
 }
 
 const late = (db: Db, now: Date) =>
@@ -179,7 +220,9 @@ export function listWaiting(
       "agent_approvals.id",
       "agent_approvals.run_id",
       "agent_approvals.call_id",
+      "agent_approvals.kind",
       "agent_approvals.tool",
+      "agent_approvals.question",
       "agent_approvals.created_at",
       "agent_approvals.expires_at",
       "agent_runs.session_id",
@@ -211,6 +254,8 @@ export async function forgetArguments(tx: Db, runIds: readonly string[]): Promis
     .set({
       arguments: "null",
       approved_arguments: null,
+      question: null,
+      content: null,
       decided_by: sql`(decided_by::jsonb - 'reason')::json`,
     })
     .where("run_id", "=", anyOf(runIds))

@@ -1,6 +1,6 @@
-/** Columns as they are stored; migrations/0029_approvals.sql and 0088_several_approvals.sql describe them. */
-import type { ColumnType } from "kysely";
-import type { ApprovalStatus } from "./states.ts";
+/** Columns as they are stored; migrations/0029_approvals.sql, 0088_several_approvals.sql and 0099_elicitations.sql describe them. */
+import type { ColumnType, Generated } from "kysely";
+import type { ApprovalKind, ApprovalStatus } from "./states.ts";
 
 /** Who decided, as the audit log names them. */
 export interface Decider {
@@ -9,6 +9,13 @@ export interface Decider {
   label: string;
   /** Text for the model; deleted with the run's other text an hour after its end. */
   reason?: string;
+}
+
+/** Question of a tool's server, as a person reads it. */
+export interface ElicitationQuestion {
+  message: string;
+  /** JSON Schema of the content, with flat fields only. */
+  schema: Record<string, unknown>;
 }
 
 export interface AgentApprovalsTable {
@@ -30,6 +37,11 @@ export interface AgentApprovalsTable {
   parameters: ColumnType<Record<string, unknown> | null, string | null, null>;
   /** Parsed when read, written as JSON text. */
   approved_arguments: ColumnType<Record<string, unknown> | null, null, string | null>;
+  kind: Generated<ApprovalKind>;
+  /** Null unless the kind is `elicitation`. Parsed when read, written as JSON text. */
+  question: ColumnType<ElicitationQuestion | null, string | null | undefined, null>;
+  /** Content of an answer that was not read yet. Parsed when read, written as JSON text. */
+  content: ColumnType<Record<string, unknown> | null, null | undefined, string | null>;
 }
 
 export interface AgentApprovalTables {

@@ -20,7 +20,16 @@ import {
 
 export type Call = CallRow;
 export type Called = CalledRow;
-export { callChanged, type CallChange, callsAsked, type NewCall } from "./store.ts";
+export {
+  callChanged,
+  type CallChange,
+  callsAsked,
+  findOrphanCommands,
+  forgetCommand,
+  isRunEnded,
+  type NewCall,
+  type OrphanCommand,
+} from "./store.ts";
 
 export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
@@ -28,6 +37,15 @@ export interface Outcome {
   result: string;
   /** The result with its pictures, if there are any. */
   content?: ToolContent | undefined;
+}
+
+/** A command in a session's machine that a call waits for. */
+export interface CallCommand {
+  /** In the machine, and no id of a sandbox's own commands: its owner's lists do not have it. */
+  id: string;
+  sandboxId: string;
+  /** The command's time limit. */
+  seconds: number;
 }
 
 export const newCallId = (): string => newId("call_");
@@ -38,11 +56,41 @@ export function callsOf(db: Db, runId: string, step: number): Promise<Call[]> {
 
 /** As it is in the journal once its step is. */
 export function requested(runId: string, step: number, position: number, call: NewCall): Call {
-  const nothing = { result: null, content: null, started_at: null, finished_at: null };
+  const nothing = {
+    result: null,
+    content: null,
+    started_at: null,
+    finished_at: null,
+    command_id: null,
+    command_sandbox_id: null,
+    command_seconds: null,
+  };
   return { ...call, ...nothing, run_id: runId, step, position, status: "requested" };
 }
 
-export const began = (id: string, at: Date): CallChange => ({ id, status: "running", started_at: at });
+/** `commandId`: for a call that is going to start a command. */
+export const began = (id: string, at: Date, commandId: string | null): CallChange => ({
+  id,
+  status: "running",
+  started_at: at,
+  command_id: commandId,
+});
+
+export const newCommandId = (): string => newId("tool_");
+
+/** Stores the command of a call before the command starts. */
+export const commandStarts = (id: string, command: CallCommand): CallChange => ({
+  id,
+  command_id: command.id,
+  command_sandbox_id: command.sandboxId,
+  command_seconds: command.seconds,
+});
+
+/** Undefined if the call's command has not started, or the call has none. */
+export function commandOf(call: Call): CallCommand | undefined {
+  const { command_id: id, command_sandbox_id: sandboxId, command_seconds: seconds } = call;
+  return id !== null && sandboxId !== null && seconds !== null ? { id, sandboxId, seconds } : undefined;
+}
 
 /** Records that a started call had no effect, so that it may be made later. */
 export function takeBack(tx: Db, id: string): Promise<void> {

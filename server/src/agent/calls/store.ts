@@ -21,7 +21,16 @@ export function callsAsked(calls: readonly NewCall[]): RawBuilder<unknown> {
 }
 
 export type CallChange = { id: string } & Partial<
-  Pick<CallRow, "status" | "result" | "started_at" | "finished_at"> & {
+  Pick<
+    CallRow,
+    | "status"
+    | "result"
+    | "started_at"
+    | "finished_at"
+    | "command_id"
+    | "command_sandbox_id"
+    | "command_seconds"
+  > & {
     /** JSON text. */
     content: string;
   }
@@ -59,6 +68,58 @@ export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRo
     .where("run_id", "=", sql<string>`any(${sql.val([...runIds])}::text[])`)
     .orderBy("step")
     .orderBy("position")
+    .execute();
+}
+
+/** A command that may still run although its run is over. */
+export interface OrphanCommand {
+  call_id: string;
+  agent_id: string;
+  command_id: string;
+  sandbox_id: string;
+}
+
+/** `except`: ids of calls. */
+export function findOrphanCommands(
+  db: Db,
+  page: { except: readonly string[]; limit: number },
+): Promise<OrphanCommand[]> {
+  return db
+    .selectFrom("agent_tool_calls as c")
+    .innerJoin("agent_runs as r", "r.id", "c.run_id")
+    .select(["c.id as call_id", "r.agent_id"])
+    .select((eb) => [
+      eb.ref("c.command_id").$notNull().as("command_id"),
+      eb.ref("c.command_sandbox_id").$notNull().as("sandbox_id"),
+    ])
+    .where("c.command_sandbox_id", "is not", null)
+    .where("c.status", "=", "running")
+    .where("r.finished_at", "is not", null)
+    .where("c.id", "<>", sql<string>`all(${sql.val([...page.except])}::text[])`)
+    .limit(page.limit)
+    .execute();
+}
+
+/** False if the run goes on, in this process or another. */
+export async function isRunEnded(db: Db, callId: string): Promise<boolean> {
+  const row = await db
+    .selectFrom("agent_tool_calls as c")
+    .innerJoin("agent_runs as r", "r.id", "c.run_id")
+    .select("c.id")
+    .where("c.id", "=", callId)
+    .where("r.finished_at", "is not", null)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Removes the command from a call that has no outcome. */
+export async function forgetCommand(db: Db, { call_id, command_id }: OrphanCommand): Promise<void> {
+  await db
+    .updateTable("agent_tool_calls")
+    .set({ command_id: null, command_sandbox_id: null, command_seconds: null })
+    .where("id", "=", call_id)
+    .where("command_id", "=", command_id)
+    .where("status", "=", "running")
     .execute();
 }
 

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql and 0090_pictures_of_tools.sql describe them. */
+/** Columns as they are stored; migrations 0022, 0029, 0090 and 0101 describe them. */
 import type { ColumnType } from "kysely";
 import type { ToolContent } from "../tools/pictures.ts";
 
@@ -17,6 +17,9 @@ export interface AgentToolCallsTable {
   content: ColumnType<ToolContent | null, string | null, string | null>;
   started_at: Date | null;
   finished_at: Date | null;
+  command_id: string | null;
+  command_sandbox_id: string | null;
+  command_seconds: number | null;
 }
 
 export interface AgentCallTables {

@@ -3,7 +3,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { hashOf, newLink } from "./links.ts";
 import type { SignInLink } from "./schema.ts";
-import { findLink } from "./store.ts";
+import { findLink, ToolsetDeleted } from "./store.ts";
 import type { SignInToolset } from "./toolset.ts";
 
 type Needs = Pick<App, "db" | "config" | "clock">;
@@ -16,14 +16,15 @@ const leftMinMs = 5 * 60 * 1000;
 
 /**
  * The same link for as long as it is new enough. `store` belongs into the transaction that says that the run still is
- * there: who was erased meanwhile is not written back.
+ * there: who was erased meanwhile is not written back. Returns false, without a link, if the toolset was deleted
+ * meanwhile.
  */
 export async function askToSignIn(
   app: Needs,
   toolset: Pick<SignInToolset, "id">,
   who: string,
   tell: (link: SignInLink, store: (tx: Db) => Promise<void>) => Promise<void>,
-): Promise<void> {
+): Promise<boolean> {
   const known = links.get(app.db) ?? new Map<string, { link: SignInLink; endsAt: number }>();
   links.set(app.db, known);
   const key = JSON.stringify([toolset.id, who]);
@@ -31,14 +32,21 @@ export async function askToSignIn(
   const earlier = known.get(key);
   if (earlier && earlier.endsAt - now >= leftMinMs && (await isUnopened(app, earlier.link))) {
     const expires_in = Math.floor((earlier.endsAt - now) / 1000);
-    return tell({ ...earlier.link, expires_in }, async () => {});
+    await tell({ ...earlier.link, expires_in }, async () => {});
+    return true;
   }
   const { link, store } = newLink(app, toolset, who, null);
-  await tell(link, store);
+  try {
+    await tell(link, store);
+  } catch (error) {
+    if (error instanceof ToolsetDeleted) return false;
+    throw error;
+  }
   known.delete(key);
   known.set(key, { link, endsAt: now + link.expires_in * 1000 });
   const [oldest] = known.keys();
   if (known.size > linksMax && oldest !== undefined) known.delete(oldest);
+  return true;
 }
 
 export async function isUnopened(

@@ -4,13 +4,14 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import { invalidField } from "../errors.ts";
+import { toolsetNotFound } from "../toolsets/errors.ts";
 import { getToolset, requireWritable } from "../toolsets/toolsets.ts";
 import { clientFor, publicBase, sitePrefix } from "./clients.ts";
 import { discover } from "./discovery.ts";
 import { noSignIn, signInUnavailable } from "./errors.ts";
 import { SignInFault } from "./fault.ts";
 import type { SignInLink, SignInStart } from "./schema.ts";
-import { insertLink } from "./store.ts";
+import { insertLink, ToolsetDeleted } from "./store.ts";
 import { owner, type SignInToolset } from "./toolset.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -42,7 +43,12 @@ export async function start(
     throw error instanceof SignInFault ? signInUnavailable(error.message) : error;
   }
   const { link, store } = newLink(app, toolset, endUserId, input.return_url ?? null);
-  await app.db.transaction().execute(store);
+  await app.db
+    .transaction()
+    .execute(store)
+    .catch((error: unknown) => {
+      throw error instanceof ToolsetDeleted ? toolsetNotFound() : error;
+    });
   return link;
 }
 

@@ -165,7 +165,12 @@ export async function holdToolset(tx: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** And away with those that nobody can use any more. */
+/** Thrown for a link to a toolset that was deleted meanwhile. */
+export class ToolsetDeleted extends Error {
+  override readonly name = "ToolsetDeleted";
+}
+
+/** Deletes expired links too. Throws `ToolsetDeleted`. */
 export async function insertLink(
   tx: Db,
   link: Pick<
@@ -174,7 +179,7 @@ export async function insertLink(
   >,
   forgottenBefore: Date,
 ): Promise<void> {
-  await holdToolset(tx, link.toolset_id);
+  if (!(await holdToolset(tx, link.toolset_id))) throw new ToolsetDeleted();
   await tx
     .deleteFrom("agent_connect_links")
     .where("nonce_hash", "in", (eb) =>

@@ -1,10 +1,10 @@
 /** Columns as they are stored; migrations/0021_agents.sql says what they mean. */
-import type { Provider } from "../agents/config.ts";
+import type { CredentialProvider } from "../agents/config.ts";
 
 export interface ModelCredentialsTable {
   id: string;
   workspace_id: string;
-  provider: Provider;
+  provider: CredentialProvider;
   name: string;
   api_key_sealed: Buffer;
   hint: string;

@@ -5,7 +5,7 @@
  * What stays in the account's log is that somebody was erased, and a hash that nobody else can make.
  */
 import type { Actor } from "#accounts/actor.ts";
-import { forgetTargets, recordActivity } from "#accounts/activity/activity.ts";
+import { forgetDetails, forgetTargets, recordActivity } from "#accounts/activity/activity.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { forgetNews } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
@@ -80,9 +80,11 @@ async function eraseAll(
   await dropLabel(tx, workspaceId, sessionLabel, sessions);
   await forgetAnswers(tx, "invokeAgent", all);
   await forgetNews(tx, workspaceId, [...all, ...triggers]);
-  await forgetTargets(tx, workspaceId, [...sessions, ...all]);
-  await forgetTargets(tx, workspaceId, triggers, { hasNames: true });
   await eraseSessions(tx, sessions);
+  // After the runs: an entry of one is written before their deletion, and seen here, or has no detail.
+  await forgetTargets(tx, workspaceId, [...sessions, ...all]);
+  await forgetDetails(tx, workspaceId, "run_id", all);
+  await forgetTargets(tx, workspaceId, triggers, { hasNames: true });
   const { end_user_id: _, ...counts } = erased;
   const detail = { end_user_hash: hashOfEndUser(app, agentId, endUserId), ...counts };
   await recordActivity(tx, actor, "agent.end_user_erased", target(agent), workspaceId, detail);

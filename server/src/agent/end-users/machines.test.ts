@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
+import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentTasks } from "../jobs.ts";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
@@ -29,15 +30,32 @@ test("machines end with whom they were for, and what is kept of them does not sa
   };
   const ada = await live("canaryada");
   const bob = await live("canarybob");
+  // Entries of the audit log are written in the background: these before the erasure, those of eve after it.
+  await accessLogOf(host.app).flush();
+  const eve = await live("canaryeve");
   const bobBefore = await rowsWith(db, bob.words);
   const { json } = await owner.call("DELETE", "/v1/agents/builder/end-users/canaryada");
   expect(json).toMatchObject({ sessions: 1, vms_destroyed: 1 });
+  await owner.call("DELETE", "/v1/agents/builder/end-users/canaryeve");
+  await accessLogOf(host.app).flush();
   await host.app.jobs.startWorker(agentTasks(host.app));
   const left = async () =>
     (await sql`select from graphile_worker._private_jobs where payload ->> 'session' is not null`.execute(db))
       .rows.length;
   while ((await left()) > 0) await sleep(20);
-  expect(await rowsWith(db, ada.words)).toEqual(new Map());
+  expect(await rowsWith(db, [...ada.words, ...eve.words])).toEqual(new Map());
+  const commands = await db
+    .selectFrom("activity")
+    .select(["target_id", "detail"])
+    .where("action", "=", "command.executed")
+    .execute();
+  expect(new Map(commands.map((row) => [row.target_id, Object.keys(row.detail)]))).toEqual(
+    new Map([
+      [ada.sandbox, []],
+      [bob.sandbox, ["run_id", "call_id"]],
+      [eve.sandbox, []],
+    ]),
+  );
   const rows = await db
     .selectFrom("sandboxes")
     .select(["id", "status", "metadata"])

@@ -1,6 +1,6 @@
 /**
  * A connection to an MCP server. What the server says is hostile: each wait has a deadline, nothing of it is compiled,
- * and its requests for more (a question to a person, another model's words) find nobody here who answers them.
+ * and its requests for more (another model's words, a question that no call allows) are refused.
  */
 import {
   type CallToolResult,
@@ -12,6 +12,7 @@ import {
   StreamableHTTPClientTransport,
   type Tool as ListedTool,
 } from "@modelcontextprotocol/client";
+import type { Asker, AskingCalls } from "./asking-calls.ts";
 import { within } from "./within.ts";
 
 export type { CallToolResult, ListedTool, ReadResourceResult, Resource };
@@ -21,6 +22,7 @@ const farewellMs = 2_000;
 export class McpConnection {
   readonly #client: Client;
   readonly #transport: StreamableHTTPClientTransport | SSEClientTransport;
+  readonly #calls: AskingCalls;
   readonly #isWorn: () => boolean;
   #isOpen = true;
 
@@ -28,8 +30,10 @@ export class McpConnection {
   constructor(
     client: Client,
     transport: StreamableHTTPClientTransport | SSEClientTransport,
+    calls: AskingCalls,
     isWorn: () => boolean,
   ) {
+    this.#calls = calls;
     this.#client = client;
     this.#transport = transport;
     this.#isWorn = isWorn;
@@ -86,6 +90,20 @@ export class McpConnection {
   }
 
   call(
+    tool: { name: string; inputSchema: Record<string, unknown> },
+    values: Record<string, unknown>,
+    options: {
+      timeoutMs: number;
+      signal: AbortSignal;
+      headers?: Readonly<Record<string, string>>;
+      /** Asks a person what the server asks during this call. */
+      ask?: Asker | undefined;
+    },
+  ): Promise<CallToolResult> {
+    return this.#calls.run(options.ask, () => this.#send(tool, values, options));
+  }
+
+  #send(
     tool: { name: string; inputSchema: Record<string, unknown> },
     values: Record<string, unknown>,
     options: { timeoutMs: number; signal: AbortSignal; headers?: Readonly<Record<string, string>> },

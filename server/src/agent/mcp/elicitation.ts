@@ -1,19 +1,22 @@
 /**
- * Responds to questions of an MCP server to the user (elicitation), which come in the middle of a call. A run has no
- * user at hand, so the agent's config decides: accept with the defaults of the fields (SEP-1034), or decline. A question
- * whose required fields have no default is always declined.
+ * Responds to questions of an MCP server to the user (elicitation), which come in the middle of a call. The agent's
+ * config decides: accept with the defaults of the fields (SEP-1034), decline, or ask a person. Without a person, a
+ * question whose required fields have no default is always declined.
  */
 import type { Client, ClientCapabilities, ElicitResult } from "@modelcontextprotocol/client";
+import type { AskingCalls } from "./asking-calls.ts";
 
-export type Elicitation = "defaults" | "decline";
+export type Elicitation = "defaults" | "decline" | "person";
 
 /** Supports forms only, because a URL to visit needs a person. */
 export const elicitationCapability: ClientCapabilities = { elicitation: { form: { applyDefaults: true } } };
 
 const fieldsMax = 100;
 
-export function answerQuestions(client: Client, elicitation: Elicitation): void {
-  client.setRequestHandler("elicitation/create", ({ params }): ElicitResult => {
+export function answerQuestions(client: Client, elicitation: Elicitation, calls: AskingCalls): void {
+  client.setRequestHandler("elicitation/create", async ({ params }, { mcpReq }): Promise<ElicitResult> => {
+    if (elicitation === "person")
+      return (await calls.current()?.(params, mcpReq.signal)) ?? { action: "decline" };
     const schema = "requestedSchema" in params ? params.requestedSchema : undefined;
     const content = elicitation === "defaults" ? defaultsOf(schema) : undefined;
     return content ? { action: "accept", content } : { action: "decline" };

@@ -11,6 +11,7 @@ import {
 } from "@modelcontextprotocol/client";
 import type { Fetch } from "../models/fetch.ts";
 import { McpConnection } from "./connection.ts";
+import { AskingCalls } from "./asking-calls.ts";
 import { answerQuestions, type Elicitation, elicitationCapability } from "./elicitation.ts";
 import { type Bounds, boundedFetch } from "./fetch.ts";
 import { within } from "./within.ts";
@@ -38,6 +39,8 @@ const answerMaxBytes = 8 * 1024 ** 2;
 /** Of a connection that is kept: a server that never stops talking is not listened to for ever. */
 const allMaxBytes = 64 * 1024 ** 2;
 const pagesMax = 20;
+/** Longest time that a question to a person may be open: the maximum of `elicitation_seconds`. */
+const questionMaxMs = 86_400_000;
 /** What servers answer who know no streamable HTTP. */
 const unknownThere: readonly (number | undefined)[] = [400, 404, 405, 406, 415];
 
@@ -68,8 +71,11 @@ async function dial(
 ): Promise<McpConnection> {
   const { origin } = new URL(url);
   const meter = { bytes: 0 };
+  // A server whose call waits for a person is silent meanwhile.
+  const waiting: Fetch = (input, init) =>
+    fetch(input, { ...init, silenceMs: questionMaxMs + timeoutMs } as RequestInit);
   const common = {
-    fetch: boundedFetch(fetch, origin, bounds, meter),
+    fetch: boundedFetch(elicitation === "person" ? waiting : fetch, origin, bounds, meter),
     requestInit: { headers: { ...headers } },
     ...(token ? { authProvider: { token } } : {}),
   };
@@ -89,10 +95,11 @@ async function dial(
         : {}),
     },
   );
-  if (elicitation) answerQuestions(client, elicitation);
+  const calls = new AskingCalls();
+  if (elicitation) answerQuestions(client, elicitation, calls);
   try {
     await within(timeoutMs, client.connect(transport, { timeout: timeoutMs }));
-    return new McpConnection(client, transport, () => meter.bytes > bounds.allMaxBytes / 2);
+    return new McpConnection(client, transport, calls, () => meter.bytes > bounds.allMaxBytes / 2);
   } catch (error) {
     await client.close().catch(() => {});
     await transport.close().catch(() => {});

@@ -27,6 +27,11 @@ export type ModelOptions = Omit<LanguageModelV4CallOptions, "providerOptions"> &
 /** Statuses with which servers refuse pictures. OpenRouter sends 404. */
 const picturesRefused: readonly (number | undefined)[] = [400, 404, 413, 415, 422];
 
+/** A prompt of too many tokens is made shorter by the run. A body of too many bytes (413) has them in its pictures. */
+function mayRefusePictures({ kind, status }: ModelFailure): boolean {
+  return picturesRefused.includes(status) && (kind !== "too_long" || status === 413);
+}
+
 /** Throws a `ModelFailure`, or what the signal was aborted with. */
 export async function callModel(
   address: ModelAddress,
@@ -40,7 +45,7 @@ export async function callModel(
     return await callOnce(address, fetch, { ...options, prompt }, onPiece);
   } catch (error) {
     // A picture that a server can't read would otherwise fail every later run of the session.
-    const isRefused = error instanceof ModelFailure && picturesRefused.includes(error.status);
+    const isRefused = error instanceof ModelFailure && mayRefusePictures(error);
     if (!isRefused || !isTaken || !options.prompt.some((message) => picturesIn(message).length > 0))
       throw error;
     onPicturesRefused?.();

@@ -40,7 +40,12 @@ export function modelFetch(opened: OpenedHosts): Fetch {
   return (input, init = {}) =>
     new Promise((resolve, reject) => {
       const url = new URL(input instanceof Request ? input.url : input);
-      const { signal, body, owner = "" } = init as RequestInit & { owner?: string };
+      const {
+        signal,
+        body,
+        owner = "",
+        silenceMs = silentMs,
+      } = init as RequestInit & { owner?: string; silenceMs?: number };
       if (typeof body !== "string" && body !== undefined && body !== null)
         return reject(new TypeError("only texts are sent to models"));
       try {
@@ -53,7 +58,7 @@ export function modelFetch(opened: OpenedHosts): Fetch {
         method: init.method ?? "GET",
         agent: agents[url.protocol as keyof typeof agents],
         lookup: checkedLookup(opened, owner),
-        timeout: silentMs,
+        timeout: silenceMs,
         headers: {
           ...Object.fromEntries(new Headers(init.headers)),
           ...(typeof body === "string" ? { "content-length": String(Buffer.byteLength(body)) } : {}),

@@ -9,6 +9,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import type { LanguageModelV4, LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import type { Provider } from "../agents/config.ts";
+import { echoModel } from "./echo.ts";
 import type { Fetch } from "./fetch.ts";
 
 export interface ModelAddress {
@@ -41,6 +42,7 @@ const makers: Record<Provider, Make> = {
       includeUsage: true,
       supportsStructuredOutputs: true,
     })(id),
+  echo: ({ id }) => echoModel(id),
 };
 
 /** Stands where a kept model has a key; each call's own headers are put in its place. */

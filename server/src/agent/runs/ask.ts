@@ -113,14 +113,11 @@ export async function askRound(
   asking: Asking,
 ): Promise<Answered | Failures> {
   const { model } = asking.config;
-  const candidates = [
-    { id: model.id, credential_id: model.credential_id, images: model.images },
-    ...(model.fallbacks ?? []),
-  ];
+  const candidates = [model, ...(model.fallbacks ?? [])];
   const known = await findCredentials(
     app.db,
     asking.workspaceId,
-    candidates.map(({ credential_id }) => credential_id),
+    candidates.flatMap(({ credential_id }) => credential_id ?? []),
   );
   const failures: Failures = {
     last: undefined,
@@ -129,10 +126,9 @@ export async function askRound(
     fault: undefined,
   };
   for (const { id, credential_id, images } of candidates) {
-    const credential = known.get(credential_id);
-    if (!credential) continue;
-    const { provider, base_url: baseUrl } = credential;
-    const address = { credentialId: credential_id, provider, baseUrl, apiKey: openKey(app, credential), id };
+    const credential = credential_id === undefined ? undefined : known.get(credential_id);
+    const address = credential ? addressOf(app, credential, id) : builtIn(model, id);
+    if (!address) continue;
     let last: ModelFailure | undefined;
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
@@ -153,6 +149,21 @@ export async function askRound(
     if (last?.kind === "away" && last.isFromServer) failures.fault = sooner(failures.fault, last);
   }
   return failures;
+}
+
+function addressOf(
+  app: Pick<App, "secrets">,
+  credential: Parameters<typeof openKey>[1],
+  id: string,
+): ModelAddress {
+  const { id: credentialId, provider, base_url: baseUrl } = credential;
+  return { credentialId, provider, baseUrl, apiKey: openKey(app, credential), id };
+}
+
+/** Undefined if the model needs a credential. A fallback always does. */
+function builtIn(model: AgentConfig["model"], id: string): ModelAddress | undefined {
+  if (model.provider !== "echo" || id !== model.id) return undefined;
+  return { credentialId: "", provider: "echo", baseUrl: null, apiKey: "(none)", id };
 }
 
 function sooner(one: ModelFailure | undefined, other: ModelFailure): ModelFailure {

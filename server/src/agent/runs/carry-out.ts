@@ -5,6 +5,7 @@
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
+import { PausableTimer } from "#lib/pausable-timer.ts";
 import { getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { faultsOf } from "../json-schema.ts";
@@ -31,22 +32,23 @@ import { hasOpenStep, type RunRow } from "./store.ts";
 import { settleCalls, userOf } from "./settle.ts";
 import { planSummary, summarize } from "./summarize.ts";
 import type { StepPrompt } from "./tables.ts";
-import { type Going, Interrupted, type Work } from "./work.ts";
+import { Questions } from "./questions.ts";
+import { type GivenWork, type Going, Interrupted, type Work } from "./work.ts";
 
 const grownMaxMiB = 8;
 
 /** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
-export async function carryOut(app: App, carried: Carried, given: Work): Promise<void> {
+export async function carryOut(app: App, carried: Carried, given: GivenWork): Promise<void> {
   const { writer, stop } = given;
   const { row: taken } = carried;
   const config = carried.config ?? (await configOf(app, taken));
   const { max_seconds: maxSeconds } = limitsOf(config, taken);
   const leftMs = maxSeconds * 1000 - taken.active_ms;
   const outOfTime = new RunFailure("limit_time", `The run took more than ${maxSeconds} s.`);
-  // A timer's longest is 24 days; a day is the config's.
-  const clock = setTimeout(() => stop.abort(outOfTime), Math.max(0, leftMs));
+  const clock = new PausableTimer(leftMs, () => stop.abort(outOfTime));
   const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
-  const work = { ...given, access, deadline: performance.now() + Math.max(0, leftMs) };
+  const questions = new Questions(app, { run: taken, writer, clock, followed: given.followed });
+  const work = { ...given, access, questions, clock };
   try {
     if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
       writer.add("step.reset", { step: taken.steps + 1 });
@@ -61,7 +63,8 @@ export async function carryOut(app: App, carried: Carried, given: Work): Promise
     stop.abort(error);
     throw error;
   } finally {
-    clearTimeout(clock);
+    clock.stop();
+    await questions.close();
     await access?.close();
   }
 }
@@ -77,7 +80,17 @@ function accessOf(
   const { run, config, leftMs, api } = given;
   const scopes = config.platform?.scopes ?? [];
   if (!api || scopes.length === 0) return undefined;
-  return new WorkerAccess(app, api, { runId: run.id, agentId: run.agent_id, scopes, leftMs });
+  return new WorkerAccess(app, api, {
+    runId: run.id,
+    agentId: run.agent_id,
+    scopes,
+    leftMs: leftMs + personMs(config),
+  });
+}
+
+/** Time for people's answers to questions of tools: the run's own time stands still meanwhile. */
+function personMs({ toolsets }: AgentConfig): number {
+  return toolsets.some(({ elicitation }) => elicitation === "person") ? 86_400_000 : 0;
 }
 
 /** Answers whether the run goes on. */
@@ -85,9 +98,9 @@ async function takeStep(
   app: App,
   config: AgentConfig,
   going: Going,
-  work: Work & { deadline: number },
+  work: Work & { clock: PausableTimer },
 ): Promise<boolean> {
-  const { writer, stop, fetch, pauseMs, deadline } = work;
+  const { writer, stop, fetch, pauseMs, clock } = work;
   const { conversation } = going;
   requireWithinLimits(config, going.run, conversation);
   if ((await settleCalls(app, config, going, work)) === "waiting") return false;
@@ -105,7 +118,7 @@ async function takeStep(
     fetch,
     pauseMs,
     waits: run.model_waits,
-    deadline,
+    deadline: performance.now() + clock.leftMs,
     trace: work.trace,
   };
   const plan = planSummary(config, conversation);

@@ -1,6 +1,6 @@
 /** Runs as whoever ends their sessions finds them: held before the sessions are, as a step that is written holds them. */
 import type { Db, Transaction } from "#db/db.ts";
-import { findOfSessions, lockActive } from "./store.ts";
+import { findOfSessions, lockActive, lockExisting } from "./store.ts";
 
 /** A run began in a session between two looks: those that are held are not all. */
 export class Overtaken extends Error {}
@@ -26,4 +26,9 @@ export function holdActive(tx: Db, agentId: string, sessionIds: readonly string[
 
 export function runsIn(db: Db, sessionIds: readonly string[]): Promise<string[]> {
   return findOfSessions(db, sessionIds);
+}
+
+/** Runs among these that still exist. No transaction deletes them until this one ends. */
+export function holdExistingRuns(tx: Db, runIds: readonly string[]): Promise<string[]> {
+  return lockExisting(tx, runIds);
 }

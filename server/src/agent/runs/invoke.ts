@@ -181,8 +181,7 @@ async function inLocked(tx: Db, asking: Asking, session: SessionRow): Promise<En
   const { version, config } = input.upgrade
     ? requireVersion(agent)
     : await getVersion(tx, agent, String(session.version));
-  const known = await findCredentials(tx, workspace.id, [(config as AgentConfig).model.credential_id]);
-  requireFit(workspace, config as AgentConfig, known.size > 0);
+  requireFit(workspace, config as AgentConfig, await hasCredential(tx, workspace.id, config as AgentConfig));
   const begins = beginningOf(asking, { id, version, endUserId: session.end_user_id });
   const message = userMessage(input.input);
   const words = toWords(id, [{ kind: "input", message }]);
@@ -268,6 +267,12 @@ function enteredBy(
 function requireVersion({ version, config }: AskedAgent): { version: number; config: AgentConfig } {
   if (version === null) throw versionNotFound();
   return { version, config: config as AgentConfig };
+}
+
+/** True as well for the built-in model, which has none. */
+async function hasCredential(db: Db, workspaceId: string, { model }: AgentConfig): Promise<boolean> {
+  if (model.credential_id === undefined) return model.provider === "echo";
+  return (await findCredentials(db, workspaceId, [model.credential_id])).size > 0;
 }
 
 function requireFit(workspace: ReachableWorkspace, config: AgentConfig, hasCredential: boolean): void {

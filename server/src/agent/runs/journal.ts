@@ -92,7 +92,7 @@ export async function advance(
   beside: Beside = {},
 ): Promise<Advanced | undefined> {
   const isOurs = sql`id = ${claim.id} and attempts = ${claim.attempt} and process_id is not null
-    and status = 'running'`;
+    and status in ('running', 'pending_approval')`;
   const { words } = beside;
   const isLet = words ? sql`${isOurs} and ${hasRoom(sql.ref("agent_runs.session_id"), words)}` : isOurs;
   const row = await changeRun(db, isLet, events, change, beside);
@@ -141,8 +141,10 @@ async function changeRun(
   change: RunChange,
   { step, calls: asked, call, words }: Beside,
 ): Promise<Advanced | undefined> {
-  // What a run acts by dies with it, and while it waits for somebody.
-  const isLeft = change.status !== undefined && change.status !== "running";
+  // What a run acts by dies with it, and while it waits for somebody without a process.
+  const { status, process_id: process } = change;
+  const isHeld = status === "running" || (status === "pending_approval" && process !== null);
+  const isLeft = status !== undefined && !isHeld;
   const parts = [
     ...(events.length > 0 ? [eventsAdded(events)] : []),
     ...(step ? [stepTaken(step)] : []),

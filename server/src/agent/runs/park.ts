@@ -59,6 +59,7 @@ export async function park(
     at,
     data: {
       request_id: id,
+      kind: "call",
       call_id: call.id,
       tool: call.tool,
       arguments: call.arguments,

@@ -32,6 +32,7 @@ import { isOver, type RunStatus } from "./states.ts";
 import { traceEnded } from "./trace-ended.ts";
 import { Interrupted } from "./work.ts";
 import { startTurns } from "./turns.ts";
+import { recoverQuestions } from "./questions.ts";
 import { LostRun, RunWriter } from "./writer.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
@@ -118,6 +119,7 @@ export class AgentRuns {
     this.#api = api;
     this.#tracing = openTracing(this.#app, this.#gatherMs);
     this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
+    await this.#recover();
     await this.look();
     this.#looking = this.#keepLooking();
   }
@@ -274,6 +276,7 @@ export class AgentRuns {
       if (signal.aborted) return;
       try {
         await this.#expire();
+        await this.#recover();
         await endEphemeral(this.#app, this.#app.clock.now());
         await this.#startTurns();
         await this.look();
@@ -302,6 +305,13 @@ export class AgentRuns {
     const now = this.#app.clock.now();
     for (const id of await expireDue(this.#app, now)) await this.lapsed(id);
     for (const id of await resolveWaits(this.#app, now)) await this.lapsed(id);
+  }
+
+  /** Leaves runs whose open call died with its process to the next look. */
+  async #recover(): Promise<void> {
+    const carriedOut = [...this.#carriedOut.keys(), ...this.#committing];
+    const who = { processId: this.processId, hostId: this.#hostId, carriedOut };
+    for (const id of await recoverQuestions(this.#app, who)) this.changed(id);
   }
 
   async #run(id: string, carried: Carried | undefined, stop: AbortController, fetch: Fetch): Promise<void> {
@@ -341,6 +351,7 @@ export class AgentRuns {
         api: this.#api,
         trace,
         traceparent: taken.traceparent,
+        followed: { watch: () => this.watch(id), changed: () => this.changed(id) },
       });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);

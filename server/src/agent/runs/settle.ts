@@ -1,9 +1,10 @@
 /**
  * The calls that the last step asked for, each to its outcome, and the outcomes told to the conversation in one
  * transaction. A call is in the journal before it begins and after it ended. One that an earlier process began and did
- * not end is asked again where that changes no more; else the model is told that nobody knows what came of it. Calls
- * that need approval or a sign-in come after the others, together. The run is parked, and returns here when people have
- * acted on all of them.
+ * not end is asked again where that changes no more. If it runs a command in the session's machine, that command is
+ * waited for, or is started now if it never started. For any other call, the model is told that the outcome is not
+ * known. Calls that need approval or a sign-in come after the others, together. The run is parked, and returns here when
+ * people have acted on all of them.
  */
 import type { App } from "#app.ts";
 import { reached } from "#lib/kill-points.ts";
@@ -11,7 +12,18 @@ import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/semaphore.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { type ApprovalRecord, approvalsByCall } from "../approvals/approvals.ts";
-import { began, type Call, type CallChange, callsOf, ended, type Outcome, takeBack } from "../calls/calls.ts";
+import {
+  began,
+  type Call,
+  type CallChange,
+  callsOf,
+  commandOf,
+  commandStarts,
+  ended,
+  newCommandId,
+  type Outcome,
+  takeBack,
+} from "../calls/calls.ts";
 import { type SignInWait, waitsByCall } from "../connections/waits/waits.ts";
 import { faultsOf } from "../json-schema.ts";
 import { toolMessage } from "../models/messages.ts";
@@ -215,7 +227,7 @@ async function settle(
 /** Why a call is not made; undefined where it is. */
 async function refusalOf(asked: Asked): Promise<Outcome | undefined> {
   const { owner, call, tool, missing, decision, wait } = asked;
-  if (call.status === "running" && !tool?.isRepeatable)
+  if (call.status === "running" && !tool?.isRepeatable && !canContinue(call, tool))
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (decision?.status === "denied") return { status: "denied", result: denial(decision.decided_by?.reason) };
   if (decision?.status === "expired")
@@ -229,6 +241,11 @@ async function refusalOf(asked: Asked): Promise<Outcome | undefined> {
   return faults.length > 0
     ? { status: "failed", result: `The arguments do not fit: ${faults.join("; ")}` }
     : undefined;
+}
+
+/** A call that an older server began has no id, and its command may have run. */
+function canContinue({ command_id }: Call, tool: Tool | undefined): boolean {
+  return tool?.runsCommand === true && command_id !== null;
 }
 
 /** Note for the model before the result of a call whose arguments a person changed. */
@@ -251,19 +268,23 @@ async function carryOutCall(
   app: App,
   config: AgentConfig,
   { call, tool, waitsForSignIn }: Asked & { tool: Tool },
-  { writer, stop, fetch, trace, traceparent }: Work,
+  { writer, stop, fetch, trace, traceparent, questions: ofRun }: Work,
 ): Promise<Outcome | { needed: SignInNeeded }> {
   stop.signal.throwIfAborted();
-  const at = app.clock.now();
-  const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
-  await writer.commit([started], {}, { call: began(call.id, at) });
-  call.started_at = at;
-  await reached("agent.call.began");
+  const earlier = commandOf(call);
+  if (!earlier) await begin(app, call, tool, writer);
   const traced = trace?.tool(call, fetch) ?? untraced({ traceparent }, fetch);
+  const questions = ofRun.ofCall(call, stop.signal);
   const asked = tool.call({
     id: call.id,
     values: call.arguments as Record<string, unknown>,
     timeoutMs: config.limits.tool_timeout_seconds * 1000,
+    startedAt: call.started_at ?? app.clock.now(),
+    commandId: call.command_id,
+    command: earlier,
+    noteCommand: async (command) => {
+      await writer.commit([], {}, { call: commandStarts(call.id, command) });
+    },
     signal: stop.signal,
     fetch: traced.fetch,
     headers: traced.headers,
@@ -276,15 +297,30 @@ async function carryOutCall(
       });
       if (isBlocked) await reached("agent.sign_in.requested");
     },
+    ask: questions.ask,
   });
-  const { isOk, text, content, signIn } = await asked.catch((error: unknown) => {
-    traced.end({ isOk: false, text: "" });
-    throw error;
-  });
+  const { isOk, isUnknown, text, content, signIn } = await asked
+    .finally(questions.end)
+    .catch((error: unknown) => {
+      traced.end({ isOk: false, text: "" });
+      throw error;
+    });
   traced.end({ isOk, text });
   await reached("agent.call.answered");
   if (waitsForSignIn && signIn) return { needed: signIn };
+  if (isUnknown) return { status: "unknown", result: text };
   return { status: isOk ? "completed" : "failed", result: text, content };
+}
+
+/** A call that begins again after a crash keeps the id of its command: the machine starts an id only once. */
+async function begin(app: App, call: Call, tool: Tool, writer: RunWriter): Promise<void> {
+  const at = app.clock.now();
+  const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
+  const commandId = tool.runsCommand ? (call.command_id ?? newCommandId()) : null;
+  await writer.commit([started], {}, { call: began(call.id, at, commandId) });
+  call.started_at = at;
+  call.command_id = commandId;
+  await reached("agent.call.began");
 }
 
 export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<Work, "access">): ToolUser {

@@ -120,10 +120,10 @@ export function findRunLocked(
   tx: Db,
   id: string,
   workspaceIds?: readonly string[],
-): Promise<Pick<RunRow, "id" | "status" | "retry_at" | "waits_turn"> | undefined> {
+): Promise<Pick<RunRow, "id" | "status" | "retry_at" | "waits_turn" | "process_id"> | undefined> {
   let query = tx
     .selectFrom("agent_runs")
-    .select(["id", "status", "retry_at", "waits_turn"])
+    .select(["id", "status", "retry_at", "waits_turn", "process_id"])
     .where("id", "=", id);
   if (workspaceIds) query = query.where("workspace_id", "=", among(workspaceIds));
   return query.forUpdate().executeTakeFirst();
@@ -257,7 +257,7 @@ export async function findOrphans(
   const { rows } = await sql<{ id: string }>`
     with held as (
       select workspace_id, count(*) as count from agent_runs
-      where status in ('queued', 'running') and id = any(${carriedOut})
+      where status in ('queued', 'running', 'pending_approval') and id = any(${carriedOut})
       group by workspace_id
     ), waiting as (
       select id, workspace_id, created_at,
@@ -287,11 +287,29 @@ const isDue = sql<boolean>`(retry_at is null or retry_at <= now())`;
 const isOutside = (workspaceIds: readonly string[]) =>
   sql<boolean>`workspace_id <> all(${sql.val([...workspaceIds])}::uuid[])`;
 
+/**
+ * Runs with an open question whose process is gone, and the call with it: all of them, or the given one. `carriedOut`:
+ * runs that this process executes.
+ */
+export async function findLostQuestions(
+  db: Db,
+  who: { processId: string; hostId: string | null; carriedOut: readonly string[] },
+  id: string | null = null,
+): Promise<string[]> {
+  const { rows } = await sql<{ id: string }>`
+    select id from agent_runs
+    where id in (select run_id from agent_approvals where kind = 'elicitation' and status = 'pending')
+      and (${id}::text is null or id = ${id}) and status = 'pending_approval'
+      and id <> all(${sql.val([...who.carriedOut])}::text[]) and ${isFree(who)}
+    limit 100`.execute(db);
+  return rows.map((row) => row.id);
+}
+
 /** Its own from before, or one more of a workspace that has a place left here. */
 const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number }) =>
   sql<boolean>`((status = 'running' and process_id = ${processId}) or ${ofOneMax} > (
     select count(*) from agent_runs as other where other.workspace_id = agent_runs.workspace_id
-      and other.status = 'running' and other.process_id = ${processId}))`;
+      and other.status in ('running', 'pending_approval') and other.process_id = ${processId}))`;
 
 /** The run, for this process alone to carry out; undefined where somebody has it, it has no place, or is over. */
 export function takeRun(
@@ -481,6 +499,18 @@ export async function findOfSessions(db: Db, sessionIds: readonly string[]): Pro
     .selectFrom("agent_runs")
     .select("id")
     .where("session_id", "=", anyOf(sessionIds))
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+/** Runs among these that exist, locked against deletion until the transaction ends. */
+export async function lockExisting(tx: Db, runIds: readonly string[]): Promise<string[]> {
+  const rows = await tx
+    .selectFrom("agent_runs")
+    .select("id")
+    .where("id", "=", anyOf(runIds))
+    .orderBy("id")
+    .forKeyShare()
     .execute();
   return rows.map(({ id }) => id);
 }

@@ -29,6 +29,7 @@ export class UiEncoder {
   /** Calls that need approval, by the request, and the calls that were not approved. */
   readonly #asked = new Map<string, { callId: string; tool: string }>();
   readonly #denied = new Set<string>();
+  readonly #questions = new Set<string>();
 
   chunksOf(event: RunEvent): UiChunk[] {
     const chunks: UiChunk[] = [];
@@ -82,6 +83,11 @@ export class UiEncoder {
         });
         break;
       case "approval.requested":
+        if (event["kind"] === "elicitation") {
+          this.#questions.add(text("request_id"));
+          chunks.push(questionPart(event));
+          break;
+        }
         this.#asked.set(text("request_id"), { callId: text("call_id"), tool: text("tool") });
         chunks.push({
           type: "tool-approval-request",
@@ -137,6 +143,10 @@ export class UiEncoder {
   #resolve(event: RunEvent, text: (name: string) => string): UiChunk[] {
     const approvalId = text("request_id");
     const outcome = text("outcome");
+    if (this.#questions.has(approvalId)) {
+      const data = { request_id: approvalId, outcome };
+      return [{ type: "data-question", id: approvalId, data }];
+    }
     const approved = outcome === "approved";
     const asked = this.#asked.get(approvalId);
     if (!approved && asked) this.#denied.add(asked.callId);
@@ -174,4 +184,9 @@ export class UiEncoder {
 /** Data part of a toolset's sign-in. A later part of the same toolset replaces it. */
 function signInPart({ toolset_id }: RunEvent, state: Record<string, unknown>): UiChunk {
   return { type: "data-sign-in", id: toolset_id, data: { toolset_id, ...state } };
+}
+
+/** Data part of a question of a tool's server. A later part of the same question, with its outcome, replaces it. */
+function questionPart({ request_id, call_id, tool, question, expires_at }: RunEvent): UiChunk {
+  return { type: "data-question", id: request_id, data: { request_id, call_id, tool, question, expires_at } };
 }

@@ -2,7 +2,7 @@
 import type { Db } from "#db/db.ts";
 import { hasPending } from "../approvals/approvals.ts";
 import { hasOpenWait } from "../connections/waits/waits.ts";
-import { type NewEvent, overrule } from "./journal.ts";
+import { type NewEvent, overrule, type RunChange } from "./journal.ts";
 import { findRunLocked, type RunRow } from "./store.ts";
 
 /** Nobody else's to change until this transaction ends; of whoever reaches these workspaces, or of anybody. */
@@ -14,8 +14,16 @@ export function lockRun(
   return findRunLocked(tx, id, workspaceIds);
 }
 
-/** Adds events to a waiting run, and queues it once it needs no person. The caller holds the lock on its row. */
+/**
+ * Adds events to a waiting run. Once it needs no person it is queued, or goes on in the process that holds its call
+ * open. If that process is gone, the run is an orphan from then on. The caller holds the lock on its row.
+ */
 export async function goOn(tx: Db, id: string, events: readonly NewEvent[]): Promise<void> {
   const isWaiting = (await hasPending(tx, id)) || (await hasOpenWait(tx, id));
-  await overrule(tx, id, events, isWaiting ? {} : { status: "queued", isResumed: true });
+  await overrule(tx, id, events, isWaiting ? {} : await nextState(tx, id));
+}
+
+async function nextState(tx: Db, id: string): Promise<RunChange> {
+  const run = await findRunLocked(tx, id);
+  return run?.process_id ? { status: "running" } : { status: "queued", isResumed: true };
 }

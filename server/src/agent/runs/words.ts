@@ -11,4 +11,12 @@ export const speaking: readonly string[] = [
   "run.completed",
 ];
 
-export const words: readonly string[] = ["delta", "text", "output", "arguments", "result_preview", "reason"];
+export const words: readonly string[] = [
+  "delta",
+  "text",
+  "output",
+  "arguments",
+  "result_preview",
+  "reason",
+  "question",
+];

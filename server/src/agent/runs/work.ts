@@ -5,6 +5,7 @@ import type { Conversation } from "../sessions/conversation.ts";
 import type { RunTrace } from "../tracing/tracing.ts";
 import type { WorkerAccess } from "../workers/access.ts";
 import type { OwnApi } from "../workers/workers.ts";
+import type { Followed, Questions } from "./questions.ts";
 import type { RunRow } from "./store.ts";
 import type { NotSummarized } from "./summarize.ts";
 import type { RunWriter } from "./writer.ts";
@@ -26,6 +27,9 @@ export interface Going {
 /** Thrown to interrupt a healthy run. It continues later from its last complete step. */
 export class Interrupted extends Error {}
 
+/** As a run begins; `carryOut` adds the rest. */
+export type GivenWork = Omit<Work, "questions"> & { followed: Followed };
+
 export interface Work {
   writer: RunWriter;
   /** Aborted with the reason to stop for. */
@@ -44,6 +48,8 @@ export interface Work {
   traceparent: string | null;
   /** The server's own API, where there is one. */
   api?: OwnApi | undefined;
+  /** Questions of tools' servers to people, with the calls open. */
+  questions: Questions;
   /** Of this run to it; undefined where its config grants nothing. */
   access?: WorkerAccess | undefined;
 }

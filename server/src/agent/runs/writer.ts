@@ -30,6 +30,8 @@ export class RunWriter {
   #lastMs = 0;
   /** Up to here the run's time is in its row, or in what is being stored. */
   #countedMs = performance.now();
+  /** Start of a wait for a person, which is no time of the run. */
+  #pausedMs: number | undefined;
 
   constructor(
     app: Pick<App, "db" | "clock">,
@@ -117,9 +119,19 @@ export class RunWriter {
 
   /** Whole milliseconds since the last. Calls end beside one another, so it is time that is counted, not theirs. */
   #lap(): number {
-    const ms = Math.floor(performance.now() - this.#countedMs);
+    const ms = Math.floor((this.#pausedMs ?? performance.now()) - this.#countedMs);
     this.#countedMs += ms;
     return ms;
+  }
+
+  /** The run waits for a person, with a call open: this is not its time. */
+  pauseClock(): void {
+    this.#pausedMs ??= performance.now();
+  }
+
+  resumeClock(): void {
+    if (this.#pausedMs !== undefined) this.#countedMs += performance.now() - this.#pausedMs;
+    this.#pausedMs = undefined;
   }
 
   #take(): NewEvent[] {

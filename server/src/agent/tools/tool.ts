@@ -2,6 +2,7 @@
 import type { App } from "#app.ts";
 import type { Db } from "#db/db.ts";
 import type { AgentConfig } from "../agents/config.ts";
+import type { CallCommand } from "../calls/calls.ts";
 import type { Fetch } from "../models/fetch.ts";
 import type { ToolContent } from "./pictures.ts";
 import type { WorkerAccess } from "../workers/access.ts";
@@ -19,6 +20,11 @@ export interface Tool {
   policy: ToolPolicy;
   /** Calling it twice changes no more than calling it once: so it is called again where nobody knows what came of it. */
   isRepeatable: boolean;
+  /**
+   * A call is one command in the session's machine, which outlives this server. The call notes it before it starts, so
+   * the next server process waits for the same command.
+   */
+  runsCommand?: boolean;
   /** Resolves also where the tool failed; throws what the signal was aborted with, and a `RunFailure` that ends the run. */
   call(call: ToolCall): Promise<ToolAnswer>;
 }
@@ -28,6 +34,14 @@ export interface ToolCall {
   id: string;
   values: Record<string, unknown>;
   timeoutMs: number;
+  /** Time of the start; `timeoutMs` counts from it. */
+  startedAt: Date;
+  /** Id for the command that the call starts, if its tool runs one. */
+  commandId: string | null;
+  /** Command that an earlier process noted. The call waits for it and starts none. */
+  command: CallCommand | undefined;
+  /** Stores the command in the journal. Throws if the run is over or goes on elsewhere: nothing may start then. */
+  noteCommand(command: CallCommand): Promise<void>;
   /** Aborted when the run is over or goes on elsewhere. */
   signal: AbortSignal;
   /** Checked addresses alone; says itself which trace the call is part of. */
@@ -36,10 +50,31 @@ export interface ToolCall {
   headers: Readonly<Record<string, string>>;
   /** An event of the run's log, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
   sayWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
+  /** Asks a person a question of the tool's server. Throws if the call ends before the answer. */
+  ask(question: ToolQuestion): Promise<ToolReply>;
+}
+
+/** Question of a tool's server to a person, in the middle of a call. */
+export interface ToolQuestion {
+  message: string;
+  /** JSON Schema of the answer's content. */
+  schema: Record<string, unknown>;
+  /** Time until the question expires. */
+  seconds: number;
+  /** Aborted when the server withdraws the question. */
+  signal: AbortSignal;
+}
+
+/** Answer to a question, in the words of MCP. `cancel`: no answer in time, or dismissed. */
+export interface ToolReply {
+  action: "accept" | "decline" | "cancel";
+  content?: Record<string, unknown>;
 }
 
 export interface ToolAnswer {
   isOk: boolean;
+  /** True if the outcome of an interrupted call is not known. */
+  isUnknown?: boolean;
   /** What the model is told. */
   text: string;
   /** Set if a person has to sign in first. */

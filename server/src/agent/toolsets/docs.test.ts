@@ -11,10 +11,12 @@ const host = await agentHost();
 const owner = await host.person();
 
 test("the page of tools does what it says", async () => {
-  model.script(({ messages }: Json) =>
-    messages.at(-1).role === "user"
-      ? { calls: [{ name: "everything__get-sum", arguments: '{"a":17,"b":25}' }] }
-      : { text: ["It is 42."] },
-  );
+  const form = [{ name: "everything__trigger-elicitation-request", arguments: "{}" }];
+  const sum = [{ name: "everything__get-sum", arguments: '{"a":17,"b":25}' }];
+  model.script(({ messages }: Json) => {
+    const { role, content } = messages.at(-1);
+    if (role !== "user") return { text: ["It is 42."] };
+    return { calls: JSON.stringify(content).includes("details") ? form : sum };
+  });
   await runPage("agent-tools.md", { base: host.baseUrl, token: owner.token, model: model.url, server });
 });

@@ -1,9 +1,12 @@
 /** One call of a tool of a server. */
 import type { App } from "#app.ts";
+import { PausableTimer } from "#lib/pausable-timer.ts";
 import { answerOf, resourceAnswer } from "../mcp/answer.ts";
 import type { McpConnection } from "../mcp/connection.ts";
+import type { Asker } from "../mcp/asking-calls.ts";
 import { mcpConnections } from "../mcp/connections.ts";
 import type { Elicitation } from "../mcp/elicitation.ts";
+import { questionOf } from "../mcp/question.ts";
 import { whyNot } from "../mcp/why.ts";
 import { unlessAborted } from "../mcp/within.ts";
 import { cutOff } from "../tools/result.ts";
@@ -20,7 +23,16 @@ interface Caller {
   endUserId: string | null;
   call: ToolCall;
   elicitation?: Elicitation | undefined;
+  /** Time that a person has for a question of the server, with elicitation `person`. */
+  questionSeconds?: number | undefined;
 }
+
+/** Time that a person has for a question, if the config sets none. */
+const questionSecondsDefault = 900;
+/** Maximum of questions in one call. */
+const questionsMax = 10;
+/** Longest time of a Node timer. */
+const timerMaxMs = 2 ** 31 - 1;
 
 export async function callMcp(app: App, row: ToolsetRow, tool: Needed, caller: Caller): Promise<ToolAnswer> {
   return letIn(app, row, caller, (way) => ask(app, row, tool, { ...caller, way }));
@@ -30,16 +42,25 @@ async function ask(
   app: App,
   row: ToolsetRow,
   tool: Needed,
-  { endUserId, way, call, elicitation }: Caller & { way: Entry },
+  { endUserId, way, call, elicitation, questionSeconds = questionSecondsDefault }: Caller & { way: Entry },
 ): Promise<Attempt> {
-  const timeout = AbortSignal.timeout(call.timeoutMs);
+  const late = new AbortController();
+  const timer = new PausableTimer(call.timeoutMs, () => late.abort());
+  const timeout = late.signal;
   const signal = AbortSignal.any([call.signal, timeout]);
+  const asking =
+    elicitation === "person"
+      ? {
+          ask: askerOf(call, { hide: way.hide, seconds: questionSeconds, timer }),
+          longestMs: questionsMax * questionSeconds * 1000,
+        }
+      : undefined;
   const readAgain = () => void readSoon(app, row, endUserId);
   try {
     const answer = await unlessAborted(
       signal,
       mcpConnections(app).use(peerOf(row, endUserId, way, readAgain, elicitation), (connection) =>
-        answerBy(connection, tool, { call, signal, hide: way.hide }),
+        answerBy(connection, tool, { call, signal, hide: way.hide, asking }),
       ),
     );
     if (row.status !== "ready") await markReachable(app.db, row);
@@ -53,8 +74,32 @@ async function ask(
     if (kind === "refused" && isUnknownTool(text)) readAgain();
     const words = kind === "refused" ? "The server refused" : "The tool can't be reached";
     return { answer: { isOk: false, text: `${words}: ${text}` }, refusal };
+  } finally {
+    timer.stop();
   }
 }
+
+/** The call's time stands still while a person reads a question. */
+function askerOf(
+  call: ToolCall,
+  { hide, seconds, timer }: { hide: (text: string) => string; seconds: number; timer: PausableTimer },
+): Asker {
+  let questions = 0;
+  return async (params, signal) => {
+    questions += 1;
+    const question = questions > questionsMax ? undefined : questionOf(params, hide);
+    if (!question) return { action: "decline" };
+    timer.pause();
+    try {
+      const { action, content } = await call.ask({ ...question, seconds, signal });
+      return action === "accept" ? { action, content: content as AnswerContent } : { action };
+    } finally {
+      timer.resume();
+    }
+  };
+}
+
+type AnswerContent = NonNullable<Awaited<ReturnType<Asker>>["content"]>;
 
 /** Maximum of resources in a list. */
 const listedMax = 200;
@@ -62,11 +107,27 @@ const listedMax = 200;
 async function answerBy(
   connection: McpConnection,
   { original, inputSchema, readsResources }: Needed,
-  { call, signal, hide }: { call: ToolCall; signal: AbortSignal; hide: (text: string) => string },
+  {
+    call,
+    signal,
+    hide,
+    asking,
+  }: {
+    call: ToolCall;
+    signal: AbortSignal;
+    hide: (text: string) => string;
+    asking: { ask: Asker; longestMs: number } | undefined;
+  },
 ): Promise<ToolAnswer> {
   const { timeoutMs, headers, values } = call;
   if (!readsResources) {
-    const options = { timeoutMs, signal, headers };
+    // The library counts the time of questions, so the signal alone ends a call that may ask.
+    const options = {
+      timeoutMs: Math.min(timeoutMs + (asking?.longestMs ?? 0), timerMaxMs),
+      signal,
+      headers,
+      ask: asking?.ask,
+    };
     return answerOf(await connection.call({ name: original, inputSchema }, values, options), hide);
   }
   if (typeof values["uri"] === "string")

@@ -14,9 +14,10 @@ export async function toldToSignIn(
   call: ToolCall,
 ): Promise<ToolAnswer> {
   if (way.kind === "unavailable") return { isOk: false, text: `${name} can't be used now: ${way.why}.` };
-  await askToSignIn(app, { id }, way.who, (link, store) =>
+  const isAsked = await askToSignIn(app, { id }, way.who, (link, store) =>
     call.sayWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
   );
+  if (!isAsked) return { isOk: false, text: `${name} can't be used: it was deleted during the call.` };
   const when = way.isAgain ? "again, because what they granted is not enough" : "first";
   const text = `Somebody has to sign in to ${name} ${when}. They were given a link; ask them to open it, and call again when they have.`;
   return { isOk: false, text, signIn: { toolsetId: id, who: way.who, connection: way.connection } };

@@ -56,7 +56,12 @@ function toolsOf(app: App, row: ToolsetRow, use: Use, { config, endUserId }: Too
       call: (call: ToolCall) =>
         tool.http
           ? callHttp(app, row, tool.http, endUserId, call)
-          : callMcp(app, row, tool, { endUserId, call, elicitation: use.elicitation }),
+          : callMcp(app, row, tool, {
+              endUserId,
+              call,
+              elicitation: use.elicitation,
+              questionSeconds: use.elicitation_seconds,
+            }),
     }));
 }
 

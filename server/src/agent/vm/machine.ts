@@ -43,14 +43,27 @@ const resumePauseMs = 1_000;
 /** One for each server, of which a process of tests has many. */
 const flights = new WeakMap<App["machines"], SingleFlight<string>>();
 
+/** Acts in machines for the agent. Undefined if its account has no owner. */
+export async function findMachineActor(app: Pick<App, "db">, agentId: string): Promise<Actor | undefined> {
+  const worker = await findWorker(app.db, agentId);
+  return worker && (await workerActor(app.db, worker, null));
+}
+
 /** The session's machine, running. Calls of one step that need it at once get the same one. */
 export async function ready(app: App, user: ToolUser): Promise<Place> {
-  const worker = await findWorker(app.db, user.agentId);
-  const actor = worker && (await workerActor(app.db, worker, null));
+  const actor = await findMachineActor(app, user.agentId);
   if (!actor) throw new RunFailure("internal", "The agent's account has nobody who owns it.");
   const flight = flights.get(app.machines) ?? new SingleFlight<string>();
   flights.set(app.machines, flight);
   return { actor, sandboxId: await flight.run(user.sessionId, () => bring(app, user, actor)) };
+}
+
+/** The machine that a command was started in, running; undefined if the session has it no longer. */
+export async function findAgain(app: App, user: ToolUser, sandboxId: string): Promise<Place | undefined> {
+  const state = (await statesOf(app.db, [sandboxId])).get(sandboxId);
+  if (!state || state.status === "terminated") return undefined;
+  const place = await ready(app, user);
+  return place.sandboxId === sandboxId ? place : undefined;
 }
 
 async function bring(app: App, user: ToolUser, actor: Actor): Promise<string> {

@@ -1,7 +1,7 @@
 /**
  * Machines that nobody uses go to disk, also while a run of their session waits for a person; those in which a run goes
- * on are kept alive; those whose session is gone are destroyed. All three are a look at the table now and then, so a
- * server that was down catches up with its first.
+ * on are kept alive; those whose session is gone are destroyed; commands whose run is over are killed. Each is a look at
+ * the table now and then, so a server that was down catches up with its first.
  */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -10,6 +10,7 @@ import { Semaphore } from "#lib/semaphore.ts";
 import { keepAllAlive } from "#sandbox/sandboxes/keep-alive.ts";
 import { park } from "#sandbox/sandboxes/pause.ts";
 import { destroyLeft } from "./end.ts";
+import { killOrphans } from "./kill-commands.ts";
 import { endParking, findIdle, findInUse, findParking, markParking, type Parked } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
@@ -66,8 +67,9 @@ export async function keepInUse(app: Pick<App, "db" | "clock">): Promise<void> {
 }
 
 /** Starts the looks; answers how to stop them. */
-export function startMachineCare(app: Needs): { stop: () => void } {
+export function startMachineCare(app: Needs & Pick<App, "secrets">): { stop: () => void } {
   const failed = new Map<string, number>();
+  const notKilled = new Map<string, number>();
   const every = (ms: number, what: string, work: () => Promise<void>) => {
     let isBusy = false;
     return setInterval(() => {
@@ -80,6 +82,7 @@ export function startMachineCare(app: Needs): { stop: () => void } {
   };
   const timers = [
     every(lookEveryMs, "idle machines of sessions could not be looked for", () => parkIdle(app, failed)),
+    every(lookEveryMs, "commands of ended runs could not be looked for", () => killOrphans(app, notKilled)),
     every(keepEveryMs, "machines of runs could not be kept alive", () => keepInUse(app)),
     every(destroyEveryMs, "machines whose session is gone could not be looked for", () => destroyLeft(app)),
   ];

@@ -146,6 +146,10 @@ export async function markLost(
     .execute();
 }
 
+/** A run whose call asks a person keeps its process, and other calls of the step may use the machine. */
+const isAtWork = sql<boolean>`(r.status in ('queued', 'running')
+  or (r.status = 'pending_approval' and r.process_id is not null))`;
+
 /** The sandboxes of sessions in which a run goes on. */
 export async function findInUse(db: Db): Promise<string[]> {
   const rows = await db
@@ -153,7 +157,7 @@ export async function findInUse(db: Db): Promise<string[]> {
     .innerJoin("agent_runs as r", "r.session_id", "m.session_id")
     .select("m.sandbox_id")
     .where("m.state", "=", "awake")
-    .where("r.status", "in", ["queued", "running"])
+    .where(isAtWork)
     .where("r.waits_turn", "=", false)
     .execute();
   return rows.map(({ sandbox_id }) => sandbox_id);
@@ -164,7 +168,7 @@ export async function findInUse(db: Db): Promise<string[]> {
 export type Parked = Pick<MachineRow, "session_id" | "sandbox_id">;
 
 const goesOn = sql<boolean>`exists (
-  select from agent_runs as r where r.session_id = agent_machines.session_id and r.status in ('queued', 'running')
+  select from agent_runs as r where r.session_id = agent_machines.session_id and ${isAtWork}
     and not r.waits_turn)`;
 
 /** Until when nothing was done in it and no run of its session did anything: the newest run's last event says that. */

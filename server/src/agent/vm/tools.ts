@@ -14,6 +14,7 @@ interface Kind {
   properties: Record<string, object>;
   required: readonly string[];
   isRepeatable: boolean;
+  runsCommand?: boolean;
   work: Work;
   /** The same actions as requests to a sandbox. */
   audit: CallAudit;
@@ -33,6 +34,7 @@ const kinds: Record<Name, Kind> = {
     },
     required: ["command"],
     isRepeatable: false,
+    runsCommand: true,
     work: exec,
     audit: { action: "command.executed", detail: () => ({}) },
   },
@@ -72,7 +74,7 @@ export async function machineTools(app: App, user: ToolUser): Promise<Tools> {
   if (!vm?.enabled) return { tools: [], unavailable: [] };
   const names = [...new Set(vm.tools)].filter((name) => name !== "run_code" || hasInterpreter(app, vm));
   const tools = names.map((name): Tool => {
-    const { description, properties, required, isRepeatable, work, audit } = kinds[name];
+    const { description, properties, required, isRepeatable, runsCommand = false, work, audit } = kinds[name];
     return {
       name,
       description,
@@ -80,6 +82,7 @@ export async function machineTools(app: App, user: ToolUser): Promise<Tools> {
       toolsetId: null,
       policy: vm.policy ?? approvals.default,
       isRepeatable,
+      runsCommand,
       call: inMachine(app, user, work, audit),
     };
   });

@@ -23,13 +23,13 @@ export const verbs: Readonly<Record<string, Verb>> = {
     operation: "createProject",
     about:
       "Create a project and its production environment. With a repo_url it is tied to that repository; without one it is hosted here, and git_url takes a push",
-    without: [...account, "git_token"],
+    without: [...account, "git_token", "registry_credential"],
   },
   update_project: {
     operation: "updateProject",
     about:
       "Change a project's settings or variables. What runs is not touched: a change applies at the next deployment",
-    without: [...account, "git_token"],
+    without: [...account, "git_token", "registry_credential"],
   },
   analyze_project: { operation: "analyzeProject" },
   list_environments: { operation: "listEnvironments" },

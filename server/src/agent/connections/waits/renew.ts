@@ -11,7 +11,6 @@ import type { SignInWait } from "./waits.ts";
 
 /** A link with less time left is replaced. */
 const leftMinMs = 60_000;
-const foreignKeyViolation = "23503";
 
 /** Link of the run's last `connection.auth_required` for a toolset. */
 interface KnownLink {
@@ -32,20 +31,16 @@ export async function renewLinks(
   for (const { toolset_id: id, end_user_id: who } of byToolset.values()) {
     const link = links.find((one) => one.toolset_id === id);
     if (link && (await isUsable(app, link))) continue;
-    try {
-      await askToSignIn(app, { id }, who, (fresh, store) =>
-        transaction(app.db, async (tx) => {
-          const run = await lockRun(tx, runId);
-          if (run?.status !== "pending_approval") return;
-          const data = { toolset_id: id, end_user_id: who, ...fresh };
-          await overrule(tx, runId, [{ type: "connection.auth_required", at: app.clock.now(), data }], {});
-          await store(tx);
-        }),
-      );
-    } catch (error) {
-      // The toolset was deleted meanwhile. The next read cancels the wait.
-      if ((error as { code?: string }).code !== foreignKeyViolation) throw error;
-    }
+    // Without a link if the toolset was deleted meanwhile. The next read cancels the wait.
+    await askToSignIn(app, { id }, who, (fresh, store) =>
+      transaction(app.db, async (tx) => {
+        const run = await lockRun(tx, runId);
+        if (run?.status !== "pending_approval") return;
+        const data = { toolset_id: id, end_user_id: who, ...fresh };
+        await overrule(tx, runId, [{ type: "connection.auth_required", at: app.clock.now(), data }], {});
+        await store(tx);
+      }),
+    );
   }
 }
 

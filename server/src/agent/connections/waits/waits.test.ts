@@ -333,6 +333,26 @@ test("continues without a toolset that is deleted during the wait", async () => 
   expect(told()).toEqual([expect.stringContaining("not there any more")]);
 });
 
+test.each([60, 0])(
+  "tells the model of a toolset that is deleted during the call, with a wait of %i min",
+  async (wait) => {
+    const { name, toolset } = await agent({ connections: { wait_minutes: wait } });
+    onKillPoint(async (point) => {
+      if (point !== "agent.call.began") return;
+      onKillPoint(undefined);
+      const version = { config: base, promote: ["prod"] };
+      expect((await owner.post(`/v1/agents/${name}/versions`, version)).status).toBe(201);
+      expect((await owner.call("DELETE", `/v1/agent-toolsets/${toolset}`)).status).toBe(204);
+    });
+    script(name, ["me"]);
+    const body = { input: "Go.", end_user_id: "ada", wait_s: 0 };
+    const { json } = await owner.post(`/v1/agents/${name}/invoke`, body);
+    await completed(json.run_id);
+    expect(told()).toEqual([expect.stringContaining("it was deleted during the call")]);
+    expect((await events(json.run_id)).map(({ type }) => type)).not.toContain("connection.auth_required");
+  },
+);
+
 test("does not count the time of a suspension", async () => {
   const { name } = await agent();
   const json = await invoke(name);

@@ -92,6 +92,29 @@ test("repeats the request without pictures when a server refuses them", async ()
   expect(refused).toBe(1);
 });
 
+test.each([
+  [400, "context_length_exceeded", 1],
+  [413, "request_too_large", 2],
+])(
+  "repeats a request with pictures after %i %s only if the bytes were too many",
+  async (status, error, requests) => {
+    model.script([{ status, error }]);
+    const address = {
+      credentialId: "mcr_1",
+      provider: "openai" as const,
+      baseUrl: model.url,
+      apiKey: "key",
+      id: "gpt-5",
+    };
+    const options = { prompt, abortSignal: AbortSignal.timeout(20_000) };
+    await expect(callModel(address, fetch, options, () => {})).rejects.toMatchObject({
+      kind: "too_long",
+      status,
+    });
+    expect(model.asked).toHaveLength(requests);
+  },
+);
+
 test("marks the text of a call that failed with a picture", () => {
   const [part] = toolMessage([{ id: "call_1", tool: "look", isOk: false, text: "", content: [picture] }])
     .content as Json[];

@@ -13,6 +13,7 @@ const known: Record<ModelAddress["provider"], RegExp | undefined> = {
   anthropic: /^(?!claude-(?:instant|[12]\b|3-5-haiku))/,
   openai: /^(?:gpt-4o|gpt-4\.[15]|gpt-4-turbo|gpt-[5-9]|chatgpt-4o|o1(?!-(?:mini|preview))|o3(?!-mini)|o4)/,
   mistral: undefined,
+  echo: undefined,
   openai_compatible:
     /(?:^|[/_.:-])(?:vl|vision|llava|pixtral|gpt-4o|gpt-5|claude|gemini|gemma-?[34]|llama-?4|internvl|minicpm-v|qwen\d?(?:\.\d)?-?vl)/i,
 };

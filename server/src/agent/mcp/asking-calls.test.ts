@@ -1,0 +1,43 @@
+import { expect, test } from "vitest";
+import { AskingCalls, type Asker } from "./asking-calls.ts";
+
+const asker = (): Asker => async () => ({ action: "decline" });
+
+test("finds the call in whose context a question arrives, while several are in flight", async () => {
+  const calls = new AskingCalls();
+  const [first, second] = [asker(), asker()];
+  const found = async () => {
+    await new Promise((resolve) => setImmediate(resolve));
+    return calls.current();
+  };
+  const all = await Promise.all([calls.run(first, found), calls.run(second, found)]);
+  expect(all).toEqual([first, second]);
+});
+
+test("gives a question outside of any call to the only call in flight, and to none of several", async () => {
+  const calls = new AskingCalls();
+  const gate = Promise.withResolvers<void>();
+  const only = asker();
+  expect(calls.current()).toBeUndefined();
+  const first = calls.run(only, () => gate.promise);
+  expect(calls.current()).toBe(only);
+  const second = calls.run(asker(), () => gate.promise);
+  expect(calls.current()).toBeUndefined();
+  gate.resolve();
+  await Promise.all([first, second]);
+  expect(calls.current()).toBeUndefined();
+});
+
+test("finds no call for a question that arrives after its call", async () => {
+  const calls = new AskingCalls();
+  const gate = Promise.withResolvers<void>();
+  let late: Promise<Asker | undefined> | undefined;
+  await calls.run(asker(), async () => {
+    late = gate.promise.then(() => calls.current());
+  });
+  const other = calls.run(asker(), async () => {
+    gate.resolve();
+    return late;
+  });
+  expect(await other).toBeUndefined();
+});

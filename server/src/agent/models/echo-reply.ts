@@ -1,0 +1,47 @@
+/**
+ * Replies of the model `echo`: deterministic, from the conversation alone. A line `call <tool> {json}` of the last input
+ * becomes a call of that tool; results of tools become the answer; any other input is the answer itself. It depends on
+ * nothing, so that the model server of `kontor dev-world` has the same replies.
+ */
+
+export interface EchoCall {
+  tool: string;
+  /** A JSON object. */
+  arguments: string;
+}
+
+export type EchoReply = { text: string } | { calls: EchoCall[] };
+
+/** Text of the last input, or results of the tools that were called since, in their order. */
+export type EchoTurn = { input: string } | { results: readonly string[] };
+
+/** Longer texts are cut: an answer is kept and sent as events. */
+const textMaxCharacters = 100_000;
+/** A step calls at most this many tools; further lines are ignored. */
+const callsMax = 20;
+const callLine = /^[ \t]*call[ \t]+(\S{1,200})[ \t]+(\{.*\})[ \t]*$/;
+
+export function echoReply(turn: EchoTurn, tools: readonly string[]): EchoReply {
+  if ("results" in turn) return { text: cut(turn.results.join("\n")) };
+  const text = cut(turn.input);
+  const calls = findCalls(text);
+  if (calls.length === 0) return { text };
+  const unknown = calls.find(({ tool }) => !tools.includes(tool));
+  if (unknown)
+    return { text: cut(`There is no tool ${unknown.tool}. Tools: ${tools.join(", ") || "none"}.`) };
+  return { calls };
+}
+
+function findCalls(text: string): EchoCall[] {
+  return text
+    .split("\n")
+    .flatMap((line) => {
+      const found = callLine.exec(line);
+      return found ? [{ tool: found[1]!, arguments: found[2]! }] : [];
+    })
+    .slice(0, callsMax);
+}
+
+function cut(text: string): string {
+  return text.length > textMaxCharacters ? `${text.slice(0, textMaxCharacters)}…` : text;
+}

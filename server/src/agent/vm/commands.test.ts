@@ -1,0 +1,211 @@
+/** Commands of a session's machine outlive the server process that started them. Each is started once at most. */
+import { sql } from "kysely";
+import { afterEach, expect, test } from "vitest";
+import { onKillPoint } from "#lib/kill-points.ts";
+import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
+import { readFrames } from "../testing/events.ts";
+import { agent, call, host, invoke, machineOf, owner, script, told } from "../testing/machine-host.ts";
+import { AgentRuns } from "../runs/runs.ts";
+import { killOrphans } from "./kill-commands.ts";
+
+// Each test starts and stops servers of its own.
+await host.runs.stop();
+const servers: AgentRuns[] = [];
+afterEach(async () => {
+  onKillPoint(undefined);
+  for (const server of servers.splice(0)) await server.stop();
+});
+
+async function startServer(): Promise<AgentRuns> {
+  const server = new AgentRuns(host.app, { hostId: "test", pauseMs: 5 });
+  servers.push(server);
+  await server.start();
+  return server;
+}
+
+/** Notes each start, and ends when the file `go` is there. */
+const waiting = "echo start >> starts; echo begun; until [ -e go ]; do sleep 0.05; done; echo done; exit 3";
+const finished = "exit code: 3\nstdout:\nbegun\ndone\n";
+const files = (id: string, path: string) => `/v1/sandboxes/${id}/files?path=${path}`;
+
+async function read(sandbox: string, path: string): Promise<string | undefined> {
+  const reply = await owner.get(files(sandbox, path));
+  return reply.status === 200 ? Buffer.from(reply.json.content, "base64").toString() : undefined;
+}
+async function go(sandbox: string): Promise<void> {
+  const { status } = await owner.post(`/v1/sandboxes/${sandbox}/files`, { path: "go", content: "" });
+  expect(status).toBe(200);
+}
+
+/** Starts a run that executes the command, and returns how to find its sandbox. */
+async function begin(command: string, values: object = {}) {
+  const name = await agent();
+  script([call("exec", { command, ...values })]);
+  const { run_id, session_id } = await invoke(name, { wait_s: 0 });
+  const sandbox = async (): Promise<string> => (await machineOf(name, session_id)).sandbox_id;
+  const started = async () => {
+    const isNoted = async () => (await commandOf(run_id))?.command_sandbox_id != null;
+    await expect.poll(isNoted, { timeout: 20_000 }).toBe(true);
+    const id = await sandbox();
+    await expect.poll(() => read(id, "starts"), { timeout: 20_000 }).toBe("start\n");
+  };
+  return { run_id, sandbox, started };
+}
+
+const run = async (id: string) => (await owner.get(`/v1/agents/runs/${id}`)).json;
+
+async function eventsOf(runId: string): Promise<string[]> {
+  const { frames } = await readFrames(`${host.baseUrl}/v1/agents/runs/${runId}/stream`, {
+    token: owner.token,
+  });
+  return frames.map(({ data }) => data.type).filter((type) => type.startsWith("tool."));
+}
+
+const commandOf = async (runId: string) =>
+  (
+    await sql<{ status: string; command_id: string | null; command_sandbox_id: string | null }>`
+      select status, command_id, command_sandbox_id from agent_tool_calls where run_id = ${runId}`.execute(
+      host.app.db,
+    )
+  ).rows[0];
+
+test("delivers the output of a command that ran on while the server restarted", async () => {
+  const first = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await started();
+  await first.stop();
+  const next = await startServer();
+  await go(await sandbox());
+  await next.settled(run_id, 20_000);
+  expect(await run(run_id)).toMatchObject({
+    status: "completed",
+    attempts: 2,
+    tools_called: [{ tool: "exec", status: "completed" }],
+  });
+  expect(told()).toEqual([finished]);
+  expect(await read(await sandbox(), "starts")).toBe("start\n");
+  expect(await eventsOf(run_id)).toEqual(["tool.input", "tool.started", "tool.completed"]);
+});
+
+test("delivers the output of a command that ended while no server ran, also past the call's time", async () => {
+  const first = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await started();
+  await first.stop();
+  await sql`update agent_tool_calls set started_at = started_at - interval '1 day' where run_id = ${run_id}`.execute(
+    host.app.db,
+  );
+  await go(await sandbox());
+  const next = await startServer();
+  await next.settled(run_id, 20_000);
+  expect(told()).toEqual([finished]);
+});
+
+test.each([
+  // Nothing had started, so the next process starts it.
+  ["agent.call.began", finished, "start\n"],
+  // The start is not acknowledged in the journal.
+  ["agent.command.started", finished, "start\n"],
+  ["agent.command.noted", expect.stringContaining("not known"), undefined],
+])("starts a command once at most if the server hangs at %s", async (point, result, starts) => {
+  const there = Promise.withResolvers<void>();
+  const stuck = Promise.withResolvers<void>();
+  onKillPoint(async (reached) => {
+    if (reached !== point) return;
+    onKillPoint(undefined);
+    there.resolve();
+    await stuck.promise;
+  });
+  const hung = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await there.promise;
+  const next = await startServer();
+  if (starts !== undefined) {
+    await started();
+    await go(await sandbox());
+  }
+  await next.settled(run_id, 20_000);
+  expect(told()).toEqual([result]);
+  if (starts !== undefined) {
+    // The first process finds that the run is no longer its own.
+    stuck.resolve();
+    await hung.stop();
+  }
+  expect(await read(await sandbox(), "starts")).toBe(starts);
+  expect((await eventsOf(run_id)).filter((type) => type !== "tool.started")).toEqual([
+    "tool.input",
+    starts === undefined ? "tool.failed" : "tool.completed",
+  ]);
+});
+
+test("keeps the time limit of a command across a restart", async () => {
+  const first = await startServer();
+  const { run_id, started } = await begin(waiting, { timeout_seconds: 2 });
+  await started();
+  await first.stop();
+  const next = await startServer();
+  await next.settled(run_id, 20_000);
+  expect(told()).toEqual(["The command was ended after 2 s.\nstdout:\nbegun\n"]);
+});
+
+test("kills the command of a run that is cancelled while no process has it", async () => {
+  const first = await startServer();
+  const { run_id, sandbox, started } = await begin(`echo $$ > pid; ${waiting}`);
+  await started();
+  const isRunning = async () => {
+    const pid = Number(await read(await sandbox(), "pid"));
+    try {
+      // A fake machine's processes are this host's.
+      return process.kill(pid, 0);
+    } catch {
+      return false;
+    }
+  };
+  await first.stop();
+  await killOrphans(host.app);
+  expect(await isRunning()).toBe(true);
+  await owner.post(`/v1/agents/runs/${run_id}/cancel`);
+  await killOrphans(host.app);
+  await expect.poll(isRunning, { timeout: 10_000 }).toBe(false);
+  expect(await commandOf(run_id)).toMatchObject({ status: "running", command_id: null });
+});
+
+test("reports that the outcome is unknown if the machine was deleted meanwhile", async () => {
+  const first = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await started();
+  await first.stop();
+  await endSandbox(host.app, { id: await sandbox(), reason: "requested" });
+  const next = await startServer();
+  await next.settled(run_id, 20_000);
+  expect(told()).toEqual([expect.stringContaining("not known")]);
+  expect(await run(run_id)).toMatchObject({
+    status: "completed",
+    tools_called: [{ tool: "exec", status: "unknown" }],
+  });
+});
+
+test("reports the output that the machine dropped while no server read it", async () => {
+  const first = await startServer();
+  const { run_id, sandbox, started } = await begin(
+    "echo start >> starts; until [ -e go ]; do sleep 0.05; done; head -c 20000000 /dev/zero | tr '\\0' a; echo end; touch over",
+  );
+  await started();
+  await first.stop();
+  await go(await sandbox());
+  await expect.poll(async () => await read(await sandbox(), "over"), { timeout: 20_000 }).toBe("");
+  const next = await startServer();
+  await next.settled(run_id, 20_000);
+  const [text] = told();
+  expect(Buffer.byteLength(text!)).toBeLessThan(64 * 1024);
+  expect(text).toMatch(
+    /^exit code: 0\n\[\d{7} bytes of output were not kept\]\nstdout:\na+\n\[\d+ bytes left out\]\na+end\n$/,
+  );
+});
+
+test("closes the input of a command", async () => {
+  const server = await startServer();
+  const { run_id } = await begin("cat; echo end");
+  await server.settled(run_id, 20_000);
+  expect(told()).toEqual(["exit code: 0\nstdout:\nend\n"]);
+});

@@ -1,0 +1,78 @@
+/**
+ * Kills commands that no call waits for. A run that ends from outside may have a command in its machine, and no process
+ * that follows it. Each look finds those in the journal, so a server that was down catches up with its first.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import { ask } from "#sandbox/commands/commands.ts";
+import { inside } from "#sandbox/sandboxes/sandboxes.ts";
+import {
+  type CallCommand,
+  findOrphanCommands,
+  forgetCommand,
+  isRunEnded,
+  type OrphanCommand,
+} from "../calls/calls.ts";
+import { findMachineActor, isGone } from "./machine.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
+
+const ofOneLook = 100;
+/** A machine that is paused or suspended takes no signal. */
+const againAfterMs = 60_000;
+
+/** SIGTERM to the command's process group, SIGKILL 5 s later. A failure is logged: the command's own time ends it. */
+export async function killCommand(
+  app: Needs,
+  actor: Actor,
+  command: Pick<CallCommand, "id" | "sandboxId">,
+): Promise<void> {
+  await kill(app, actor, command).catch((error: unknown) =>
+    app.log.warn({ error, command: command.id }, "a command could not be killed"),
+  );
+}
+
+async function kill(
+  app: Needs,
+  actor: Actor,
+  { id, sandboxId }: Pick<CallCommand, "id" | "sandboxId">,
+): Promise<void> {
+  try {
+    await inside(app, actor, sandboxId, (guest) => ask(() => guest.killCommand(id)));
+  } catch (error) {
+    if (!isGone(error)) throw error;
+  }
+}
+
+/** Kills the command of a call whose run is over. A run that goes on elsewhere keeps it. */
+export async function killIfRunEnded(
+  app: Needs,
+  actor: Actor,
+  callId: string,
+  command: CallCommand,
+): Promise<void> {
+  try {
+    if (await isRunEnded(app.db, callId)) await kill(app, actor, command);
+  } catch (error) {
+    app.log.warn({ error, call: callId }, "the command of an ended run could not be killed yet");
+  }
+}
+
+/** Kills the commands of all runs that are over. `failed`: calls by the time of their last failure. */
+export async function killOrphans(app: Needs, failed: Map<string, number> = new Map()): Promise<void> {
+  const now = app.clock.now().getTime();
+  for (const [call, at] of failed) if (at + againAfterMs <= now) failed.delete(call);
+  for (const orphan of await findOrphanCommands(app.db, { except: [...failed.keys()], limit: ofOneLook })) {
+    await end(app, orphan).catch((error: unknown) => {
+      failed.set(orphan.call_id, now);
+      app.log.warn({ error, call: orphan.call_id }, "the command of an ended run could not be killed yet");
+    });
+  }
+}
+
+async function end(app: Needs, orphan: OrphanCommand): Promise<void> {
+  const actor = await findMachineActor(app, orphan.agent_id);
+  if (!actor) throw new Error("the agent's account has no owner");
+  await kill(app, actor, { id: orphan.command_id, sandboxId: orphan.sandbox_id });
+  await forgetCommand(app.db, orphan);
+}
