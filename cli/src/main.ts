@@ -10,6 +10,7 @@ import { restart } from "./commands/restart.ts";
 import { check, test } from "./commands/test.ts";
 import { config } from "./commands/config.ts";
 import { dev } from "./commands/dev.ts";
+import { devWorld } from "./commands/dev-world.ts";
 import { down } from "./commands/down.ts";
 import { doctor } from "./commands/doctor.ts";
 import { prepare } from "./commands/prepare.ts";
@@ -84,6 +85,7 @@ program
 program
   .command("check")
   .description("format, lint, layers, types, generated files and unit tests")
+  .option("--changed", "only the files that differ from main, and the tests that they reach")
   .action(check);
 program
   .command("attack")
@@ -116,6 +118,13 @@ program
   .option("--port <n>", "port to listen on (8080)")
   .option(...data)
   .action(dev);
+program
+  .command("dev-world")
+  .description("run a model, an HTTP tool and a webhook receiver on loopback, for trying Kontor")
+  .option("--port <n>", "port to listen on", "8090")
+  .option("-d, --detach", "return once it is up; it runs on")
+  .option("--stop", "stop the one that runs on the port")
+  .action(devWorld);
 for (const [noun, description] of Object.entries(operatorNouns)) {
   program
     .command(noun)

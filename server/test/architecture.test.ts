@@ -1,21 +1,21 @@
 /**
- * The fence between the rooms holds only if the linter really barks, so this test plants offenders in a copy of the
- * tree's outline (the real lint configuration, invented files) and reads what oxlint says about each.
+ * Plants offenders in a copy of the tree's outline (the real lint configuration, invented files) and reads the rules
+ * that oxlint reports for each. The fence between the rooms holds only if the linter reports them.
  */
 import { spawnSync } from "node:child_process";
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, expect, test } from "vitest";
-import { oxlintrc } from "../../cli/src/lint/oxlintrc.ts";
+import oxlintConfig from "../../oxlint.config.ts";
 import { packages, privateFiles, rooms } from "../../cli/src/lint/layers.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const outline = mkdtempSync(path.join(tmpdir(), "kontor-fence-"));
 afterAll(() => rmSync(outline, { recursive: true, force: true }));
 
-/** What is planted: a file, the line in it, and what the linter must say (or that it must be silent). */
-interface Planted {
+/** A file to plant, and the rule that the linter must report; null for a file that it must accept. */
+interface Offender {
   file: string;
   source: string;
   rule: string | null;
@@ -25,11 +25,11 @@ const fence = "eslint(no-restricted-imports)";
 const imports = (specifier: string): string =>
   `import { planted } from "${specifier}";\nexport const use = planted;\n`;
 
-const planted: Planted[] = [
+const planted: Offender[] = [
   ...rooms.flatMap((room) =>
     rooms
       .filter((other) => other.name !== room.name)
-      .flatMap((other): Planted[] => {
+      .flatMap((other): Offender[] => {
         const allowed = room.mayKnow.includes(other.name);
         const rule = allowed ? null : fence;
         return [
@@ -48,7 +48,7 @@ const planted: Planted[] = [
   ),
   ...rooms
     .filter((room) => room.httpFiles)
-    .map((room): Planted => ({
+    .map((room): Offender => ({
       file: `server/src/${room.name}/things/routes.ts`,
       source: imports("#http/define-route.ts"),
       rule: null,
@@ -56,19 +56,19 @@ const planted: Planted[] = [
   ...rooms
     .filter((room) => room.name !== "lib")
     .flatMap((room) =>
-      privateFiles.map((file): Planted => ({
+      privateFiles.map((file): Offender => ({
         file: `server/src/${room.name}/things/takes-${file}`,
         source: imports(`../other/${file}`),
         rule: fence,
       })),
     ),
-  ...rooms.map((room): Planted => ({
+  ...rooms.map((room): Offender => ({
     file: `server/src/${room.name}/knows-runtime.ts`,
     source: imports("@kontor/runtime/driver.ts"),
     rule: room.mayKnow.includes("runtime") ? null : fence,
   })),
   { file: "server/src/platform/runs-git.ts", source: imports("@kontor/runtime/exec.ts"), rule: null },
-  ...rooms.map((room): Planted => ({
+  ...rooms.map((room): Offender => ({
     file: `server/src/${room.name}/starts-process.ts`,
     source: imports("node:child_process"),
     rule: fence,
@@ -81,12 +81,12 @@ const planted: Planted[] = [
     source: "export const use = process.env;\n",
     rule: "node(no-process-env)",
   },
-  ...packages.flatMap((one): Planted[] => [
+  ...packages.flatMap((one): Offender[] => [
     { file: `${one.package}/src/knows-server.ts`, source: imports("@kontor/server/app.ts"), rule: fence },
     { file: `${one.package}/src/starts-process.ts`, source: imports("node:child_process"), rule: fence },
     { file: `${one.package}/src/takes-package.ts`, source: imports("pg"), rule: one.nodeOnly ? fence : null },
     { file: `${one.package}/src/takes-node.ts`, source: imports("node:fs/promises"), rule: null },
-    ...one.mayKnow.map((name, index): Planted => ({
+    ...one.mayKnow.map((name, index): Offender => ({
       file: `${one.package}/src/allowed-${index}.ts`,
       source: imports(name.endsWith(".ts") ? name : `${name}/thing.ts`),
       rule: null,
@@ -111,12 +111,8 @@ function lint(): Map<string, Set<string>> {
     writeFileSync(path.join(outline, file), source);
   }
   cpSync(path.join(root, "server/package.json"), path.join(outline, "server/package.json"));
-  // the fence is syntax: without types the linter needs no tsconfig and no packages in the outline
-  const config = JSON.parse(readFileSync(path.join(root, ".oxlintrc.json"), "utf8")) as Record<
-    string,
-    unknown
-  >;
-  writeFileSync(path.join(outline, ".oxlintrc.json"), JSON.stringify({ ...config, options: {} }));
+  // The fence is syntax. Without types, the linter needs no tsconfig and no packages in the outline.
+  writeFileSync(path.join(outline, ".oxlintrc.json"), JSON.stringify({ ...oxlintConfig, options: {} }));
   const { stdout } = spawnSync(
     process.execPath,
     [path.join(root, "node_modules/oxlint/bin/oxlint"), "-c", ".oxlintrc.json", "--format", "json", "."],
@@ -130,16 +126,12 @@ function lint(): Map<string, Set<string>> {
   return broken;
 }
 
-test("the linter barks at every import that goes against the layer table, and at no other", () => {
+test("reports every import that goes against the layer table, and no other", () => {
   const broken = lint();
   const wrong = planted.filter(({ file, rule }) =>
     rule === null ? (broken.get(file)?.size ?? 0) > 0 : !broken.get(file)?.has(rule),
   );
   expect(
-    wrong.map(({ file, rule }) => ({ file, expected: rule, said: [...(broken.get(file) ?? [])] })),
+    wrong.map(({ file, rule }) => ({ file, expected: rule, reported: [...(broken.get(file) ?? [])] })),
   ).toEqual([]);
-});
-
-test("the lint configuration is the one the layer table writes", () => {
-  expect(readFileSync(path.join(root, ".oxlintrc.json"), "utf8")).toBe(oxlintrc());
 });

@@ -1,19 +1,22 @@
 /** `kontor restart`: the server ends and starts again behind doors that stay open; who comes meanwhile waits. */
-import path from "node:path";
+import { existsSync, statSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
+import type { Connection } from "@kontor/server/db/db.ts";
+import { ensureEmbedded } from "@kontor/server/db/embedded.ts";
 import { Failure } from "../lib/failure.ts";
-import { inProduct, productRoot } from "../lib/places.ts";
-import { startStep } from "../lib/steps-view.ts";
+import { productRoot } from "../lib/places.ts";
+import { startStep, type StepView } from "../lib/steps-view.ts";
 import { readiness } from "../serve/api.ts";
-import { findUpgrade, pointTo, readCurrent } from "../serve/current.ts";
+import { pointTo } from "../serve/current.ts";
+import { LogTail, worthShowing } from "../serve/log-tail.ts";
 import { findRunning, logFile, type RunningServer } from "../serve/server-file.ts";
 import { writeRestartSettings } from "../serve/restart-settings.ts";
 import { withRunningSettings } from "../serve/running-settings.ts";
 import { afterGraceMs, findKeeper } from "../serve/start.ts";
 import { nativeStep } from "../setup/native.ts";
 import { setUp } from "../setup/setup.ts";
-import { commitOf } from "../upgrade/target.ts";
+import { findMove, makeMove, type Move } from "../upgrade/leave-release.ts";
 import { readConfig } from "./config.ts";
 
 /** Requests under way get three seconds; a start takes one, and minutes where a database is migrated. */
@@ -27,39 +30,90 @@ export async function restart(options: { data?: string }): Promise<void> {
   refuseOtherPort(config, running);
   // The next server has the settings of both, and a start that refuses them would end the service.
   readConfig({ data, env: { ...withRunningSettings(data), ...process.env } });
-  const view = startStep("Server");
   const keeper = findKeeper(running.pid);
   if (keeper === undefined) {
-    view.fail("nobody keeps its doors open");
     throw new Failure(`The server (pid ${running.pid}) was not started by kontor up.`, {
       hint: "Whoever started it can restart it; kontor down and kontor up do so with a pause.",
     });
   }
-  await leaveOldRelease(data);
+  const move = await findMove(data, productRoot, () => connectionOf(config));
+  if (move) await setUp([nativeStep]);
   writeRestartSettings(data);
-  process.kill(keeper, "SIGHUP");
-  const deadline = Date.now() + readyWithinMs;
-  while (Date.now() < deadline) {
-    view.update("ending and starting again");
-    const next = findRunning(data);
-    if (next && next.pid !== running.pid && (await readiness(next.base_url))?.ready) {
-      view.done(`${next.base_url} (pid ${next.pid})`);
-      return;
-    }
-    await delay(100);
-  }
+  const signal = (): void => void process.kill(keeper, "SIGHUP");
+  const logOffset = sizeOf(logFile(data));
+  if (move) makeMove(data, move, signal);
+  else signal();
+  const view = startStep("Server");
+  const cause = await waitForNext({ data, pid: running.pid, logOffset: move && logOffset }, view);
+  if (cause === undefined) return;
   view.fail("not ready again");
+  if (move) await goBack(data, move, { signal, cause });
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
 }
 
-/** Starts the checkout's code if its commit is not that of the last upgrade, as after a `git pull`. */
-async function leaveOldRelease(data: string): Promise<void> {
-  const current = readCurrent(data);
-  if (findUpgrade(data) !== undefined || current === undefined) return;
-  if (path.dirname(current) !== inProduct(".cache", "releases")) return;
-  if (path.basename(current) === (await commitOf(productRoot))) return;
-  await setUp([nativeStep]);
-  pointTo(data, productRoot);
+/** The database of the running server. */
+async function connectionOf({ dataDir, databaseUrl }: Config): Promise<Connection> {
+  return databaseUrl === null ? (await ensureEmbedded(dataDir)).connection : { url: databaseUrl };
+}
+
+/**
+ * Returns undefined once a server after `pid` is ready, else the cause. A fatal line of the log ends the wait if
+ * `logOffset` has the beginning of this start's log: the shim starts the same code again and again.
+ */
+async function waitForNext(
+  { data, pid, logOffset }: { data: string; pid: number; logOffset: number | undefined },
+  view: StepView,
+): Promise<string | undefined> {
+  const log = logFile(data);
+  const tail = logOffset !== undefined && existsSync(log) ? new LogTail(log, logOffset) : undefined;
+  try {
+    const deadline = Date.now() + readyWithinMs;
+    while (Date.now() < deadline) {
+      view.update("ending and starting again");
+      const next = findRunning(data);
+      if (next && next.pid !== pid && (await readiness(next.base_url))?.ready) {
+        view.done(`${next.base_url} (pid ${next.pid})`);
+        return undefined;
+      }
+      const fatal = tail?.lines().find((line) => line.includes('"level":"fatal"'));
+      if (fatal !== undefined) return worthShowing(fatal) ?? "it ended with a fatal error";
+      await delay(100);
+    }
+    return `it was not ready within ${readyWithinMs / 1000} s`;
+  } finally {
+    tail?.close();
+  }
+}
+
+/** Starts the code of the last upgrade again after the checkout's did not start. Always throws. */
+async function goBack(
+  data: string,
+  { from, to, missing }: Move,
+  { signal, cause }: { signal: () => void; cause: string },
+): Promise<never> {
+  if (missing.length > 0) {
+    throw new Failure(`The code of ${to} does not start: ${cause}`, {
+      hint: `It has migrations (${missing.join(", ")}), so the code before it may not fit the database. See ${logFile(data)}. A restart copies no database; kontor upgrade does.`,
+      exitCode: 4,
+    });
+  }
+  const pid = findRunning(data)?.pid ?? 0;
+  pointTo(data, from);
+  signal();
+  const view = startStep("Old server");
+  const failure = await waitForNext({ data, pid, logOffset: undefined }, view);
+  if (failure !== undefined) {
+    view.fail("not ready again");
+    throw new Failure(`No version is live: ${failure}.`, { hint: `See ${logFile(data)}`, exitCode: 4 });
+  }
+  throw new Failure(`The code of ${to} does not start: ${cause}`, {
+    hint: `The code of the last upgrade is live again (${from}).`,
+    exitCode: 3,
+  });
+}
+
+function sizeOf(file: string): number {
+  return statSync(file, { throwIfNoEntry: false })?.size ?? 0;
 }
 
 /** A restart keeps the listening sockets, so the port cannot change. */

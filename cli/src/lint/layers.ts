@@ -1,7 +1,7 @@
 /**
- * Who may know whom. The rooms of the server form layers, imports go downwards, and this table is the whole rule:
- * `oxlintrc.ts` turns it into `no-restricted-imports` rows of `.oxlintrc.json` (`./kontor check` fails when the two
- * differ), and `server/test/architecture.test.ts` plants an offender for every row and expects the linter to bark.
+ * Imports that are allowed. The rooms of the server form layers, imports go downwards, and this table is the whole
+ * rule: `oxlint-rules.ts` makes `no-restricted-imports` of it, and `server/test/architecture.test.ts` plants an
+ * offender for every row.
  *
  * `main.ts` and the other files at the top of `server/src/` are not in the table: they put the rooms together.
  */
@@ -44,7 +44,7 @@ export const rooms: readonly Room[] = [
   { name: "agent", mayKnow: [...machinery, ...domains, "sandbox"], httpFiles: wireFiles },
 ];
 
-/** What a resource folder keeps to itself; neighbours call its verbs. Only an `api.ts` collects routes. */
+/** Files that are private to their resource folder; neighbours call its verbs. Only an `api.ts` collects routes. */
 export const privateFiles = ["store.ts", "routes.ts"];
 
 export interface PackageFence {
@@ -61,9 +61,10 @@ export const packages: readonly PackageFence[] = [
   {
     package: "cli",
     // the client side speaks HTTP; it shares the configuration, the database launcher (`down`), the dump of the database
-    // with the places of volumes (`backup`, `restore`), the state of an upgrade (`upgrade`), where the host gets its packages (set-up), and the names of what
-    // an installation has on its host (`uninstall`)
+    // with the places of volumes (`backup`, `restore`), the state of an upgrade (`upgrade`), where the host gets its packages (set-up), the names of what
+    // an installation has on its host (`uninstall`), and the replies of the model `echo` (`dev-world`)
     mayKnow: [
+      "@kontor/server/agent/models/echo-reply.ts",
       "@kontor/server/config.ts",
       "@kontor/server/db/db.ts",
       "@kontor/server/db/dump.ts",

@@ -15,8 +15,8 @@ const variable = "TEST_SUITE_MARK";
 
 export type Mark = Record<typeof variable, string>;
 
-/** Creates the mark of one suite. Its name is not KONTOR_…, because the server refuses unknown settings. */
-export const marked = (): Mark => ({ [variable]: randomUUID() });
+/** Creates the mark of one suite. The name does not begin with KONTOR_, because the server refuses unknown settings. */
+export const createMark = (): Mark => ({ [variable]: randomUUID() });
 
 /** Kills every process with the mark, and returns them. */
 export function endLeftovers(mark: Mark): Leftover[] {

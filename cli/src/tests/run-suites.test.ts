@@ -128,21 +128,21 @@ test("runs the failed files of a suite once more, and none when too many failed"
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
   onTestFinished(() => written.mockRestore());
   const suite = { name: "units", run: { projects: ["cli"], serial: false } };
-  const failed = (file: string) => ({
+  const failedTally = (file: string) => ({
     ...tallyOf(undefined, 1, "units"),
     failures: [{ label: `${file}: a`, cause: "Error: late", file }],
   });
-  const [again] = await repeatFailures([{ suite, tally: failed("cli/src/lib/steps-view.test.ts") }]);
+  const [again] = await repeatFailures([{ suite, tally: failedTally("cli/src/lib/steps-view.test.ts") }]);
   expect(again).toMatchObject({
     failed: 0,
     retried: [expect.stringContaining("steps-view.test.ts: a (in a second run")],
   });
   expect(again?.passed).toBeGreaterThan(0);
-  const many = Array.from({ length: 13 }, (_, n) => ({ suite, tally: failed(`cli/src/f${n}.test.ts`) }));
+  const many = Array.from({ length: 13 }, (_, n) => ({ suite, tally: failedTally(`cli/src/f${n}.test.ts`) }));
   expect(addUp(await repeatFailures(many))).toMatchObject({ failed: 13, retried: [] });
 }, 60_000);
 
-test("lanes run beside one another, say whose each line is, and are added up", async () => {
+test("runs lanes beside one another, prefixes each line with its suite, and adds them up", async () => {
   const folder = mkdtempSync(join(tmpdir(), "kontor-lanes-"));
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);

@@ -5,7 +5,7 @@ import path from "node:path";
 import { inProduct, productRoot } from "../lib/places.ts";
 import { run as runPiped, runHere } from "../lib/run.ts";
 import { seconds } from "../lib/steps-view.ts";
-import { endLeftovers, marked } from "./leftovers.ts";
+import { createMark, endLeftovers } from "./leftovers.ts";
 import type { Suite } from "./suites.ts";
 
 export interface TestFailure {
@@ -24,14 +24,14 @@ export interface Tally {
   failures: TestFailure[];
   /** Passed tests of each file that also has failures. */
   passedBeside: Record<string, number>;
-  /** One line for each test that passed, but not at its first try. */
+  /** A line for each test that passed, but not at its first try. */
   retried: string[];
 }
 
-/** How a suite's command is run, and where is said how that went. */
+/** Runs a suite's command, and prints its progress. */
 interface Terminal {
   run(argv: readonly [string, ...string[]], env: NodeJS.ProcessEnv): Promise<number>;
-  say(line: string): void;
+  print(line: string): void;
 }
 
 /**
@@ -44,17 +44,17 @@ const timeLeft = (): number => Math.max(1_000, Math.ceil(wholeRunMs - process.up
 
 const whole: Terminal = {
   run: (argv, env) => runHere(argv, { cwd: productRoot, env, timeoutMs: timeLeft() }),
-  say: (line) => process.stdout.write(`${line}\n`),
+  print: (line) => process.stdout.write(`${line}\n`),
 };
 
-/** A terminal that others write on as well: whose line it is stands before each. */
-function shared(name: string): Terminal {
-  const say = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
+/** A terminal that other suites write on as well: each line begins with the suite's name. */
+function shareTerminal(name: string): Terminal {
+  const print = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
   const color = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
   return {
-    say,
+    print,
     run: async (argv, env) => {
-      const options = { cwd: productRoot, env: { ...env, ...color }, onLine: say, timeoutMs: timeLeft() };
+      const options = { cwd: productRoot, env: { ...env, ...color }, onLine: print, timeoutMs: timeLeft() };
       return (await runPiped(argv, options)).code;
     },
   };
@@ -73,14 +73,15 @@ export async function runSuites(suites: readonly Suite[]): Promise<SuiteResult[]
 
 /** The suites of each lane one after the other, the lanes beside one another. */
 export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<SuiteResult[]> {
-  // As in `runHere`: what Ctrl-C reaches are the suites, and they end in their own time.
+  // Ctrl-C reaches the suites as well, and they end in their own time, as in `runHere`.
   const ignore = (): void => {};
   process.on("SIGINT", ignore);
   try {
     const results = await Promise.all(
       lanes.map(async (lane) => {
         const ofLane: SuiteResult[] = [];
-        for (const suite of lane) ofLane.push({ suite, tally: await runSuite(suite, shared(suite.name)) });
+        for (const suite of lane)
+          ofLane.push({ suite, tally: await runSuite(suite, shareTerminal(suite.name)) });
         return ofLane;
       }),
     );
@@ -110,8 +111,8 @@ export async function repeatFailures(ran: readonly SuiteResult[]): Promise<Tally
 }
 
 async function repeat({ name, run }: Suite, files: string[]): Promise<Tally> {
-  whole.say(`── ${name}, again: ${files.join(", ")}`);
-  return await count({ name, run: { ...run, serial: true } as Suite["run"] }, whole, files);
+  whole.print(`── ${name}, again: ${files.join(", ")}`);
+  return await count({ name, run: { ...run, files, serial: true } as Suite["run"] }, whole);
 }
 
 /** The tally of a suite whose failed files ran again: a test failed if it failed in the second run. */
@@ -167,12 +168,12 @@ export function addUp(tallies: readonly Tally[]): Tally {
 }
 
 async function runSuite(suite: Suite, terminal: Terminal): Promise<Tally> {
-  terminal.say(`── ${suite.name}`);
+  terminal.print(`── ${suite.name}`);
   const startedAt = Date.now();
   const tally = await count(suite, terminal);
   const { passed, failed } = tally;
   const counted = `${passed} passed${failed > 0 ? `, ${failed} failed` : ""}`;
-  terminal.say(`${failed > 0 ? "✗" : "✓"} ${suite.name}: ${counted} (${seconds(Date.now() - startedAt)})`);
+  terminal.print(`${failed > 0 ? "✗" : "✓"} ${suite.name}: ${counted} (${seconds(Date.now() - startedAt)})`);
   return tally;
 }
 
@@ -181,12 +182,13 @@ const nothing: Tally = { passed: 0, failed: 0, skipped: 0, failures: [], passedB
 /** A suite without a report counts as one failed test. */
 const failedSuite = (label: string): Tally => ({ ...nothing, failed: 1, failures: [{ label, cause: "" }] });
 
-async function count({ name, run, repair }: Suite, terminal: Terminal, files: string[] = []): Promise<Tally> {
+async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<Tally> {
   if ("argv" in run) {
     const code = await runMarked(run.argv, terminal);
     if (code === 0) return { ...nothing, passed: 1 };
     return failedSuite(`${name}${repair ? ` (to repair it: ${repair})` : ""}`);
   }
+  const { files = [] } = run;
   const folder = mkdtempSync(path.join(tmpdir(), "kontor-test-"));
   try {
     const report = path.join(folder, "report.json");
@@ -197,7 +199,7 @@ async function count({ name, run, repair }: Suite, terminal: Terminal, files: st
       "run",
       ...projects,
       ...files,
-      // One worker a core, and two at least: vitest's own choice is one fewer, and half of what units do is wait.
+      // A worker for each core, and two at least. Units wait half of their time, and vitest would take one fewer.
       run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
       ...(files.length > 0 ? [] : ["--passWithNoTests"]),
       "--silent=passed-only",
@@ -214,10 +216,10 @@ async function count({ name, run, repair }: Suite, terminal: Terminal, files: st
 
 /** Runs a command, then kills its orphans, which would hold this run's output open for ever. */
 async function runMarked(argv: readonly [string, ...string[]], terminal: Terminal): Promise<number> {
-  const mark = marked();
+  const mark = createMark();
   const code = await terminal.run(argv, { ...process.env, ...mark });
   for (const { pid, command } of endLeftovers(mark)) {
-    terminal.say(`· a test left process ${pid} running, which is ended: ${command}`);
+    terminal.print(`· a test left process ${pid} running, which is ended: ${command}`);
   }
   return code;
 }

@@ -1,45 +1,63 @@
 /**
- * Everything that is run to say the product works, as a table. A suite is a command that counts as one test, or a
+ * The suites of `kontor check` and `kontor test` as a table. A suite is a command that counts as one test, or a
  * set of vitest projects that counts its own.
  */
 
 export interface Suite {
   name: string;
-  run: { argv: [string, ...string[]] } | { projects: string[]; serial: boolean };
-  /** What to do when it fails. */
+  /** `files` limits the projects to these test files. */
+  run: { argv: [string, ...string[]] } | { projects: string[]; serial: boolean; files?: string[] };
+  /** The command that repairs it. */
   repair?: string;
 }
 
 /** A package's program, run by the pinned Node without its `#!/usr/bin/env node`. */
-const tool = (file: string): [string, string] => [process.execPath, `node_modules/${file}`];
+export const tool = (file: string): [string, string] => [process.execPath, `node_modules/${file}`];
 
-/** `kontor check`, the fast loop: one after the other. `kontor test` begins with them. */
+/** Projects of the tests that need no root. Each such test is in one of them. */
+export const unitProjects = ["pure", "server", "runtime", "cli", "bench"];
+
+export const lintSuite = (...files: string[]): Suite => ({
+  name: "lint and layers",
+  run: { argv: [...tool("oxlint/bin/oxlint"), "--deny-warnings", ...files] },
+});
+
+/** tsc keeps its state in `.cache`, so that the next run checks only the files that a change affects. */
+export const typesSuite: Suite = {
+  name: "types",
+  run: {
+    argv: [
+      ...tool("typescript/bin/tsc"),
+      "-p",
+      "tsconfig.json",
+      "--incremental",
+      "--tsBuildInfoFile",
+      ".cache/types.tsbuildinfo",
+    ],
+  },
+};
+
+export const documentsSuite: Suite = {
+  name: "generated: OpenAPI documents",
+  run: { argv: [process.execPath, "server/src/openapi.ts", "--check"] },
+  repair: "node server/src/openapi.ts --write",
+};
+
+/** `kontor check`: one after the other. `kontor test` begins with them. */
 export const fastSuites: readonly Suite[] = [
   {
     name: "format",
     run: { argv: [...tool("oxfmt/bin/oxfmt"), "--check", "."] },
     repair: "node_modules/.bin/oxfmt .",
   },
-  {
-    name: "lint and layers",
-    run: { argv: [...tool("oxlint/bin/oxlint"), "--deny-warnings", "."] },
-  },
-  { name: "types", run: { argv: [...tool("typescript/bin/tsc"), "-p", "tsconfig.json"] } },
-  {
-    name: "generated: lint configuration",
-    run: { argv: [process.execPath, "cli/src/lint/oxlintrc.ts", "--check"] },
-    repair: "node cli/src/lint/oxlintrc.ts --write",
-  },
-  {
-    name: "generated: OpenAPI documents",
-    run: { argv: [process.execPath, "server/src/openapi.ts", "--check"] },
-    repair: "node server/src/openapi.ts --write",
-  },
-  { name: "units", run: { projects: ["server", "runtime", "cli", "bench"], serial: false } },
+  lintSuite("."),
+  typesSuite,
+  documentsSuite,
+  { name: "units", run: { projects: unitProjects, serial: false } },
 ];
 
 /**
- * What needs real machines, and most of whose time is waiting: two lanes beside one another, each of them serial. The
+ * Suites that need real machines and wait most of the time: two lanes beside one another, each of them serial. The
  * first has the host to itself as far as that goes: the fixed instance numbers of `host`, the one internet of a host.
  */
 export const lanes: readonly (readonly Suite[])[] = [

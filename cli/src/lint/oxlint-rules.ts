@@ -1,23 +1,16 @@
 /**
- * Writes `.oxlintrc.json` from the table in `layers.ts`: `node cli/src/lint/oxlintrc.ts --write | --check`.
+ * The rules of oxlint, with the imports that `layers.ts` forbids. `oxlint.config.ts` exports them.
  *
  * oxlint takes the last matching override and does not merge them, so every file gets its complete set of
- * patterns from exactly one. Its regular expressions know no look-ahead, hence gitignore-style groups: `[#]room/**`
- * is `#room/**` (a leading `#` would be a comment), `../**` + `/room/**` the same by a relative path.
+ * patterns from exactly one. Regular expressions of oxlint know no look-ahead, hence gitignore-style groups:
+ * `[#]room/**` is `#room/**` (a leading `#` would be a comment), `../**` + `/room/**` the same by a relative path.
  */
-import { readFileSync, writeFileSync } from "node:fs";
-import path from "node:path";
+import { defineConfig, type DummyRuleMap, type OxlintOverride } from "oxlint";
 import { childProcessDoors, packages, privateFiles, rooms, type Room } from "./layers.ts";
 
 interface Pattern {
   group: string[];
   message: string;
-}
-
-interface Override {
-  files: string[];
-  excludeFiles?: string[];
-  rules: Record<string, unknown>;
 }
 
 const tests = ["**/*.test.ts", "**/testing/**", "**/test/**", "**/conformance.ts"];
@@ -64,17 +57,17 @@ function privatePatterns(): Pattern[] {
   }));
 }
 
-function restrict(patterns: Pattern[], childProcess: boolean): Record<string, unknown> {
+function restrict(patterns: Pattern[], childProcess: boolean): DummyRuleMap {
   const paths = childProcess ? [] : [{ name: "node:child_process", message: doorMessage }];
   return { "no-restricted-imports": ["error", { paths, patterns }] };
 }
 
-function roomOverrides(room: Room): Override[] {
+function roomOverrides(room: Room): OxlintOverride[] {
   const inRoom = (pattern: string): string => `server/src/${room.name}/${pattern}`;
   const wire = (room.httpFiles ?? []).map(inRoom);
   const doors = childProcessDoors.filter((file) => file.startsWith(inRoom("")));
   const inner = [...roomPatterns(room, room.name === "http"), ...privatePatterns()];
-  const overrides: Override[] = [
+  const overrides: OxlintOverride[] = [
     {
       files: [inRoom("**/*.ts")],
       excludeFiles: [...tests, ...wire, ...doors],
@@ -98,12 +91,12 @@ function roomOverrides(room: Room): Override[] {
   return overrides;
 }
 
-function packageOverrides(): Override[] {
+function packageOverrides(): OxlintOverride[] {
   return packages.flatMap((fence) => {
     const known = fence.mayKnow.flatMap((name) => [`!${name}`, `!${name}/**`]);
     const patterns: Pattern[] = [
       {
-        // one group: what a second one lets through is through
+        // In one group, because a second group would allow again what the first one refuses.
         group: fence.nodeOnly
           ? ["**", "!node:*", "!node:*/**", "!./**", "!../**", ...known]
           : ["@kontor/**", ...known],
@@ -122,60 +115,48 @@ function packageOverrides(): Override[] {
   });
 }
 
-/** The whole lint configuration as text. */
-export function oxlintrc(): string {
-  const config = {
-    plugins: ["eslint", "typescript", "unicorn", "oxc", "import", "promise", "node", "vitest"],
-    categories: { correctness: "error", suspicious: "off", perf: "off" },
-    options: { typeAware: true },
-    // what lies in e2e/apps are other people's repositories
-    ignorePatterns: ["node_modules", "**/build/**", "openapi/**", "e2e/apps/**"],
-    rules: {
-      "import/no-cycle": "error",
-      "typescript/no-floating-promises": "error",
-      "typescript/no-misused-promises": [
-        "error",
-        { checksVoidReturn: { arguments: false, attributes: false } },
-      ],
-      "typescript/await-thenable": "error",
-      "typescript/no-explicit-any": "error",
-      "typescript/switch-exhaustiveness-check": ["error", { considerDefaultExhaustiveForUnions: true }],
-      "typescript/only-throw-error": "error",
-      "typescript/consistent-type-imports": "error",
-      "unicorn/prefer-node-protocol": "error",
-      "import/no-default-export": "error",
-      // a second argument says what was being looked at when it failed
-      "vitest/valid-expect": ["error", { maxArgs: 2 }],
-      // helpers with names of their own hold many expectations
-      "vitest/expect-expect": "off",
-      "vitest/no-conditional-expect": "off",
-      eqeqeq: ["error", "always", { null: "ignore" }],
-      "no-var": "error",
-      "prefer-const": "error",
-      "no-eval": "error",
-    },
-    overrides: [
-      { files: ["**/vitest.config.ts"], rules: { "import/no-default-export": "off" } },
-      {
-        // configuration is read in one place, so that an unknown or bad value can be refused by name
-        files: ["server/src/**/*.ts"],
-        excludeFiles: [...tests, "server/src/config.ts"],
-        rules: { "node/no-process-env": "error" },
-      },
-      ...rooms.flatMap(roomOverrides),
-      ...packageOverrides(),
+export const oxlintRules = defineConfig({
+  plugins: ["eslint", "typescript", "unicorn", "oxc", "import", "promise", "node", "vitest"],
+  categories: { correctness: "error", suspicious: "off", perf: "off" },
+  options: { typeAware: true },
+  // The repositories in e2e/apps are test data.
+  ignorePatterns: ["node_modules", "**/build/**", "openapi/**", "e2e/apps/**"],
+  rules: {
+    "import/no-cycle": "error",
+    "typescript/no-floating-promises": "error",
+    "typescript/no-misused-promises": [
+      "error",
+      { checksVoidReturn: { arguments: false, attributes: false } },
     ],
-  };
-  return `${JSON.stringify(config, null, 2)}\n`;
-}
-
-if (import.meta.main) {
-  const file = path.join(import.meta.dirname, "../../../.oxlintrc.json");
-  if (process.argv.includes("--write")) writeFileSync(file, oxlintrc());
-  else if (readFileSync(file, "utf8") !== oxlintrc()) {
-    console.error(
-      ".oxlintrc.json is not what cli/src/lint/layers.ts says: run node cli/src/lint/oxlintrc.ts --write",
-    );
-    process.exitCode = 1;
-  }
-}
+    "typescript/await-thenable": "error",
+    "typescript/no-explicit-any": "error",
+    "typescript/switch-exhaustiveness-check": ["error", { considerDefaultExhaustiveForUnions: true }],
+    "typescript/only-throw-error": "error",
+    "typescript/consistent-type-imports": "error",
+    "unicorn/prefer-node-protocol": "error",
+    "import/no-default-export": "error",
+    // The second argument is the message of a failure.
+    "vitest/valid-expect": ["error", { maxArgs: 2 }],
+    // helpers with names of their own hold many expectations
+    "vitest/expect-expect": "off",
+    "vitest/no-conditional-expect": "off",
+    eqeqeq: ["error", "always", { null: "ignore" }],
+    "no-var": "error",
+    "prefer-const": "error",
+    "no-eval": "error",
+  },
+  overrides: [
+    {
+      files: ["**/vitest.config.ts", "oxlint.config.ts", "knip.config.ts"],
+      rules: { "import/no-default-export": "off" },
+    },
+    {
+      // configuration is read in one place, so that an unknown or bad value can be refused by name
+      files: ["server/src/**/*.ts"],
+      excludeFiles: [...tests, "server/src/config.ts"],
+      rules: { "node/no-process-env": "error" },
+    },
+    ...rooms.flatMap(roomOverrides),
+    ...packageOverrides(),
+  ],
+});

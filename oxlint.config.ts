@@ -1,0 +1,3 @@
+import { oxlintRules } from "./cli/src/lint/oxlint-rules.ts";
+
+export default oxlintRules;
