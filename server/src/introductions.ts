@@ -1,6 +1,7 @@
 /** First page of each API's document: its introduction, and its tags in the order of use. */
 import type { Api } from "#http/define-route.ts";
 import type { Introduction } from "#http/openapi.ts";
+import { readExamples } from "./examples/examples.ts";
 
 const authentication = `## Authentication
 
@@ -41,6 +42,7 @@ const commonSections = [siblings, authentication, errors(invalidList), idempoten
 
 export const introductions: Readonly<Record<Api, Introduction>> = {
   platform: {
+    examples: () => readExamples("platform"),
     description: [
       "Deploy git repositories as apps, run functions that scale to zero, and add databases.",
       siblings,
@@ -75,6 +77,7 @@ export const introductions: Readonly<Record<Api, Introduction>> = {
     ],
   },
   sandbox: {
+    examples: () => readExamples("sandbox"),
     description: [
       "Start isolated machines, run code in them, pause and resume them, and reach their ports.",
       ...commonSections,
@@ -95,6 +98,7 @@ export const introductions: Readonly<Record<Api, Introduction>> = {
     ],
   },
   agent: {
+    examples: () => readExamples("agent"),
     description: [
       "Define agents with tools, run them durably, and let people approve single calls.",
       ...commonSections,

@@ -37,7 +37,7 @@ const route = (more: Partial<Route> = {}): Route => ({
 // oxlint-disable-next-line typescript/no-explicit-any -- a document's shape is what these tests are about
 const written = (one: Route): any => openApiDocument(one.api, [one]);
 
-test("components bear exactly the names of their schemas, inner ones too", () => {
+test("names components exactly as their schemas, nested schemas included", () => {
   const { schemas } = written(route()).components;
   expect(Object.keys(schemas)).toEqual([
     "Berth",
@@ -56,7 +56,7 @@ test("components bear exactly the names of their schemas, inner ones too", () =>
   });
 });
 
-test("an input takes no unknown fields and needs none that have a default; an output is open", () => {
+test("forbids unknown fields in inputs, does not require fields with a default, and leaves outputs open", () => {
   const { schemas } = written(route()).components;
   expect(schemas.ShipCreate.additionalProperties).toBe(false);
   expect(schemas.ShipCreate.required).toBeUndefined();
@@ -64,12 +64,12 @@ test("an input takes no unknown fields and needs none that have a default; an ou
   expect(schemas.ShipResponse.additionalProperties).toBeUndefined();
 });
 
-test("one name for two shapes is refused instead of published as twins", () => {
+test("rejects a component name that two shapes share", () => {
   const both = route({ responses: { 201: ShipCreate } });
-  expect(() => written(both)).toThrow("component ShipCreate reads differently as input and output");
+  expect(() => written(both)).toThrow("the component ShipCreate differs as input and output");
 });
 
-test("a query says its defaults, and keys in brackets as a deep object", () => {
+test("documents defaults of a query, and keys in brackets as a deep object", () => {
   const { parameters } = written(route()).paths["/api/v1/ships/{id}"].post;
   expect(parameters).toMatchObject([
     { name: "id", in: "path", required: true },
@@ -79,7 +79,7 @@ test("a query says its defaults, and keys in brackets as a deep object", () => {
   ]);
 });
 
-test("every way a route can refuse is in its responses, by status and code", () => {
+test("documents all errors of a route by status and code", () => {
   const operation = written(route()).paths["/api/v1/ships/{id}"].post;
   expect(operation["x-kontor-extension"]).toBe(true);
   const codes = Object.fromEntries(
@@ -109,8 +109,33 @@ test("declares the error for an unknown query on an operation without parameters
   expect(written({ ...bare, api: "sandbox" }).paths["/ships"].get.responses["400"]).toBeDefined();
 });
 
-test("a public route asks for no token", () => {
+test("requires no token on a public route", () => {
   const operation = written(route({ scope: "public" })).paths["/api/v1/ships/{id}"].post;
   expect(operation.security).toEqual([]);
   expect(Object.keys(operation.responses)).not.toContain("401");
+});
+
+test("shows an example beside the schemas of parameters, bodies and streams, and leaves the rest unchanged", () => {
+  const one = route({ events: z.object({ at: z.string() }) });
+  const example = {
+    parameters: { id: "berth-4" },
+    request: { name: "Hansa" },
+    responses: { 201: { id: "ship-7", berth: null }, 409: { detail: "No berth is free." } },
+    events: ["id: 1", 'data: {"at":"2030-01-01T00:00:00Z"}', ""],
+  };
+  const introduction = { description: "", tags: [], examples: () => ({ makeShip: example }) };
+  // oxlint-disable-next-line typescript/no-explicit-any -- as above
+  const { post } = (openApiDocument("platform", [one], introduction) as any).paths["/api/v1/ships/{id}"];
+  expect(post.parameters[0].example).toBe("berth-4");
+  expect("example" in post.parameters[1]).toBe(false);
+  expect(post.requestBody.content["application/json"].example).toEqual({ name: "Hansa" });
+  expect(post.responses["201"].content).toMatchObject({
+    "application/json": { example: { id: "ship-7", berth: null } },
+    "text/event-stream": { example: 'id: 1\ndata: {"at":"2030-01-01T00:00:00Z"}\n\n' },
+  });
+  expect(post.responses["409"].content["application/json"].example).toEqual({ detail: "No berth is free." });
+  const withoutExamples = JSON.parse(
+    JSON.stringify(post, (key, value) => (key === "example" ? undefined : value)),
+  );
+  expect(withoutExamples).toEqual(written(one).paths["/api/v1/ships/{id}"].post);
 });

@@ -1,7 +1,7 @@
 /**
- * The OpenAPI 3.1 document of an API, written from its routes. A schema with an id (`.meta({ id: "ProjectCreate" })`)
- * becomes a component of exactly that name; one that reads differently as input and output is refused here instead
- * of being published under two names.
+ * Generates the OpenAPI 3.1 document of an API from its routes. A schema with an id (`.meta({ id: "ProjectCreate" })`)
+ * becomes a component of exactly that name. A schema that differs as input and output is rejected, because it would
+ * need two names.
  */
 import { z } from "zod";
 import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
@@ -47,7 +47,7 @@ const errorSchema: Json = {
   required: ["detail", "message", "code"],
 };
 
-/** As FastAPI publishes them, plus our `code`. */
+/** FastAPI's validation schemas, with our `code`. */
 const validationSchemas: Record<string, Json> = {
   HTTPValidationError: {
     type: "object",
@@ -83,7 +83,7 @@ const validationSchemas: Record<string, Json> = {
 
 const invalidRequestSchema = (api: Api): Json => ({
   type: "object",
-  description: "The input does not fit; `detail` names the first field, `errors` names them all.",
+  description: "The input is invalid; `detail` names the first field, and `errors` lists all fields.",
   properties: {
     detail: { type: "string", description: "The first error: field and message." },
     message: messageSchema,
@@ -114,6 +114,24 @@ const invalidRequestSchema = (api: Api): Json => ({
 export interface Introduction {
   readonly description: string;
   readonly tags: readonly (readonly [name: string, description: string])[];
+  /** Called when the document is generated. */
+  readonly examples?: () => Examples;
+}
+
+/** Examples of an API's operations, by `operationId`. */
+export type Examples = Readonly<Record<string, OperationExample>>;
+
+export interface OperationExample {
+  /** Values of path and query parameters. */
+  readonly parameters?: Readonly<Record<string, unknown>>;
+  /** Request body; text if the media type is not JSON. */
+  readonly request?: unknown;
+  /** Maps a status to a JSON body, or null for none: the successes, and an error that a client should expect. */
+  readonly responses: Readonly<Record<string, unknown>>;
+  /** First lines of the `text/event-stream` response. */
+  readonly events?: readonly string[];
+  /** A text message in each direction of the WebSocket. */
+  readonly socket?: { readonly takes: unknown; readonly sends: unknown };
 }
 
 export function openApiDocument(api: Api, routes: readonly Route[], introduction?: Introduction): Json {
@@ -123,9 +141,12 @@ export function openApiDocument(api: Api, routes: readonly Route[], introduction
     for (const [name, schema] of Object.entries(validationSchemas)) components.add(name, schema);
   else components.add("InvalidRequest", invalidRequestSchema(api));
   const paths: Record<string, Json> = {};
+  const examples = introduction?.examples?.();
   for (const route of routes) {
     const item = (paths[route.path] ??= {});
-    item[route.method.toLowerCase()] = operation(route, components);
+    const described = operation(route, components);
+    const example = examples?.[route.operationId];
+    item[route.method.toLowerCase()] = example ? withExample(described, example) : described;
   }
   return {
     openapi: "3.1.0",
@@ -157,14 +178,14 @@ class Components {
   add(name: string, schema: Json): void {
     const known = this.#schemas.get(name);
     if (known && JSON.stringify(known) !== JSON.stringify(schema)) {
-      throw new Error(`component ${name} reads differently as input and output; give the two an id each`);
+      throw new Error(`the component ${name} differs as input and output; give each schema an id`);
     }
     this.#schemas.set(name, schema);
   }
 
-  /** The schema's JSON, its named parts moved to the components. */
+  /** Converts the schema to JSON Schema, and moves named parts to the components. */
   convert(schema: z.ZodType, io: "input" | "output"): Json {
-    // Wrapped, so that a schema with an id of its own comes out as a reference too.
+    // The wrapper object makes a schema with an id come out as a reference too.
     const whole = z.toJSONSchema(z.object({ schema }), {
       io,
       unrepresentable: "any",
@@ -183,8 +204,8 @@ class Components {
 }
 
 /**
- * Drops what Zod adds for its own sake (the safe-integer bounds, the 400-character pattern of a time) and says that
- * an input takes no unknown fields. An output says nothing of them, so that a field can be added later.
+ * Drops Zod's own additions (the safe-integer bounds, the 400-character pattern of a time). Forbids unknown fields in
+ * inputs. Outputs stay open, so that fields can be added later.
  */
 function tidy(io: "input" | "output") {
   return ({
@@ -230,7 +251,66 @@ function operation(route: Route, components: Components): Json {
   };
 }
 
-/** OpenAPI has no word for sockets: what the handshake takes, and the text messages of both sides. */
+interface Content {
+  content?: Record<string, Json>;
+}
+
+/** Returns a copy of the operation with `example` beside the schema of each parameter, body and response. */
+function withExample(described: Json, example: OperationExample): Json {
+  const {
+    parameters,
+    requestBody,
+    responses,
+    "x-kontor-websocket": socket,
+  } = described as {
+    parameters?: (Json & { name: string })[];
+    requestBody?: Json & Content;
+    responses: Record<string, Json & Content>;
+    "x-kontor-websocket"?: Json;
+  };
+  const valueOf = (mediaType: string, value: unknown) =>
+    mediaType === "text/event-stream" ? example.events && eventText(example.events) : value;
+  const withValue = (body: Json & Content, value: unknown) => ({
+    ...body,
+    ...(body.content && {
+      content: Object.fromEntries(
+        Object.entries(body.content).map(([mediaType, media]) => {
+          const shown = valueOf(mediaType, value);
+          return [mediaType, shown === undefined ? media : { ...media, example: shown }];
+        }),
+      ),
+    }),
+  });
+  return {
+    ...described,
+    ...(parameters && {
+      parameters: parameters.map((parameter) => {
+        const value = example.parameters?.[parameter.name];
+        return value === undefined ? parameter : { ...parameter, example: value };
+      }),
+    }),
+    ...(requestBody && { requestBody: withValue(requestBody, example.request) }),
+    responses: Object.fromEntries(
+      Object.entries(responses).map(([status, response]) => [
+        status,
+        withValue(response, example.responses[status]),
+      ]),
+    ),
+    ...(socket && {
+      "x-kontor-websocket": { ...socket, ...(example.socket && { example: example.socket }) },
+    }),
+  };
+}
+
+/** Formats server-sent events as a client receives them. */
+export function eventText(lines: readonly string[]): string {
+  return lines.map((line) => `${line}\n`).join("");
+}
+
+/**
+ * Describes a WebSocket in an extension field, because OpenAPI has none: the handshake's input, and the text messages
+ * of both sides.
+ */
 function socketOf(route: Route, socket: SocketDefinition, components: Components): Json {
   return {
     summary: socket.summary,
@@ -321,7 +401,7 @@ function successes(route: Route, components: Components): Json {
   );
 }
 
-/** The rows that apply to a route without its saying so. */
+/** Errors that apply to a route without being declared in its row. */
 function commonRows(route: Route): ErrorRow<never[]>[] {
   const takesBody = route.body !== undefined;
   return [

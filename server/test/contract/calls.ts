@@ -10,7 +10,7 @@ export function send(
   world: World,
   { method, path }: Pick<Route, "method" | "path">,
   { params, query, body, headers }: Call,
-  token: string,
+  token: string | null,
 ): Promise<Reply> {
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
     encodeURIComponent(params?.[name] ?? "x"),
