@@ -37,6 +37,8 @@ export interface ServerDescription {
 }
 
 type StartOptions = Pick<ServerDescription, "isKept" | "code"> & {
+  /** Port of its plain HTTP listener; a free one if absent. */
+  port?: number;
   /** Puts the templates' images into the data directory, for code with other recipes. */
   link?: typeof linkImages;
 };
@@ -72,9 +74,10 @@ export async function startServer(
     KONTOR_TLS_PORT: String(await freePort()),
     ...env,
   };
-  const server = new Server({ dataDir, port: await freePort(), env: settings, ...options });
+  const server = new Server({ dataDir, env: settings, ...options, port: options.port ?? (await freePort()) });
   try {
     await link(dataDir, templates);
+    if (options.port !== undefined) await requireFree(options.port);
     await server.start();
   } catch (error) {
     await server.destroy();
@@ -255,6 +258,17 @@ function isServer(pid: number): boolean {
   } catch {
     return false;
   }
+}
+
+async function requireFree(port: number): Promise<void> {
+  const probe = createServer();
+  await new Promise<void>((resolve, reject) => {
+    probe.once("error", () =>
+      reject(new Error(`Port ${port} of 127.0.0.1 is in use; stop the server on it first.`)),
+    );
+    probe.listen(port, "127.0.0.1", resolve);
+  });
+  await new Promise((resolve) => probe.close(resolve));
 }
 
 export function freePort(): Promise<number> {

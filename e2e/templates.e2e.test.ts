@@ -320,7 +320,7 @@ test("what a hostile root holds stays inside: links, devices, set-user-id progra
   );
 
   expect(await failure(["truncate -s 50G /opt/sparse"])).toMatch(
-    /what was made or changed is more than 1024 MiB/,
+    /the created and changed files exceed 1024 MiB/,
   );
   expect(await failure(["rm -rf --no-preserve-root / 2>/dev/null; true", "echo on"])).toMatch(
     /does not work any more/,

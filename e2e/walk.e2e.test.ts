@@ -80,7 +80,7 @@ test(
     const browser = await openBrowser(server);
     const first = await browser.newPage();
     await first.goto(shop.url);
-    expect(await first.textContent("h1")).toBe("Nothing is deployed yet");
+    expect(await first.textContent("h1")).toBe("No deployment yet");
     await deploy(shop, page("one"));
     await first.goto(shop.url);
     await shown(first, "h1", "one");

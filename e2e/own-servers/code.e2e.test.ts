@@ -431,6 +431,37 @@ test("a cell's environment holds for that cell alone, in every language", async 
   expectRefusal(await tryRun(shared, "1", { env: { "A=B": "1" } }), 400, "invalid_request");
 });
 
+test("explains a bash cell whose env sets a read-only variable, and keeps the context", async () => {
+  const shell = await ownContext({ language: "bash" });
+  const bash = (code: string, env = {}) => run(shared, code, { context_id: shell, env });
+  await bash("readonly FIXED=1; set -eu; kept=here");
+  const refused = await bash("echo ran", { MODE: "test", FIXED: "2" });
+  expect(refused).toMatchObject({
+    stdout: "",
+    execution_count: 2,
+    error: { name: "ReadOnlyVariable", value: expect.stringContaining("FIXED") },
+  });
+  expect(await bash('echo "$FIXED $MODE $kept"', { MODE: "test" })).toMatchObject({
+    stdout: "1 test here\n",
+    restarted: false,
+    error: null,
+  });
+});
+
+test("leaves out JSON that is nested too deep, and keeps the cell's other results", async () => {
+  const code = `from IPython.display import display, JSON
+deep = {}
+for _ in range(400):
+    deep = {"a": deep}
+display(JSON(deep))
+{"b": 1}`;
+  const ran = await run(shared, code);
+  expect(ran.error).toBeNull();
+  expect(ran.results.at(-1)).toMatchObject({ json: { b: 1 } });
+  expect(ran.results[0]?.json ?? null).toBeNull();
+  expect(ran.truncated).toContainEqual({ field: "results[0].json.depth", limit: 256, size: 401 });
+});
+
 test("has the usual data packages", async () => {
   const ctx = await ownContext();
   const code = `import bs4, lxml, openpyxl, PIL, requests, scipy.stats, seaborn, sympy

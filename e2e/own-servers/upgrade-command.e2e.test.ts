@@ -71,6 +71,14 @@ beforeAll(async () => {
     [join(migrations, "9997_added.sql")]: added,
     [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
   });
+  await add("pulled broken start", {
+    [join(migrations, "9997_added.sql")]: added,
+    [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
+    [main]: original.replace(
+      "const [plain, tls] = inheritedSockets();",
+      'throw new Error("this version is broken");',
+    ),
+  });
   await add("pulled", {
     [join(migrations, "9997_added.sql")]: added,
     [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
@@ -307,6 +315,23 @@ test("leaves the new server running when it is killed, and completes when run ag
   expect(await added()).toEqual(["9997_added.sql", "9999_better.sql"]);
   expect([await head(), isUnderWay()]).toEqual([commits["better"], false]);
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
+}, 180_000);
+
+test("keeps the upgraded code when the checkout was moved to code that does not start or fit", async () => {
+  const upgraded = codeNow();
+  const moveTo = (commit: string) => run(["git", "-C", code, "checkout", "--quiet", commit]);
+  await moveTo(`${commits["better"]!}~1`);
+  const older = await kontor(["restart"]);
+  expect([older.code, older.output]).toEqual([1, expect.stringContaining("does not fit the database")]);
+  expect(codeNow()).toBe(upgraded);
+  await moveTo(commits["pulled broken start"]!);
+  const broken = await kontor(["restart"]);
+  expect([broken.code, broken.output]).toEqual([3, expect.stringContaining("this version is broken")]);
+  expect(codeNow()).toBe(upgraded);
+  await isReady();
+  expect(await projects()).toEqual(["before"]);
+  expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
+  await moveTo(commits["better"]!);
 }, 180_000);
 
 test("restarts with the checkout once it was moved by hand", async () => {
